@@ -39,7 +39,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import use_onednn
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate, pack
 from verl_mas.testing.tiny_model import tiny_model
@@ -99,7 +99,7 @@ def submit(batcher: ContinuousBatcher, rows: int, names: Sequence[str | None], r
     chance = random.Random(0)
     for row in range(rows):
         prompt = [chance.randrange(3, 259) for _ in range(PROMPT)]
-        batcher.submit(prompt, Sampling(max_tokens=reply), names[row % len(names)])
+        batcher.submit(prompt, RequestSampling(max_tokens=reply), names[row % len(names)])
 
 
 def run(*batchers: ContinuousBatcher) -> None:

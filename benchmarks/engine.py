@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import use_onednn
 from verl_mas.testing.tiny_model import tiny_model
 
@@ -46,7 +46,7 @@ def static(model: PreTrainedModel, prompts: list[list[int]], longest: int) -> No
 def continuous(model: PreTrainedModel, prompts: list[list[int]], lengths: list[int]) -> None:
     batcher = ContinuousBatcher(model, max_length=1024)
     for prompt, length in zip(prompts, lengths, strict=True):
-        batcher.submit(prompt, Sampling(max_tokens=length))
+        batcher.submit(prompt, RequestSampling(max_tokens=length))
     while not batcher.idle:
         batcher.step()
 

@@ -49,7 +49,7 @@ def serve(connection: Connection, path: str, core: int) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from verl_mas.engines.transformers.batcher import ContinuousBatcher
-    from verl_mas.engines.transformers.request import Sampling
+    from verl_mas.engines.transformers.request import RequestSampling
     from verl_mas.engines.transformers.server import use_onednn
 
     torch.set_num_threads(1)
@@ -70,7 +70,7 @@ def serve(connection: Connection, path: str, core: int) -> None:
             else:
                 number, tokens = message
                 prompt = [3 + (number + i) % 250 for i in range(PROMPT)]
-                [sample] = batcher.submit(prompt, Sampling(max_tokens=tokens, ignore_eos=True))
+                [sample] = batcher.submit(prompt, RequestSampling(max_tokens=tokens, ignore_eos=True))
                 numbers[sample] = number
         for sample in batcher.step():
             connection.send(numbers.pop(sample))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher

@@ -10,16 +10,14 @@ from verl_mas.errors import EngineLost, RequestError
 POLICIES = ["solver", "verifier"]
 
 
-def test_requests_at_the_same_time_keep_their_own_adapter():
+async def test_requests_at_the_same_time_keep_their_own_adapter():
     async def request(adapter):
         with wants(adapter):
             await asyncio.sleep(0)
             return wanted()
 
-    async def session():
-        return await asyncio.gather(*map(request, ["solver", None, "verifier"])), wanted()
-
-    assert asyncio.run(session()) == (["solver", None, "verifier"], None)
+    asked = ["solver", None, "verifier"]
+    assert await asyncio.gather(*map(request, asked)) == asked and wanted() is None
 
 
 @pytest.mark.parametrize(
@@ -30,13 +28,10 @@ def test_requests_at_the_same_time_keep_their_own_adapter():
         (["judge"], False, "has not received its weights"),
     ],
 )
-def test_a_request_for_weights_that_are_not_there_is_refused(known, ready, says):
+def test_a_request_for_weights_that_are_not_there_is_refused_and_the_bare_base_needs_none(known, ready, says):
+    require(None, known, ready)
     with pytest.raises(RequestError, match=says):
         require("judge", known, ready)
-
-
-def test_the_bare_base_needs_no_weights_of_adapters():
-    require(None, [], ready=False)
 
 
 def test_a_push_is_split_by_policy_wherever_its_tensors_are_in_the_stream():

@@ -6,18 +6,11 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
 
 from verl_mas.engines.transformers import server_name
 from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import OneDnnLinear, use_onednn
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
@@ -28,7 +21,7 @@ def run(batcher):
 
 
 def serve(batcher, prompt, **sampling):
-    job = batcher.submit(prompt, Sampling(**sampling))
+    job = batcher.submit(prompt, RequestSampling(**sampling))
     run(batcher)
     return job
 
@@ -58,7 +51,7 @@ def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
     batcher = make_batcher(capacity=Capacity(cache_bytes=1 << 20, prefill_tokens=64))
     jobs = []
     for number in range(64):
-        sampling = Sampling(
+        sampling = RequestSampling(
             max_tokens=chance.randrange(1, 12),
             temperature=chance.choice([0, 0.7, 1]),
             top_k=chance.choice([-1, 5]),
@@ -91,9 +84,8 @@ def test_log_probs_are_the_trainers(model, make_batcher, temperature):
 
 def test_samples_follow_the_distribution_that_their_log_probs_claim(model, make_batcher):
     prompt, n = [7, 8, 9], 4000
-    sequences = serve(
-        make_batcher(capacity=Capacity(rows=4000)), prompt, max_tokens=1, temperature=0.3, top_k=6, n=n, seed=1
-    )
+    batcher = make_batcher(capacity=Capacity(rows=n))
+    sequences = serve(batcher, prompt, max_tokens=1, temperature=0.3, top_k=6, n=n, seed=1)
     counts = Counter(sequence.tokens[0] for sequence in sequences)
     claimed = {sequence.tokens[0]: sequence.log_probs[0] for sequence in sequences}
     assert len(claimed) == 6
@@ -116,7 +108,7 @@ def test_a_seed_fixes_a_request_whatever_else_runs(make_batcher):
     alone = serve(make_batcher(), [5, 6], max_tokens=20, seed=3, n=2)
     crowded_batcher = make_batcher(seed=99)
     for length in range(1, 20):
-        crowded_batcher.submit([length] * length, Sampling(max_tokens=length))
+        crowded_batcher.submit([length] * length, RequestSampling(max_tokens=length))
     crowded = serve(crowded_batcher, [5, 6], max_tokens=20, seed=3, n=2)
     assert [s.tokens for s in alone] == [s.tokens for s in crowded]
     assert alone[0].tokens != alone[1].tokens
@@ -133,9 +125,9 @@ def test_all_that_a_step_computes_with_is_on_the_models_device(model):
     fed = set()
     model.to("meta").register_forward_pre_hook(lambda _, args, named: fed.update(named.values()), with_kwargs=True)
     batcher = ContinuousBatcher(model, max_length=128)
-    batcher.submit([5, 6, 7], Sampling(max_tokens=9, repetition_penalty=1.2))
-    batcher.submit([5], Sampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
-    batcher.submit([5, 6], Sampling(max_tokens=9, temperature=0))
+    batcher.submit([5, 6, 7], RequestSampling(max_tokens=9, repetition_penalty=1.2))
+    batcher.submit([5], RequestSampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
+    batcher.submit([5, 6], RequestSampling(max_tokens=9, temperature=0))
     with pytest.raises(RuntimeError, match="meta"):
         batcher.step()  # at the first value that it reads, which is after the logits are processed
     assert {value.device.type for value in fed if isinstance(value, torch.Tensor)} == {"meta"}
@@ -148,34 +140,25 @@ def test_equal_prompts_are_prefilled_once(model, make_batcher, monkeypatch):
         model.base_model, "forward", lambda *a, **k: (shapes.append(tuple(k["input_ids"].shape)), forward(*a, **k))[1]
     )
     batcher = make_batcher()
-    batcher.submit([5, 6, 7], Sampling(max_tokens=1, n=4))
-    batcher.submit([5, 6, 7], Sampling(max_tokens=1))
+    batcher.submit([5, 6, 7], RequestSampling(max_tokens=1, n=4))
+    batcher.submit([5, 6, 7], RequestSampling(max_tokens=1))
     run(batcher)
     assert shapes == [(1, 2), (5, 1)]
 
 
-def test_stop_strings_and_stop_tokens_end_a_reply(make_batcher):
-    [free] = serve(make_batcher(), [5, 6], max_tokens=20, seed=3)
-    [stopped] = serve(make_batcher(), [5, 6], max_tokens=20, seed=3, stop_token_ids=(free.tokens[4],))
-    first = free.tokens.index(free.tokens[4])
-    assert stopped.tokens == free.tokens[: first + 1]
-    assert (free.finish_reason, stopped.finish_reason) == ("length", "stop")
-
-
-def test_a_stop_string_may_span_tokens(make_batcher):
+def test_a_stop_token_a_stop_string_over_tokens_and_the_end_token_end_a_reply(make_batcher):
     batcher = make_batcher(decode=lambda tokens: "".join(chr(97 + token % 26) for token in tokens))
-    [free] = serve(batcher, [5, 6], max_tokens=20, seed=3)
-    text = batcher.decode(free.tokens)
-    [stopped] = serve(batcher, [5, 6], max_tokens=20, seed=3, stop=(text[7:10], "never"))
-    end = text.index(text[7:10]) + 3
-    assert (stopped.tokens, stopped.finish_reason) == (free.tokens[:end], "stop")
-
-
-def test_the_end_token_ends_a_reply_unless_it_is_ignored(make_batcher):
-    token = serve(make_batcher(), [5, 6], max_tokens=1, temperature=0)[0].tokens[0]
-    batcher = make_batcher(eos=[token])
-    assert serve(batcher, [5, 6], max_tokens=9, temperature=0)[0].finish_reason == "stop"
-    assert len(serve(batcher, [5, 6], max_tokens=9, temperature=0, ignore_eos=True)[0].tokens) == 9
+    settings = {"max_tokens": 20, "seed": 3}
+    [free] = serve(batcher, [5, 6], **settings)
+    text, token = batcher.decode(free.tokens), free.tokens[4]
+    first, ends = free.tokens.index(token) + 1, make_batcher(eos=[token])
+    for end, stopped in (
+        (first, serve(batcher, [5, 6], stop_token_ids=(token,), **settings)),
+        (text.index(text[7:10]) + 3, serve(batcher, [5, 6], stop=(text[7:10], "never"), **settings)),
+        (first, serve(ends, [5, 6], **settings)),
+    ):
+        assert [(sample.tokens, sample.finish_reason) for sample in stopped] == [(free.tokens[:end], "stop")]
+    assert serve(ends, [5, 6], ignore_eos=True, **settings)[0].tokens == free.tokens and free.finish_reason == "length"
 
 
 def test_a_repetition_penalty_is_the_librarys(model, make_batcher):
@@ -192,29 +175,18 @@ def test_a_repetition_penalty_is_the_librarys(model, make_batcher):
 )
 def test_a_prompt_that_cannot_be_served_fails_alone(make_batcher, prompt, refusal):
     batcher = make_batcher()
-    neighbour = batcher.submit([5, 6], Sampling(max_tokens=5))
+    neighbour = batcher.submit([5, 6], RequestSampling(max_tokens=5))
     with pytest.raises(RequestError, match=refusal):
-        batcher.submit(prompt, Sampling(max_tokens=5))
+        batcher.submit(prompt, RequestSampling(max_tokens=5))
     run(batcher)
     assert all(sample.finish_reason for sample in neighbour)
-
-
-def test_abort_returns_what_was_generated_and_the_engine_continues(make_batcher):
-    batcher = make_batcher()
-    running = batcher.submit([5, 6], Sampling(max_tokens=50))
-    batcher.step()
-    waiting = batcher.submit([5, 6], Sampling(max_tokens=50))
-    assert set(batcher.abort()) == {*running, *waiting}
-    assert [len(job[0].tokens) for job in (running, waiting)] == [1, 0]
-    assert running[0].finish_reason == "aborted"
-    assert len(serve(batcher, [5, 6], max_tokens=3)[0].tokens) == 3
 
 
 def test_one_request_can_be_aborted_alone(make_batcher):
     alone = serve(make_batcher(), [9, 8], max_tokens=10, seed=1)
     batcher = make_batcher()
-    dropped = batcher.submit([5, 6], Sampling(max_tokens=50))
-    kept = batcher.submit([9, 8], Sampling(max_tokens=10, seed=1))
+    dropped = batcher.submit([5, 6], RequestSampling(max_tokens=50))
+    kept = batcher.submit([9, 8], RequestSampling(max_tokens=10, seed=1))
     batcher.step()
     assert batcher.abort(dropped) == dropped
     run(batcher)
@@ -223,7 +195,7 @@ def test_one_request_can_be_aborted_alone(make_batcher):
 
 def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
     batcher = make_batcher(capacity=Capacity(cache_bytes=1))
-    jobs = [batcher.submit([5, 6], Sampling(max_tokens=4)) for _ in range(3)]
+    jobs = [batcher.submit([5, 6], RequestSampling(max_tokens=4)) for _ in range(3)]
     steps = 0
     while not batcher.idle:
         batcher.step()
@@ -233,7 +205,7 @@ def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
 
 def test_memory_is_released_only_while_idle(make_batcher):
     batcher = make_batcher()
-    batcher.submit([5, 6], Sampling(max_tokens=4))
+    batcher.submit([5, 6], RequestSampling(max_tokens=4))
     with pytest.raises(EngineLost, match="still need the cache"):
         batcher.release_memory()
     run(batcher)
@@ -252,29 +224,28 @@ def test_broken_weights_stop_the_engine_instead_of_giving_text(model, make_batch
 def test_other_architectures_are_served(config):
     sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
     torch.manual_seed(0)
-    kind = {LlamaConfig: LlamaForCausalLM, Qwen3Config: Qwen3ForCausalLM}[config]
-    model = kind(config(vocab_size=100, num_key_value_heads=2, max_position_embeddings=64, head_dim=8, **sizes)).eval()
+    shape = config(vocab_size=100, num_key_value_heads=2, max_position_embeddings=64, head_dim=8, **sizes)
+    model = AutoModelForCausalLM.from_config(shape).eval()
     batcher = ContinuousBatcher(model, max_length=64)
-    jobs = [(p, batcher.submit(p, Sampling(max_tokens=8, temperature=0))) for p in ([4], [5, 6, 7], list(range(20)))]
+    jobs = [
+        (p, batcher.submit(p, RequestSampling(max_tokens=8, temperature=0))) for p in ([4], [5, 6, 7], list(range(20)))
+    ]
     run(batcher)
     for prompt, job in jobs:
         assert job[0].tokens == greedy_one_by_one(model, prompt, 8)
 
 
-def test_sliding_window_layers_are_refused_beyond_their_window():
+def test_more_positions_than_the_model_has_and_sliding_windows_below_them_are_refused(model):
+    with pytest.raises(ConfigError, match="max_model_len=5000"):
+        ContinuousBatcher(model, max_length=5000)
     config = MistralConfig(
         vocab_size=10, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
         num_key_value_heads=1, sliding_window=16, max_position_embeddings=64,
     )  # fmt: skip
-    model = AutoModelForCausalLM.from_config(config)
+    sliding = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ConfigError, match="sliding"):
-        ContinuousBatcher(model, max_length=32)
-    ContinuousBatcher(model, max_length=16)
-
-
-def test_more_positions_than_the_model_has_are_refused(model):
-    with pytest.raises(ConfigError, match="max_model_len=5000"):
-        ContinuousBatcher(model, max_length=5000)
+        ContinuousBatcher(sliding, max_length=32)
+    ContinuousBatcher(sliding, max_length=16)
 
 
 def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_batcher):
@@ -290,7 +261,7 @@ def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_b
 
 def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ran(make_batcher):
     batcher = make_batcher(capacity=Capacity(rows=1))
-    settings = Sampling(max_tokens=2, ignore_eos=True)
+    settings = RequestSampling(max_tokens=2, ignore_eos=True)
     [first] = batcher.submit([5, 6], settings)
     batcher.step()
     [fresh] = batcher.submit([5, 7], settings)
@@ -301,19 +272,24 @@ def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ra
     assert ended == [first, *again, fresh]
 
 
-def test_an_abort_takes_requests_from_every_queue(make_batcher):
+def test_an_abort_takes_requests_from_every_queue_with_their_tokens_and_the_engine_continues(make_batcher):
     batcher = make_batcher(capacity=Capacity(rows=1))
-    jobs = [batcher.submit([5, 6, 7], Sampling(max_tokens=9, ignore_eos=True), drawn=drawn) for drawn in (0, 2, 0)]
+    jobs = [
+        batcher.submit([5, 6, 7], RequestSampling(max_tokens=9, ignore_eos=True), drawn=drawn) for drawn in (0, 2, 0)
+    ]
     samples = [job[0] for job in jobs]
     assert batcher.abort([samples[1]]) == [samples[1]]
     batcher.step()
     assert set(batcher.abort()) == {samples[0], samples[2]} and batcher.idle
+    assert [len(sample.tokens) for sample in samples] == [1, 0, 0]
+    assert {sample.finish_reason for sample in samples} == {"aborted"}
+    assert len(serve(batcher, [5, 6], max_tokens=3)[0].tokens) == 3
 
 
 def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, make_batcher):
     text = greedy_one_by_one(model, [5, 6], 9)
     ends = make_batcher().decode(text[3:5])
-    settings = Sampling(max_tokens=9, temperature=0, ignore_eos=True, stop=(ends,))
+    settings = RequestSampling(max_tokens=9, temperature=0, ignore_eos=True, stop=(ends,))
     ended = {}
     for drawn in (0, 4):
         batcher = make_batcher()
@@ -323,37 +299,23 @@ def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, mak
     assert ended[4] == 1 < ended[0]
 
 
-def test_verls_sampling_parameters_are_read():
-    sampling = Sampling.parse(
+def test_verls_sampling_parameters_are_read_none_means_the_default_and_an_unknown_one_is_refused():
+    sampling = RequestSampling.parse(
         dict(temperature=0.5, top_p=0.9, top_k=-1, repetition_penalty=1.0, max_tokens=4, stop="x", stop_token_ids=[7])
     )
-    assert sampling == Sampling(max_tokens=4, temperature=0.5, top_p=0.9, stop=("x",), stop_token_ids=(7,))
-
-
-def test_none_means_the_default():
-    assert Sampling.parse(dict(max_tokens=4, stop=None, seed=None, top_k=None)) == Sampling(max_tokens=4)
-
-
-def test_an_unknown_parameter_is_refused_not_ignored():
+    assert sampling == RequestSampling(max_tokens=4, temperature=0.5, top_p=0.9, stop=("x",), stop_token_ids=(7,))
+    assert RequestSampling.parse(dict(max_tokens=4, stop=None, seed=None, top_k=None)) == RequestSampling(max_tokens=4)
     with pytest.raises(RequestError, match="min_p"):
-        Sampling.parse(dict(max_tokens=4, min_p=0.1))
+        RequestSampling.parse(dict(max_tokens=4, min_p=0.1))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        dict(max_tokens=0),
-        dict(temperature=-1),
-        dict(top_p=0),
-        dict(top_p=1.1),
-        dict(top_k=-2),
-        dict(n=0),
-        dict(repetition_penalty=0),
-    ],
-)
-def test_values_out_of_range_are_refused_by_name(wrong):
-    with pytest.raises(RequestError, match=next(iter(wrong))) as caught:
-        Sampling.parse({"max_tokens": 4, **wrong})
+OUT_OF_RANGE = {"max_tokens": 0, "temperature": -1, "top_p": 0, "top_k": -2, "n": 0, "repetition_penalty": 0}
+
+
+@pytest.mark.parametrize(("name", "value"), [*OUT_OF_RANGE.items(), ("top_p", 1.1)])
+def test_values_out_of_range_are_refused_by_name(name, value):
+    with pytest.raises(RequestError, match=name) as caught:
+        RequestSampling.parse({"max_tokens": 4, name: value})
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 

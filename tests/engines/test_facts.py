@@ -41,10 +41,6 @@ def verls():
     return replica, SimpleNamespace(_ROLLOUT_REGISTRY=adapters), replicas, adapters
 
 
-def test_every_shipped_engine_is_found_by_being_in_the_folder():
-    assert {"sglang", "transformers", "trtllm", "vllm"} <= set(facts.ENGINES)
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_an_engine_is_registered_with_verl_with_the_others_or_at_once(registry, verls, late):
     replica, base, replicas, adapters = verls
@@ -62,13 +58,10 @@ def test_an_engine_is_registered_with_verl_with_the_others_or_at_once(registry, 
     assert adapters == {("mine", "async"): "my.Adapter"}
 
 
-def test_an_engines_own_facts_are_used(registry):
+def test_an_engines_own_facts_are_used_and_the_defaults_of_one_that_only_verl_knows(registry):
     register_engine("mine", replica="a.B", adapter="a.C", facts=EngineFacts(gpu_fraction=True))
     assert facts_of("mine").gpu_fraction
     assert facts_of("mine").server_mixin is None
-
-
-def test_an_engine_that_only_verl_knows_has_the_default_facts():
     assert facts_of("of a later verl") == EngineFacts()
 
 
@@ -76,6 +69,8 @@ def test_policies_on_sglang_look_for_ports_in_ranges_of_their_own(view):
     ports = [view("sglang", index).engine_kwargs.sglang.port for index in range(60)]
     assert ports[:3] == [30000, 30500, 31000]
     assert max(ports) <= HIGHEST_PORT
+    assert view("sglang", 4, port=1).engine_kwargs.sglang.port == 1
+    assert view("vllm", 4).engine_kwargs.vllm == {}
 
 
 def test_an_sglang_engine_that_shares_its_gpu_leaves_a_core_to_the_others_while_it_is_idle(view):
@@ -84,17 +79,10 @@ def test_an_sglang_engine_that_shares_its_gpu_leaves_a_core_to_the_others_while_
     assert view("vllm", 0, True).engine_kwargs.vllm == {}
 
 
-def test_a_port_that_is_given_stays(view):
-    assert view("sglang", 4, port=1).engine_kwargs.sglang.port == 1
-
-
-def test_an_engine_without_a_base_port_gets_none(view):
-    assert view("vllm", 4).engine_kwargs.vllm == {}
-
-
-def test_facts_load_neither_an_engine_nor_ray_nor_torch():
+def test_every_shipped_engine_is_found_and_facts_load_neither_an_engine_nor_ray_nor_torch():
     program = (
         "import sys; from verl_mas.engines.facts import ENGINES; [ENGINES[name] for name in ENGINES]\n"
+        "assert {'sglang', 'transformers', 'trtllm', 'vllm'} <= set(ENGINES)\n"
         "assert not {'ray', 'torch', 'vllm', 'sglang', 'transformers', 'verl'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

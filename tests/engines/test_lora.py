@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.lora import Adapters
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import use_onednn
 from verl_mas.errors import EngineLost, RequestError
 
@@ -82,7 +82,9 @@ def test_every_row_of_a_mixed_batch_has_the_log_probs_of_its_adapter_alone(
     # Three at a time, so that rows of other adapters take the places of those that end.
     batcher.max_rows = 3
     asked = [(name, prompt) for prompt in PROMPTS for name in peers for _ in range(2)]
-    jobs = [batcher.submit(prompt, Sampling(max_tokens=3 + i % 5), name) for i, (name, prompt) in enumerate(asked)]
+    jobs = [
+        batcher.submit(prompt, RequestSampling(max_tokens=3 + i % 5), name) for i, (name, prompt) in enumerate(asked)
+    ]
     run(batcher)
     for (name, prompt), job in zip(asked, jobs, strict=True):
         [sample] = job
@@ -109,7 +111,7 @@ def test_equal_prompts_share_a_prefill_only_within_an_adapter(model, batcher, mo
         model.base_model, "forward", lambda *a, **k: (shapes.append(tuple(k["input_ids"].shape)), forward(*a, **k))[1]
     )
     for name in ("solver", "verifier", None, "verifier"):
-        batcher.submit([5, 6, 7], Sampling(max_tokens=1), name)
+        batcher.submit([5, 6, 7], RequestSampling(max_tokens=1), name)
     run(batcher)
     assert shapes == [(3, 2), (4, 1)]
 
@@ -122,7 +124,7 @@ def test_adapters_may_be_on_different_modules(model, model_path, peers, trained)
     batcher = ContinuousBatcher(model, max_length=512, adapters=adapters)
     for name in TABLE:
         adapters.update(name, tensors(peers[name]))
-    jobs = {name: batcher.submit(PROMPTS[1], Sampling(max_tokens=5), name) for name in peers}
+    jobs = {name: batcher.submit(PROMPTS[1], RequestSampling(max_tokens=5), name) for name in peers}
     run(batcher)
     for name, job in jobs.items():
         [sample] = job
@@ -131,13 +133,13 @@ def test_adapters_may_be_on_different_modules(model, model_path, peers, trained)
 
 
 def test_weights_are_exchanged_between_two_tokens_of_running_requests(peers, batcher, trained):
-    solver = batcher.submit([7], Sampling(max_tokens=2), "solver")
-    verifier = batcher.submit([7], Sampling(max_tokens=2), "verifier")
+    solver = batcher.submit([7], RequestSampling(max_tokens=2), "solver")
+    verifier = batcher.submit([7], RequestSampling(max_tokens=2), "verifier")
     batcher.step()
     later = trained("solver", seed=9)
     batcher.adapters.update("solver", tensors(later))
     # Its prompt is one token, so that nothing of the second token's input was computed by the old weights.
-    fresh = batcher.submit([7], Sampling(max_tokens=2), "solver")
+    fresh = batcher.submit([7], RequestSampling(max_tokens=2), "solver")
     run(batcher)
     new = expected_log_probs(later, [7], fresh[0].tokens)
     torch.testing.assert_close(torch.tensor(fresh[0].log_probs), new, rtol=0, atol=1e-5)
@@ -154,8 +156,8 @@ def test_an_adapter_without_rows_takes_no_part_in_the_products(model, batcher):
         for module in model.modules():
             if hasattr(module, "lora_a"):
                 module.lora_a[8:] = float("nan")
-    job = batcher.submit([5, 6], Sampling(max_tokens=3), "solver")
-    batcher.submit([5, 6], Sampling(max_tokens=3))
+    job = batcher.submit([5, 6], RequestSampling(max_tokens=3), "solver")
+    batcher.submit([5, 6], RequestSampling(max_tokens=3))
     run(batcher)
     assert all(sample.finish_reason for sample in job)
 
@@ -164,14 +166,14 @@ def test_an_unknown_adapter_and_one_without_weights_are_refused_and_the_engine_c
     adapters = Adapters(model, TABLE)
     adapters.update("solver", tensors(peers["solver"]))
     batcher = ContinuousBatcher(model, max_length=512, adapters=adapters)
-    running = batcher.submit([5, 6], Sampling(max_tokens=3), "solver")
+    running = batcher.submit([5, 6], RequestSampling(max_tokens=3), "solver")
     batcher.step()
     with pytest.raises(RequestError, match=r"adapter='slover'\n.*the engine has solver, verifier"):
-        batcher.submit([5, 6], Sampling(max_tokens=3), "slover")
+        batcher.submit([5, 6], RequestSampling(max_tokens=3), "slover")
     with pytest.raises(RequestError, match=r"adapter='verifier'\n.*not received its weights"):
-        batcher.submit([5, 6], Sampling(max_tokens=3), "verifier")
+        batcher.submit([5, 6], RequestSampling(max_tokens=3), "verifier")
     with pytest.raises(RequestError, match="the engine has no adapters"):
-        ContinuousBatcher(model, max_length=512).submit([5, 6], Sampling(max_tokens=3), "solver")
+        ContinuousBatcher(model, max_length=512).submit([5, 6], RequestSampling(max_tokens=3), "solver")
     run(batcher)
     assert all(sample.finish_reason for sample in running)
 

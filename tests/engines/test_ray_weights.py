@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -26,44 +27,42 @@ class Handle:
         return getattr(self.engine, method)(*given)
 
 
+async def everything(engine):
+    return {name: tensor async for name, tensor in engine.receive_weights()}
+
+
 @pytest.fixture
 def transfer(monkeypatch):
     """Sends WEIGHTS from so many training processes to so many engines; returns what each of them took."""
     monkeypatch.setattr(ray, "put", lambda value: value)
 
-    async def run(senders=1, receivers=1, take=None):
-        made = [CheckpointEngineRegistry.new(BACKEND, bucket_size=ONE_TENSOR) for _ in range(senders + receivers)]
-        handles = [Handle(engine) for engine in made]
-        monkeypatch.setattr(
-            ray, "get_runtime_context", lambda: type("Context", (), {"current_actor": handles[len(asked)]})()
-        )
-        asked: list[Handle] = []
-        for engine in made:
-            asked.append(engine.prepare())
-        here, there = RayWeights.build_topology(senders, receivers, asked)
-        for engine, given in zip(made, [*here["receivers"], *there["receivers"]], strict=True):
+    async def transfer(senders=1, receivers=1, take=everything):
+        engines = [CheckpointEngineRegistry.new(BACKEND, bucket_size=ONE_TENSOR) for _ in range(senders + receivers)]
+        handles = []
+        for engine in engines:
+            context = SimpleNamespace(current_actor=Handle(engine))
+            monkeypatch.setattr(ray, "get_runtime_context", lambda context=context: context)
+            handles.append(engine.prepare())
+        here, there = RayWeights.build_topology(senders, receivers, handles)
+        for engine, given in zip(engines, [*here["receivers"], *there["receivers"]], strict=True):
             engine.init_process_group(receivers=given)
         walked = [iter(WEIGHTS.items()) for _ in range(senders)]
-        taken = [asyncio.create_task((take or everything)(engine)) for engine in made[senders:]]
-        sent = [engine.send_weights(walk, global_steps=3) for engine, walk in zip(made, walked, strict=False)]
+        taken = [asyncio.create_task(take(engine)) for engine in engines[senders:]]
+        sent = [engine.send_weights(walk, global_steps=3) for engine, walk in zip(engines, walked, strict=False)]
         await asyncio.wait_for(asyncio.gather(*sent), 10)
         assert all(next(walk, None) is None for walk in walked)
         return await asyncio.gather(*taken)
 
-    return lambda **given: asyncio.run(run(**given))
+    return transfer
 
 
-async def everything(engine):
-    return {name: tensor async for name, tensor in engine.receive_weights()}
+async def test_every_engine_gets_every_weight_of_the_first_training_process_and_the_others_only_gather(transfer):
+    for taken in await transfer(senders=2, receivers=2):
+        assert list(taken) == list(WEIGHTS)
+        assert all(torch.equal(taken[name], WEIGHTS[name]) and taken[name].dtype == torch.bfloat16 for name in WEIGHTS)
 
 
-def test_every_engine_gets_every_weight_of_the_first_training_process_and_the_others_only_gather(transfer):
-    for found in transfer(senders=2, receivers=2):
-        assert list(found) == list(WEIGHTS)
-        assert all(torch.equal(found[name], WEIGHTS[name]) and found[name].dtype == torch.bfloat16 for name in WEIGHTS)
-
-
-def test_the_sender_waits_for_a_slow_engine_instead_of_filling_the_object_store(transfer):
+async def test_the_sender_waits_for_a_slow_engine_instead_of_filling_the_object_store(transfer):
     most = []
 
     async def slowly(engine):
@@ -71,15 +70,15 @@ def test_the_sender_waits_for_a_slow_engine_instead_of_filling_the_object_store(
             most.append(engine.waiting())
             await asyncio.sleep(0.01)
 
-    transfer(take=slowly)
+    await transfer(take=slowly)
     assert len(most) == len(WEIGHTS) and max(most) <= AHEAD + 1
 
 
-def test_an_engine_that_fails_ends_the_sender(transfer):
+async def test_an_engine_that_fails_ends_the_sender(transfer):
     async def fails(engine):
         weights = engine.receive_weights()
         await anext(weights)
         await weights.aclose()  # as after an exception of its reader
 
     with pytest.raises(EngineLost, match="does not wait for any"):
-        transfer(take=fails)
+        await transfer(take=fails)

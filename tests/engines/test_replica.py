@@ -20,26 +20,14 @@ pytestmark = pytest.mark.e2e
 OUTSTANDING = 1200
 
 
-def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_here, model_path, monkeypatch):
-    asyncio.run(asyncio.wait_for(_scenario(str(model_path), monkeypatch), 300))
-
-
-async def _scenario(model_path, monkeypatch):
+async def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_here, model_path, monkeypatch):
     class Worker:
         """In place of a training worker: the server starts on its node."""
 
-    config = OmegaConf.create(
-        {
-            "_target_": "verl.workers.config.RolloutConfig",
-            "name": ENGINE,
-            "tensor_model_parallel_size": 1,
-            "dtype": "float32",
-            "prompt_length": 32,
-            "response_length": 16,
-            "custom": {"policy": "solver", "rank_offset": 6},
-        }
-    )
-    model_config = OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": model_path})
+    settings = {"name": ENGINE, "tensor_model_parallel_size": 1, "dtype": "float32"}
+    settings |= {"prompt_length": 32, "response_length": 16, "custom": {"policy": "solver", "rank_offset": 6}}
+    config = OmegaConf.create({"_target_": "verl.workers.config.RolloutConfig", **settings})
+    model_config = OmegaConf.create({"_target_": "verl.workers.config.HFModelConfig", "path": str(model_path)})
     monkeypatch.setattr(replica_module, "get_platform", GpusThatAreCpus)
     shares = [ray.remote(Worker).options(num_cpus=0, num_gpus=1).remote() for _ in range(2)]
     workers = SimpleNamespace(workers=shares)

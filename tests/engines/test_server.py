@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.base import get_rollout_class
 from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 
 from verl_mas.engines.adapters import stream_name
@@ -15,22 +16,13 @@ from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.engines.transformers.weights import pack
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
-# The ranks of two adapters.
-TABLE = {"solver": 2, "verifier": 4}
+RANKS = {"solver": 2, "verifier": 4}
+TABLE = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in RANKS.items()}
 
 
 def config(**settings):
-    return RolloutConfig(
-        **{
-            "name": ENGINE,
-            "tensor_model_parallel_size": 1,
-            "dtype": "float32",
-            "prompt_length": 32,
-            "response_length": 16,
-            "max_model_len": 128,
-            **settings,
-        }
-    )
+    lengths = {"prompt_length": 32, "response_length": 16, "max_model_len": 128}
+    return RolloutConfig(**{"name": ENGINE, "tensor_model_parallel_size": 1, "dtype": "float32", **lengths, **settings})
 
 
 @pytest.fixture
@@ -38,13 +30,9 @@ def make_server(model_path):
     threads = torch.get_num_threads()
 
     def make(device="cpu", **settings):
+        model = HFModelConfig(path=str(model_path))
         return TransformersServer(
-            "transformers_server_main_0",
-            config(**settings),
-            HFModelConfig(path=str(model_path)),
-            RolloutMode.HYBRID,
-            0,
-            device,
+            "transformers_server_main_0", config(**settings), model, RolloutMode.HYBRID, 0, device
         )
 
     yield make
@@ -55,20 +43,21 @@ def ask(server, prompt=(5, 6), request_id="r", adapter=None, **params):
     return server.generate(list(prompt), params, request_id, image_data=None, video_data=None, adapter=adapter)
 
 
-async def sampled(server, count):
+def long_request(server, **given):
+    return asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True, **given))
+
+
+async def sampled(server, count=1):
     """Wait until the requests that run have so many tokens."""
     while (tokens := sum(len(sample.tokens) for sample in server.futures)) < count:
         await asyncio.sleep(0)
     return tokens
 
 
-def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(make_server):
-    async def scenario():
-        server = make_server()
-        await server.set_global_steps(7)
-        return await asyncio.gather(*[ask(server, [5, 6, i + 3], logprobs=i % 2 == 0) for i in range(64)])
-
-    outputs = asyncio.run(scenario())
+async def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(make_server):
+    server = make_server()
+    await server.set_global_steps(7)
+    outputs = await asyncio.gather(*[ask(server, [5, 6, i + 3], logprobs=i % 2 == 0) for i in range(64)])
     assert all(len(output.token_ids) <= 16 for output in outputs)
     assert all(len(output.log_probs) == len(output.token_ids) for output in outputs[::2])
     assert all(output.log_probs is None for output in outputs[1::2])
@@ -76,123 +65,88 @@ def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(make_s
     assert {output.stop_reason for output in outputs} <= {"stop", "length"}
 
 
-def test_a_bad_request_fails_alone(make_server):
-    async def scenario():
-        server = make_server()
-        return await asyncio.gather(
-            ask(server), ask(server, [5] * 128), ask(server, n=2), ask(server, min_p=1),
-            server.generate([5], {}, "r", image_data=["picture"]), return_exceptions=True,
-        )  # fmt: skip
-
-    good, *bad = asyncio.run(scenario())
+async def test_a_bad_request_fails_alone(make_server):
+    server = make_server()
+    image = server.generate([5], {}, "r", image_data=["picture"])
+    calls = [ask(server), ask(server, [5] * 128), ask(server, n=2), ask(server, min_p=1), image]
+    good, *bad = await asyncio.gather(*calls, return_exceptions=True)
     assert good.token_ids
     assert [type(error) for error in bad] == [RequestError] * 4
     assert "128 tokens of the engine" in str(bad[0])
 
 
-def test_several_samples_share_one_call(make_server):
-    samples = asyncio.run(make_server().generate_samples([5, 6], {"n": 3, "seed": 1}, "r"))
+async def test_several_samples_share_one_call(make_server):
+    samples = await make_server().generate_samples([5, 6], {"n": 3, "seed": 1}, "r")
     assert len({tuple(sample.token_ids) for sample in samples}) == 3
 
 
-def test_full_determinism_takes_the_seed_from_the_request(make_server):
-    async def scenario():
-        servers = make_server(full_determinism=True), make_server(full_determinism=True)
-        return [await ask(server, request_id=name) for server in servers for name in ("a", "b")]
-
-    first_a, first_b, second_a, second_b = (output.token_ids for output in asyncio.run(scenario()))
-    assert first_a == second_a != first_b == second_b
+async def test_full_determinism_takes_the_seed_from_the_request(make_server):
+    servers = make_server(full_determinism=True), make_server(full_determinism=True)
+    tokens = [(await ask(server, request_id=name)).token_ids for server in servers for name in ("a", "b")]
+    assert tokens[0] == tokens[2] != tokens[1] == tokens[3]
 
 
-def test_abort_ends_running_requests_and_holds_new_ones_until_resumed(make_server):
-    async def scenario():
-        server = make_server()
-        running = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        while server.batcher.idle:
-            await asyncio.sleep(0)
-        assert (await server.abort_all_requests())["aborted_count"] == 1
-        held = asyncio.create_task(ask(server, max_tokens=3))
-        await asyncio.sleep(0.01)
-        assert not held.done()
-        await server.resume_generation()
-        await server.abort_all_requests(reject_request=True)
-        rejected = await ask(server)
-        await server.resume_generation()
-        return await running, await held, rejected
-
-    running, held, rejected = asyncio.run(scenario())
+async def test_abort_ends_running_requests_and_holds_new_ones_until_resumed(make_server):
+    server = make_server()
+    call = long_request(server)
+    await sampled(server)
+    assert (await server.abort_all_requests())["aborted_count"] == 1
+    held = asyncio.create_task(ask(server, max_tokens=3))
+    await asyncio.sleep(0.01)
+    assert not held.done()
+    await server.resume_generation()
+    await server.abort_all_requests(reject_request=True)
+    rejected = await ask(server)
+    await server.resume_generation()
+    running = await call
     assert running.stop_reason == "aborted" and len(running.token_ids) < 100
-    assert len(held.token_ids) == 3
+    assert len((await held).token_ids) == 3
     assert (rejected.stop_reason, rejected.token_ids) == ("aborted", [])
 
 
-def test_a_cancelled_call_leaves_the_batch(make_server):
-    async def scenario():
-        server = make_server()
-        call = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        while server.batcher.idle:
-            await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait([call])
-        return server.batcher.idle
-
-    assert asyncio.run(scenario())
+async def test_a_cancelled_call_leaves_the_batch(make_server):
+    server = make_server()
+    call = long_request(server)
+    await sampled(server)
+    call.cancel()
+    await asyncio.wait([call])
+    assert server.batcher.idle
 
 
-def test_a_server_refuses_while_asleep_and_serves_while_awake(make_server):
-    async def scenario():
-        server = make_server()
-        await server.sleep()
-        with pytest.raises(RequestError, match="wake_up"):
-            await ask(server)
-        await server.wake_up(tags=["weights"])
-        with pytest.raises(RequestError):
-            await ask(server)
-        await server.wake_up(tags=["kv_cache"])
-        return await ask(server)
-
-    assert asyncio.run(scenario()).token_ids
-
-
-def test_weights_leave_the_gpu_while_the_engine_sleeps_and_return_before_it_serves(make_server, monkeypatch):
+@pytest.mark.parametrize("tags", [("kv_cache", "weights"), ("weights", "kv_cache")])
+async def test_weights_leave_the_gpu_while_the_engine_sleeps_and_return_before_it_serves(
+    make_server, monkeypatch, tags
+):
     device = ["cpu"]
     monkeypatch.setattr(PreTrainedModel, "to", lambda model, name: device.append(name) or model)
-
-    async def scenario():
-        server = make_server(device="cuda")
-        assert device[-1] == "cuda"
-        await server.sleep()
-        assert device[-1] == "cpu"
-        await server.wake_up(tags=["kv_cache"])
+    server = make_server(device="cuda")
+    assert device[-1] == "cuda"
+    await server.sleep()
+    assert device[-1] == "cpu"
+    for tag in tags:
         with pytest.raises(RequestError, match="wake_up"):
             await ask(server)
-        await server.wake_up(tags=["weights"])
-        await server.wake_up()
-        return await ask(server)
-
-    assert asyncio.run(scenario()).token_ids
+        await server.wake_up(tags=[tag])
+    await server.wake_up()
+    assert (await ask(server)).token_ids
     assert device == ["cpu", "cuda", "cpu", "cuda"]
 
 
-def test_weights_change_between_two_tokens_of_a_running_request(make_server):
-    async def scenario():
-        server = make_server()
-        await server.set_global_steps(1)
-        call = asyncio.create_task(ask(server, max_tokens=100, ignore_eos=True))
-        before = await sampled(server, 5)
-        weights = {name: tensor * 1.5 for name, tensor in server.batcher.model.state_dict().items()}
-        *first, last = [bucket async for bucket in pack(weights.items(), 50_000)]
-        counts = []
-        for bucket in first:
-            await server.update_weights(bucket, last=False)
-            counts.append(sum(len(sample.tokens) for sample in server.futures))
-            # More than a step takes.
-            await asyncio.sleep(0.02)
-        await server.update_weights(last, last=True, global_steps=2)
-        return await call, before, counts
-
-    output, before, counts = asyncio.run(scenario())
-    steps = output.extra_fields
+async def test_weights_change_between_two_tokens_of_a_running_request(make_server):
+    server = make_server()
+    await server.set_global_steps(1)
+    call = long_request(server)
+    before = await sampled(server, 5)
+    weights = {name: tensor * 1.5 for name, tensor in server.batcher.model.state_dict().items()}
+    *first, last = [bucket async for bucket in pack(weights.items(), 50_000)]
+    counts = []
+    for bucket in first:
+        await server.update_weights(bucket, last=False)
+        counts.append(sum(len(sample.tokens) for sample in server.futures))
+        # More than a step takes.
+        await asyncio.sleep(0.02)
+    await server.update_weights(last, last=True, global_steps=2)
+    steps = (await call).extra_fields
     assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
     # None was sampled from a mix of both.
     assert len(counts) > 1 and len(set(counts)) == 1 and counts[0] >= before
@@ -202,16 +156,14 @@ def test_weights_change_between_two_tokens_of_a_running_request(make_server):
 def adapter_weights(server, scale):
     """Of q_proj alone, by the names in a push."""
     module, linear = "model.layers.0.self_attn.q_proj", server.batcher.model.model.layers[0].self_attn.q_proj
-    for policy, rank in (("solver", 2), ("verifier", 4)):
+    for policy, rank in RANKS.items():
         for side, shape in (("A", (rank, linear.in_features)), ("B", (linear.out_features, rank))):
             torch.manual_seed(rank)
             tensor = scale * torch.randn(shape)
             yield stream_name(policy, f"base_model.model.{module}.lora_{side}.weight"), tensor
 
 
-def test_adapters_change_together_between_two_tokens_and_the_base_never(make_server):
-    table = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in TABLE.items()}
-
+async def test_adapters_change_together_between_two_tokens_and_the_base_never(make_server):
     async def push(server, scale, step):
         *first, last = [bucket async for bucket in pack(adapter_weights(server, scale), 1)]
         for bucket in first:
@@ -220,77 +172,54 @@ def test_adapters_change_together_between_two_tokens_and_the_base_never(make_ser
         await server.update_weights(last, last=True, global_steps=step)
         return before
 
-    async def scenario():
-        server = make_server(custom={"adapters": table})
-        weights = {name: tensor.clone() for name, tensor in server.batcher.model.state_dict().items()}
-        with pytest.raises(RequestError, match="not received its weights"):
-            await ask(server, adapter="solver")
-        await push(server, 1.0, 1)
-        call = asyncio.create_task(ask(server, adapter="solver", max_tokens=100, ignore_eos=True))
-        while server.batcher.idle:
-            await asyncio.sleep(0)
-        first = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
-        with pytest.raises(RequestError, match="the engine has solver, verifier"):
-            await ask(server, adapter="slover")
-        # The long request is in some of the batches only, and a batch has its rounding.
-        assert await push(server, 2.0, 2) == [pytest.approx(log_probs, abs=1e-5) for log_probs in first[1:]]
-        second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
-        with pytest.raises(EngineLost, match="is of no adapter"):
-            await server.update_weights(await anext(pack(weights.items(), 1 << 30)), last=True)
-        same = all(torch.equal(tensor, weights[name]) for name, tensor in server.batcher.model.state_dict().items())
-        return (await call).extra_fields, first, second, same
-
-    steps, first, second, same = asyncio.run(scenario())
+    server = make_server(custom={"adapters": TABLE})
+    weights = {name: tensor.clone() for name, tensor in server.batcher.model.state_dict().items()}
+    with pytest.raises(RequestError, match="not received its weights"):
+        await ask(server, adapter="solver")
+    await push(server, 1.0, 1)
+    call = long_request(server, adapter="solver")
+    await sampled(server)
+    first = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
+    with pytest.raises(RequestError, match="the engine has solver, verifier"):
+        await ask(server, adapter="slover")
+    # The long request is in some of the batches only, and a batch has its rounding.
+    assert await push(server, 2.0, 2) == [pytest.approx(log_probs, abs=1e-5) for log_probs in first[1:]]
+    second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
+    with pytest.raises(EngineLost, match="is of no adapter"):
+        await server.update_weights(await anext(pack(weights.items(), 1 << 30)), last=True)
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in server.batcher.model.state_dict().items())
+    steps = (await call).extra_fields
     assert (steps["min_global_steps"], steps["max_global_steps"]) == (1, 2)
-    assert second[0] == pytest.approx(first[0], abs=1e-5) and same
+    assert second[0] == pytest.approx(first[0], abs=1e-5)
     assert all(second[place] != pytest.approx(first[place], abs=1e-3) for place in (1, 2))
     assert len({tuple(log_probs) for log_probs in first}) == 3
 
 
-def test_a_push_that_is_not_all_adapters_is_refused(make_server):
-    async def scenario():
-        table = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in TABLE.items()}
-        server = make_server(custom={"adapters": table})
-        weights = [one for one in adapter_weights(server, 1.0) if one[0].startswith("solver")]
-        with pytest.raises(EngineLost, match="sent nothing of verifier"):
-            await server.update_weights(await anext(pack(weights, 1 << 30)), last=True)
-        with pytest.raises(RequestError, match="not received its weights"):
-            await ask(server, adapter="solver")
-
-    asyncio.run(scenario())
+async def test_a_push_that_is_not_all_adapters_is_refused(make_server):
+    server = make_server(custom={"adapters": TABLE})
+    weights = [(name, tensor) for name, tensor in adapter_weights(server, 1.0) if name.startswith("solver")]
+    with pytest.raises(EngineLost, match="sent nothing of verifier"):
+        await server.update_weights(await anext(pack(weights, 1 << 30)), last=True)
+    with pytest.raises(RequestError, match="not received its weights"):
+        await ask(server, adapter="solver")
 
 
-def test_a_failed_engine_names_itself_to_running_and_later_calls(make_server, monkeypatch):
-    async def scenario():
-        server = make_server()
+async def test_a_failed_engine_names_itself_to_running_and_later_calls(make_server, monkeypatch):
+    """Also where a caller is cancelled as it fails."""
+    server = make_server()
 
-        def fail():
-            raise MemoryError("no more")
+    def fail():
+        next(iter(server.futures.values())).cancel()
+        raise MemoryError("no more")
 
-        monkeypatch.setattr(server.batcher, "step", fail)
-        return await asyncio.gather(ask(server), ask(server), return_exceptions=True), await asyncio.gather(
-            ask(server), return_exceptions=True
-        )
-
-    running, later = asyncio.run(asyncio.wait_for(scenario(), 60))
-    for error in (*running, *later):
+    monkeypatch.setattr(server.batcher, "step", fail)
+    running = asyncio.gather(*[ask(server) for _ in range(3)], return_exceptions=True)
+    cancelled, *failed = await asyncio.wait_for(running, 60)
+    assert isinstance(cancelled, asyncio.CancelledError)
+    failed += await asyncio.gather(ask(server), return_exceptions=True)
+    for error in failed:
         assert isinstance(error, EngineLost)
         assert "transformers_server_main_0 failed: MemoryError: no more" in str(error)
-
-
-def test_a_caller_cancelled_as_the_engine_fails_does_not_keep_the_others_waiting(make_server, monkeypatch):
-    async def scenario():
-        server = make_server()
-
-        def fail():
-            next(iter(server.futures.values())).cancel()
-            raise MemoryError("no more")
-
-        monkeypatch.setattr(server.batcher, "step", fail)
-        return await asyncio.gather(ask(server), ask(server), return_exceptions=True)
-
-    cancelled, failed = asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert isinstance(cancelled, asyncio.CancelledError) and isinstance(failed, EngineLost)
 
 
 def test_an_unknown_option_is_refused():
@@ -305,6 +234,4 @@ def test_a_replica_is_one_process():
 
 
 def test_verl_finds_the_adapter_by_name():
-    from verl.workers.rollout.base import get_rollout_class
-
     assert get_rollout_class(ENGINE).__module__ == "verl_mas.engines.transformers.adapter"

@@ -23,8 +23,8 @@ from verl_mas.engines.serving import Share, choose, serving, settled
     ],
 )
 def test_engines_are_together_where_they_fit_and_else_in_phases(shares, way, says):
-    found = choose([Share(*share) for share in shares])
-    assert found.way == way and says in found.reason
+    choice = choose([Share(*share) for share in shares])
+    assert choice.way == way and says in choice.reason
 
 
 def config(device="cuda", **rollout):
@@ -45,15 +45,11 @@ SMALL = {"overrides": {"rollout": {"gpu_memory_utilization": 0.3}}}
 FROZEN = {"trainable": False}
 
 
-def test_verls_defaults_for_two_policies_do_not_fit_together():
-    assert way({"a": {}, "b": {}}) == "phases"
-    assert way({"a": {}, "b": SMALL}) == "together"
-
-
-def test_a_frozen_policy_takes_memory_and_a_remote_one_takes_none():
-    assert way({"a": {}, "b": FROZEN}) == "phases"
-    assert way({"a": {}, "b": REMOTE}) == "together"
-    assert way({"a": {}, "b": {"pool": "other"}}, {"other": {}}) == "together"
+def test_verls_defaults_for_two_policies_do_not_fit_together_and_one_that_is_remote_takes_nothing():
+    for second, expected in (
+        ({}, "phases"), (SMALL, "together"), (FROZEN, "phases"), (REMOTE, "together"), ({"pool": "other"}, "together"),
+    ):  # fmt: skip
+        assert way({"a": {}, "b": second}, {"other": {}}) == expected
 
 
 def test_what_the_user_sets_is_kept():

@@ -29,7 +29,7 @@ STEP_S = 0.01
 
 @pytest.fixture
 def stub(monkeypatch) -> Iterator[Any]:
-    """Counts the deaths of schedulers, which end their thread and not the process."""
+    """Schedulers end their thread when they die, and not the process; none does in a test that does not expect it."""
     monkeypatch.syspath_prepend(str(STUB))
     from sglang.srt.managers import scheduler
 
@@ -41,9 +41,10 @@ def stub(monkeypatch) -> Iterator[Any]:
 
     # Not undone: a thread may outlive its test, and the module does not.
     scheduler.sigquit, scheduler.STEP_S = died, STEP_S
-    yield SimpleNamespace(deaths=deaths, scheduler=scheduler)
+    yield SimpleNamespace(deaths=deaths)
     for name in [name for name in sys.modules if name.startswith(OF_THE_STUB)]:
         del sys.modules[name]
+    assert not deaths
 
 
 @pytest.fixture
@@ -96,6 +97,13 @@ def request(server, number: int = 0, tokens: int = 100, adapter: str | None = No
     return asyncio.ensure_future(call)
 
 
+async def running(server, *args: object, steps: int = 2, **kwargs: object) -> asyncio.Task:
+    """A request, after some steps of the scheduler."""
+    task = request(server, *args, **kwargs)
+    await asyncio.sleep(steps * STEP_S)
+    return task
+
+
 async def cancelled(*requests: asyncio.Task) -> None:
     for task in requests:
         task.cancel()
@@ -108,127 +116,87 @@ async def dies(stub, call) -> bool:
     until = time.monotonic() + 30
     while not stub.deaths and not waiting.done() and time.monotonic() < until:
         await asyncio.sleep(STEP_S)
-    return bool(stub.deaths)
+    died = bool(stub.deaths)
+    stub.deaths.clear()
+    return died
 
 
 async def within(seconds: float, work) -> None:
     await asyncio.wait_for(work, seconds)
 
 
-async def tags(server) -> set[str]:
+def released(server) -> set[str]:
     return server.tokenizer_manager.scheduler.offload_tags
 
 
-def test_a_reply_has_its_log_probs(server):
-    async def session():
-        return await request(await server(), tokens=5)
-
-    reply = asyncio.run(session())
-    assert len(reply.token_ids) == len(reply.log_probs) == 5 and reply.stop_reason == "length"
-
-
-def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_engine(server, stub):
+async def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills_the_engine(server, stub):
     """The defect that the mixin is for; should SGLang lose it, so can we."""
-
-    async def session():
-        made = await server(Stock)
-        running = request(made)
-        await asyncio.sleep(5 * STEP_S)
-        await cancelled(running)
-        await asyncio.sleep(5 * STEP_S)
-        assert made.tokenizer_manager.scheduler.running
-        return await dies(stub, made.sleep())
-
-    assert asyncio.run(session())
+    made = await server(Stock)
+    await cancelled(await running(made, steps=5))
+    await asyncio.sleep(5 * STEP_S)
+    assert made.tokenizer_manager.scheduler.running
+    assert await dies(stub, made.sleep())
 
 
-def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, stub):
+async def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, stub):
     """Why the scheduler is asked, and not only the requests are waited for."""
-
-    async def session():
-        made = await server(Stock)
-        await request(made, tokens=5)
-        return await dies(stub, made.sleep())
-
-    assert asyncio.run(session())
+    made = await server(Stock)
+    reply = await request(made, tokens=5)
+    assert len(reply.token_ids) == len(reply.log_probs) == 5 and reply.stop_reason == "length"
+    assert await dies(stub, made.sleep())
 
 
-def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server, stub):
-    async def session():
-        made = await server()
-        for first in range(0, 200, 50):
-            running = [request(made, first + number) for number in range(50)]
-            await asyncio.sleep(2 * STEP_S)
-            await cancelled(*running)
-        await within(60, made.sleep())
-        assert made.tokenizer_manager.rid_to_state == {}
-        return await tags(made)
-
-    assert asyncio.run(session()) == {"kv_cache", "weights"}
-    assert not stub.deaths
-
-
-def test_a_request_that_is_cancelled_before_the_scheduler_has_it_ends_too(server, stub):
-    async def session():
-        made = await server()
-        early = request(made)
-        await asyncio.sleep(0)
-        await cancelled(early)
-        await within(60, made.sleep())
-
-    asyncio.run(session())
-    assert not stub.deaths
-
-
-def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(server, stub):
-    async def session():
-        made = await server(max_running_requests=1)
-        running, queued = request(made, 0, tokens=20), request(made, 1)
-        await asyncio.sleep(3 * STEP_S)
-        await cancelled(queued)
-        again = request(made, 1, tokens=3)
-        return [len((await one).token_ids) for one in (running, again)]
-
-    assert asyncio.run(session()) == [20, 3]
-
-
-def test_a_sleep_waits_for_callers_that_still_wait(server, stub):
-    async def session():
-        made = await server()
-        running = request(made, tokens=30)
+async def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server):
+    """Also one that is cancelled before the scheduler has it."""
+    made = await server()
+    for first in range(0, 200, 50):
+        requests = [request(made, first + number) for number in range(50)]
         await asyncio.sleep(2 * STEP_S)
-        await made.sleep()
-        return await running
+        await cancelled(*requests)
+    early = request(made, 200)
+    await asyncio.sleep(0)
+    await cancelled(early)
+    await within(60, made.sleep())
+    assert made.tokenizer_manager.rid_to_state == {}
+    assert released(made) == {"kv_cache", "weights"}
 
-    assert len(asyncio.run(session()).token_ids) == 30
-    assert not stub.deaths
+
+async def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(server):
+    made = await server(max_running_requests=1)
+    first, queued = request(made, 0, tokens=20), await running(made, 1, steps=3)
+    await cancelled(queued)
+    again = request(made, 1, tokens=3)
+    assert [len((await one).token_ids) for one in (first, again)] == [20, 3]
 
 
-def test_a_sleep_waits_no_longer_than_the_limit(server, stub, monkeypatch):
+@pytest.mark.parametrize("free", [True, False])
+async def test_a_sleep_waits_for_callers_that_still_wait(server, free):
+    """With free_cache_engine=False the sleep does nothing else, but weights kill a busy scheduler as well."""
+    made = await server(free=free)
+    waiting = await running(made, tokens=30)
+    await made.sleep()
+    assert bool(released(made)) is free and waiting.done() and len((await waiting).token_ids) == 30
+
+
+async def test_a_sleep_waits_no_longer_than_the_limit(server, monkeypatch):
     monkeypatch.setattr(sglang, "DRAIN_S", 0.5)
     aborts = []
+    made = await server()
+    waiting = await running(made, tokens=240)
+    start, abort = time.monotonic(), made.tokenizer_manager.abort_request
 
-    async def session():
-        made = await server()
-        running = request(made, tokens=240)
-        await asyncio.sleep(2 * STEP_S)
-        start, abort = time.monotonic(), made.tokenizer_manager.abort_request
+    def seen(*args: object, **kwargs: object) -> None:
+        aborts.append(time.monotonic() - start)
+        abort(*args, **kwargs)
 
-        def seen(*args: object, **kwargs: object) -> None:
-            aborts.append(time.monotonic() - start)
-            abort(*args, **kwargs)
-
-        made.tokenizer_manager.abort_request = seen
-        await within(60, made.sleep())
-        return await running
-
-    reply = asyncio.run(session())
+    made.tokenizer_manager.abort_request = seen
+    await within(60, made.sleep())
+    reply = await waiting
     assert len(reply.token_ids) < 200 and reply.stop_reason == "abort"
     assert len(aborts) == 1 and aborts[0] < 0.9, "the limit, and not twice the limit"
-    assert not stub.deaths
 
 
-def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_late_are_rejected(server, stub):
+async def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_late_are_rejected(server):
     params = {"max_tokens": 30, "ignore_eos": True, "logprobs": True, "temperature": 0}
 
     def ask(client, number):
@@ -236,28 +204,25 @@ def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_late_are
         call = client.generate(request_id=f"r{number}", prompt_ids=prompt, sampling_params=params)
         return asyncio.ensure_future(call)
 
-    async def session():
-        made = await server(max_running_requests=3)
+    made = await server(max_running_requests=3)
 
-        async def generate(video_data, **request):
-            return await made.generate(**request)
+    async def generate(video_data, **request):
+        return await made.generate(**request)
 
-        client = client_of(generate, name="sglang", full_determinism=False)
-        whole = await asyncio.gather(*[ask(client, number) for number in range(5)])
-        asked = [ask(client, number) for number in range(5)]
-        await asyncio.sleep(12 * STEP_S)
-        client.gate.close()
-        await within(5, made.abort_all_requests())
-        late = await request(made, 9)
-        await within(5, made.sleep())
-        await made.unpause()
-        await made.set_global_steps(2)
-        await made.resume_generation()
-        client.gate.open()
-        return whole, await asyncio.gather(*asked), late, made.tokenizer_manager.rid_to_state
-
-    whole, replies, late, left = asyncio.run(session())
-    assert (late.stop_reason, late.token_ids, left) == ("abort", [], {})
+    client = client_of(generate, name="sglang", full_determinism=False)
+    whole = await asyncio.gather(*[ask(client, number) for number in range(5)])
+    asked = [ask(client, number) for number in range(5)]
+    await asyncio.sleep(12 * STEP_S)
+    client.gate.close()
+    await within(5, made.abort_all_requests())
+    late = await request(made, 9)
+    await within(5, made.sleep())
+    await made.unpause()
+    await made.set_global_steps(2)
+    await made.resume_generation()
+    client.gate.open()
+    replies = await asyncio.gather(*asked)
+    assert (late.stop_reason, late.token_ids, made.tokenizer_manager.rid_to_state) == ("abort", [], {})
     for one, other in zip(whole, replies, strict=True):
         assert one.token_ids == other.token_ids and one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
         assert sum(tokens for tokens, _ in other.extra_fields["versions"]) == 30
@@ -265,47 +230,23 @@ def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_late_are
     seen = [[version for _, version in reply.extra_fields["versions"]] for reply in replies]
     assert seen == [[1, 2], [1, 2], [1, 2], [2], [2]]
     assert [reply.extra_fields["aborts"] for reply in replies] == [1] * 5
-    assert not stub.deaths
 
 
-@pytest.mark.parametrize(("lora_rank", "released"), [(0, {"kv_cache", "weights"}), (8, {"kv_cache"})])
-def test_an_engine_in_phases_takes_back_what_it_gave(server, stub, lora_rank, released):
-    async def session():
-        made = await server(lora_rank=lora_rank, adapters=("a",) if lora_rank else ())
-        running = request(made)
-        await asyncio.sleep(2 * STEP_S)
-        await cancelled(running)
-        await made.pause()
-        seen = set(await tags(made))
-        await made.unpause()
-        assert await tags(made) == set()
-        assert (await request(made, 1, tokens=3)).token_ids
-        return seen
-
-    assert asyncio.run(session()) == released
-    assert not stub.deaths
-
-
-def test_an_engine_that_never_sleeps_is_idle_when_its_new_weights_come(server, stub):
-    """With free_cache_engine=False the sleep does nothing else, but weights kill a busy scheduler as well."""
-
-    async def session():
-        made = await server(free=False)
-        running = request(made, tokens=30)
-        await asyncio.sleep(2 * STEP_S)
-        await made.sleep()
-        assert (await tags(made)) == set() and running.done()
-
-    asyncio.run(session())
+@pytest.mark.parametrize(("lora_rank", "tags"), [(0, {"kv_cache", "weights"}), (8, {"kv_cache"})])
+async def test_an_engine_in_phases_takes_back_what_it_gave(server, lora_rank, tags):
+    made = await server(lora_rank=lora_rank, adapters=("a",) if lora_rank else ())
+    await cancelled(await running(made))
+    await made.pause()
+    assert released(made) == tags
+    await made.unpause()
+    assert released(made) == set()
+    assert (await request(made, 1, tokens=3)).token_ids
 
 
 @pytest.mark.parametrize("skip_tokenizer_init", [True, False])
-def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
-    async def session():
-        made = await server(skip_tokenizer_init=skip_tokenizer_init)
-        return await dies(stub, request(made, tokens=5, stop=["no such text"]))
-
-    assert asyncio.run(session()) is skip_tokenizer_init
+async def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
+    made = await server(skip_tokenizer_init=skip_tokenizer_init)
+    assert await dies(stub, request(made, tokens=5, stop=["no such text"])) is skip_tokenizer_init
 
 
 RANKS = {"a": 8, "b": 4}
@@ -368,21 +309,19 @@ def distance(model, reply, name: str | None, step: int) -> float:
     return float((ours - torch.tensor(reply.log_probs)).abs().max())
 
 
-def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_after_every_push(server, model, on_the_cpu):
-    async def session():
-        made = await server(lora_rank=8, adapters=("a", "b"))
-        manager, replies, ids = made.tokenizer_manager, [], []
-        for step in (1, 2):
-            await push(made, model, step)
-            policies = ("a", None, "b", "a")
-            running = [request(made, number, tokens=8, adapter=name) for number, name in enumerate(policies)]
-            replies += zip(await asyncio.gather(*running), policies, [step] * 4, strict=True)
-            # SGLang's prefix tree knows adapters by id.
-            ids += manager.lora_registry.values()
-        assert manager.server_args.max_loras_per_batch == 3 and made.global_steps == 2
-        return replies, ids
-
-    replies, ids = asyncio.run(session())
+async def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_after_every_push(
+    server, model, on_the_cpu
+):
+    made = await server(lora_rank=8, adapters=("a", "b"))
+    manager, replies, ids = made.tokenizer_manager, [], []
+    for step in (1, 2):
+        await push(made, model, step)
+        policies = ("a", None, "b", "a")
+        asked = [request(made, number, tokens=8, adapter=name) for number, name in enumerate(policies)]
+        replies += zip(await asyncio.gather(*asked), policies, [step] * 4, strict=True)
+        # SGLang's prefix tree knows adapters by id.
+        ids += manager.lora_registry.values()
+    assert manager.server_args.max_loras_per_batch == 3 and made.global_steps == 2
     assert len(set(ids)) == 4
     assert max(distance(model, reply, name, step) for reply, name, step in replies) < 1e-5
     others = {"a": "b", "b": None, None: "a"}
@@ -390,23 +329,17 @@ def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_after_e
 
 
 @pytest.mark.parametrize(("pushes", "adapter"), [(1, "c"), (0, "a")])
-def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, model, on_the_cpu, pushes, adapter):
-    async def session():
-        made = await server(lora_rank=8, adapters=("a",))
-        for step in range(pushes):
-            await push(made, model, step)
-        with pytest.raises(RequestError, match=f"adapter='{adapter}'"):
-            await request(made, adapter=adapter)
-        return await request(made, 1, tokens=3)
-
-    assert len(asyncio.run(session()).token_ids) == 3
+async def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, model, on_the_cpu, pushes, adapter):
+    made = await server(lora_rank=8, adapters=("a",))
+    for step in range(pushes):
+        await push(made, model, step)
+    with pytest.raises(RequestError, match=f"adapter='{adapter}'"):
+        await request(made, adapter=adapter)
+    assert len((await request(made, 1, tokens=3)).token_ids) == 3
 
 
-def test_a_users_own_number_of_places_stays(server):
-    async def session():
-        made = await server(lora_rank=8, adapters=("a", "b"))
-        made.config.engine_kwargs = {"sglang": {"max_loras_per_batch": 2}}
-        await made.launch_server()
-        return made.tokenizer_manager.server_args.max_loras_per_batch
-
-    assert asyncio.run(session()) == 2
+async def test_a_users_own_number_of_places_stays(server):
+    made = await server(lora_rank=8, adapters=("a", "b"))
+    made.config.engine_kwargs = {"sglang": {"max_loras_per_batch": 2}}
+    await made.launch_server()
+    assert made.tokenizer_manager.server_args.max_loras_per_batch == 2

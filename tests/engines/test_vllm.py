@@ -1,16 +1,22 @@
-"""What verl-mas adds to verl's vLLM server, on a fake of it: death, and the order of sleep and wake_up."""
+"""What verl-mas adds to verl's vLLM server, on a fake of it: death, the order of sleep and wake_up, several adapters.
+
+On a real server: test_vllm_cpu.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from argparse import Namespace
+from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
 
 import pytest
 from sleep_recorder.recorder import SleepRecorder
 
-from verl_mas.engines.kinds.vllm import TeamVllm
-from verl_mas.errors import EngineLost
+from verl_mas.config.adapters import KEY, Adapter
+from verl_mas.engines.kinds.vllm import EXTENSION, TeamVllm
+from verl_mas.errors import EngineLost, RequestError
 
 
 class EngineDeadError(Exception):
@@ -21,69 +27,100 @@ class Engine(SleepRecorder):
     """An engine with requests, which can die."""
 
     def __init__(self):
-        self.requests, self.errored = 0, False
-        super().__init__(lambda: self.requests)
+        self.running, self.errored, self.requests, self.adapters = 0, False, [], None
+        super().__init__(lambda: self.running)
+
+    async def collective_rpc(self, method, args):
+        self.adapters = (method, *args)
+
+    async def list_loras(self):
+        raise AssertionError("a round trip to the workers for every request")
+
+    async def generate(self, prompt, lora_request):
+        self.check_serves()
+        self.requests.append((prompt, lora_request and (lora_request.lora_name, lora_request.lora_int_id)))
+        yield prompt
 
 
 class StockServer:
-    """What verl's server does."""
+    """What verl's server does. Of adapters: one name, if the workers have loaded it."""
 
-    def __init__(self):
-        self.engine, self.node_rank, self.config = Engine(), 0, SimpleNamespace(custom=None)
+    def __init__(self, policies):
+        table = {name: asdict(Adapter(name, rank=8, alpha=8, seed=0)) for name in policies}
+        self.node_rank, self.config = 0, SimpleNamespace(custom={KEY: table} if table else None)
 
-    async def generate(self, *args, **kwargs):
+    def _get_worker_extension_cls(self):
+        return "verl's"
+
+    def _get_wake_up_tags(self):
+        return ["kv_cache", "weights"]
+
+    async def run_server(self, args):
+        self.engine = Engine()
+
+    async def run_headless(self, args): ...
+
+    async def set_global_steps(self, step): ...
+
+    async def generate(self, prompt):
         if self.engine.errored:
             raise EngineDeadError
-        self.engine.check_serves()
-        return "reply"
+        adapted = isinstance(self.config.custom, dict) and 123 in await self.engine.list_loras()
+        # A weight sync may take place here.
+        await asyncio.sleep(0)
+        replies = self.engine.generate(prompt=prompt, lora_request="verl's" if adapted else None)
+        return [output async for output in replies]
 
     async def sleep(self):
         await self.engine.sleep(level=2)
 
     async def wait_for_requests_to_drain(self): ...
 
-    def _get_wake_up_tags(self):
-        return ["kv_cache", "weights"]
-
 
 class Server(TeamVllm, StockServer): ...
 
 
 @pytest.fixture
-def server(monkeypatch) -> Server:
-    exceptions = ModuleType("vllm.v1.engine.exceptions")
-    exceptions.EngineDeadError = EngineDeadError
-    monkeypatch.setitem(sys.modules, "vllm.v1.engine.exceptions", exceptions)
+def start(monkeypatch):
+    fakes = {
+        "vllm.v1.engine.exceptions": {"EngineDeadError": EngineDeadError},
+        "vllm.lora.request": {"LoRARequest": SimpleNamespace},
+    }
+    for name, members in fakes.items():
+        module = ModuleType(name)
+        module.__dict__.update(members)
+        monkeypatch.setitem(sys.modules, name, module)
     context = SimpleNamespace(get_actor_name=lambda: "vllm_server_4_0")
     monkeypatch.setattr("ray.get_runtime_context", lambda: context)
-    return Server()
+
+    async def start(*policies, pushes=1):
+        server = Server(policies)
+        await server.run_server(Namespace(max_loras=1))
+        for step in range(pushes):
+            await server.set_global_steps(step)
+        return server
+
+    return start
 
 
-def test_a_dead_engine_ends_the_run_by_name_at_its_first_request_and_before_its_rows_train(server):
+async def test_a_dead_engine_ends_the_run_by_name_at_its_first_request_and_before_its_rows_train(start):
+    server = await start()
     server.engine.errored = True
-    for call in (server.generate(), server.wait_for_requests_to_drain()):
+    for call in (server.generate("q"), server.wait_for_requests_to_drain()):
         with pytest.raises(EngineLost, match="vllm_server_4_0 is dead"):
-            asyncio.run(call)
+            await call
 
 
-def test_an_engine_in_phases_keeps_its_weights(server):
-    async def phases():
-        await server.pause()
-        await server.unpause()
-        return await server.generate()
-
-    assert asyncio.run(phases()) == "reply"
+async def test_an_engine_in_phases_keeps_its_weights_which_verls_own_sleep_would_lose(start):
+    server = await start()
+    await server.pause()
+    await server.unpause()
+    assert await server.generate("reply") == ["reply"]
     assert server.engine.events == ["sleep 1", "wake_up kv_cache weights"]
-
-
-def test_verls_own_sleep_would_lose_them(server):
-    async def phases():
-        await server.sleep()
-        await server.unpause()
-        return await server.generate()
-
+    await server.sleep()
+    await server.unpause()
     with pytest.raises(AssertionError, match="lost its weights"):
-        asyncio.run(phases())
+        await server.generate("reply")
 
 
 @pytest.mark.parametrize(
@@ -96,23 +133,23 @@ def test_verls_own_sleep_would_lose_them(server):
         (["sleep", "serve"], "a request to an engine without"),
     ],
 )
-def test_the_recorder_finds_calls_out_of_order(server, calls, says):
-    engine = server.engine
+async def test_the_recorder_finds_calls_out_of_order(calls, says):
+    engine = Engine()
 
     async def play():
         for call in calls:
             if call == "request":
-                engine.requests += 1
+                engine.running += 1
             elif call in ("load", "serve"):
                 engine.check_loads() if call == "load" else engine.check_serves()
             else:
                 await (engine.sleep(2) if call == "sleep" else engine.wake_up())
 
     with pytest.raises(AssertionError, match=says):
-        asyncio.run(play())
+        await play()
 
 
-def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
+async def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
     class Waiting:
         """verl's server: its abort waits until every request has a token, or has ended."""
 
@@ -136,6 +173,55 @@ def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
 
     class Aborted(TeamVllm, Waiting): ...
 
-    made = Aborted()
-    found = asyncio.run(asyncio.wait_for(made.abort_all_requests(reject_request=True), 10))
-    assert (found, made.rejecting) == ({"aborted_count": 2}, True)
+    server = Aborted()
+    counted = await asyncio.wait_for(server.abort_all_requests(reject_request=True), 10)
+    assert (counted, server.rejecting) == ({"aborted_count": 2}, True)
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+@pytest.mark.parametrize("part", ["run_server", "run_headless"])
+async def test_every_adapter_of_a_base_has_a_place_in_every_batch(part, spare):
+    server, args = Server(["a", "b", "c"]), Namespace(max_loras=1)
+    server.spare_slots = spare
+    await getattr(server, part)(args)
+    assert args.max_loras == args.max_cpu_loras == 3 + spare
+
+
+async def test_each_request_gets_its_adapter_and_no_other_one_does(start):
+    server = await start("a", "b")
+    await asyncio.gather(*[server.generate(name, adapter=name) for name in "abba"], server.generate("base"))
+    requests = server.engine.requests
+    ids = dict(requests)
+    assert server.engine.adapters == ("set_adapters", {name: ids[name][1] for name in "ab"})
+    assert sorted(requests[:4]) == sorted((name, (f"mas_{name}@1", ids[name][1])) for name in "abba")
+    assert requests[4] == ("base", None) and ids["a"] != ids["b"]
+
+
+async def test_new_weights_have_a_new_name_and_the_old_number(start):
+    """The prefix cache knows adapters by name, and the workers by number."""
+    server = await start("a")
+    await server.generate("before", adapter="a")
+    waiting = asyncio.ensure_future(server.generate("during", adapter="a"))
+    await asyncio.sleep(0)
+    # The same step again, as after a resumed checkpoint.
+    await server.set_global_steps(0)
+    await waiting
+    seen = dict(server.engine.requests)
+    assert seen["before"][0] == "mas_a@1" and seen["during"][0] == "mas_a@2"
+    assert seen["before"][1] == seen["during"][1]
+
+
+@pytest.mark.parametrize(("pushes", "adapter"), [(1, "c"), (0, "a")])
+async def test_a_request_that_would_end_the_engine_does_not_reach_it(start, pushes, adapter):
+    server = await start("a", pushes=pushes)
+    with pytest.raises(RequestError):
+        await server.generate("bad", adapter=adapter)
+    assert await server.generate("base") == ["base"]
+
+
+async def test_a_policy_with_weights_of_its_own_has_verls_server():
+    server, args = Server([]), Namespace(max_loras=1)
+    await server.run_server(args)
+    assert args == Namespace(max_loras=1) and type(server.engine) is Engine
+    extensions = [Server(table)._get_worker_extension_cls() for table in ([], ["a"])]  # noqa: SLF001
+    assert extensions == ["verl's", EXTENSION]

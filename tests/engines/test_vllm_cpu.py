@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -47,13 +46,18 @@ def peers():
     context.destroy(linger=0)
 
 
-def test_messages_pass_while_the_peer_lives(peers):
-    watched, reply, address, _ = peers
+def test_messages_pass_while_the_peer_lives_and_the_answer_of_one_that_has_returned_is_still_read(peers):
+    watched, reply, address, peer = peers
     reply.connect(address)
     watched.send_pyobj({"bucket": 1})
     assert reply.recv_pyobj() == {"bucket": 1}
     threading.Timer(0.05, reply.send, [b"taken"]).start()
     assert watched.recv() == b"taken"
+    watched.send_pyobj("weights")
+    reply.recv()
+    reply.send(b"done")
+    peer.set_result(None)
+    assert watched.recv() == b"done"
 
 
 def test_a_peer_that_never_comes_and_fails_raises_its_own_error(peers):
@@ -63,31 +67,15 @@ def test_a_peer_that_never_comes_and_fails_raises_its_own_error(peers):
         watched.send_pyobj("weights")
 
 
-def test_a_peer_that_dies_before_it_answers_raises_its_own_error(peers):
+@pytest.mark.parametrize("dies", [True, False])
+def test_a_peer_that_ends_before_it_answers_raises_its_own_error_or_is_lost(peers, dies):
     watched, reply, address, peer = peers
     reply.connect(address)
     watched.send_pyobj("weights")
-    threading.Timer(0.05, peer.set_exception, [RuntimeError("killed")]).start()
-    with pytest.raises(RuntimeError, match="killed"):
-        watched.recv()
-
-
-def test_an_answer_of_a_peer_that_has_returned_is_still_read(peers):
-    watched, reply, address, peer = peers
-    reply.connect(address)
-    watched.send_pyobj("weights")
-    reply.recv()
-    reply.send(b"done")
-    peer.set_result(None)
-    assert watched.recv() == b"done"
-
-
-def test_a_peer_that_returns_without_an_answer_is_lost(peers):
-    watched, reply, address, peer = peers
-    reply.connect(address)
-    watched.send_pyobj("weights")
-    peer.set_result(None)
-    with pytest.raises(EngineLost, match="before it had taken all weights"):
+    end, how = (peer.set_exception, RuntimeError("killed")) if dies else (peer.set_result, None)
+    threading.Timer(0.05, end, [how]).start()
+    error, says = (RuntimeError, "killed") if dies else (EngineLost, "before it had taken all weights")
+    with pytest.raises(error, match=says):
         watched.recv()
 
 
@@ -134,9 +122,8 @@ def test_a_run_on_an_engine_that_is_not_ready_is_refused_before_it_starts(monkey
 @pytest.mark.parametrize("platform", ["cpu", ""])
 def test_verls_vllm_is_replaced_on_the_cpu_alone(monkeypatch, platform):
     monkeypatch.setenv("VERL_PLATFORM", platform)
-    loaders: dict[str, object] = {"vllm": lambda: object}
+    loaders, adapters = {"vllm": lambda: object}, {}
     registry = SimpleNamespace(_registry=loaders, register=loaders.__setitem__)
-    adapters: dict[tuple[str, str], str] = {}
     vllm.register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
     vllm.register_adapter(SimpleNamespace(_ROLLOUT_REGISTRY=adapters))
     assert (getattr(loaders["vllm"], "args", ()) == (vllm_cpu.REPLICA,)) is (platform == "cpu")
@@ -158,7 +145,7 @@ def test_heads_that_vllm_cannot_serve_on_a_cpu_are_refused_before_it_starts(tmp_
 
 
 @needs_vllm
-def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
+async def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
     import torch
     from ray.exceptions import RayActorError
 
@@ -166,9 +153,8 @@ def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
 
     class Adapter(CpuServerAdapter):
         def __init__(self) -> None:
-            self.config = OmegaConf.create(
-                {"name": "vllm", "checkpoint_engine": {"update_weights_bucket_megabytes": 1}}
-            )
+            buckets = {"update_weights_bucket_megabytes": 1}
+            self.config = OmegaConf.create({"name": "vllm", "checkpoint_engine": buckets})
             self.replica_rank, self.node_rank = 0, 0
             self.zmq_handle = f"ipc:///tmp/sync-{uuid.uuid4().hex}"
 
@@ -178,7 +164,7 @@ def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
             return SimpleNamespace(future=lambda: dead)
 
     with pytest.raises(EngineLost, match="vllm_server_0_0 failed while it took the weights of step 3"):
-        asyncio.run(Adapter().update_weights(iter([("weight", torch.ones(2))]), global_steps=3))
+        await Adapter().update_weights(iter([("weight", torch.ones(2))]), global_steps=3)
 
 
 @pytest.fixture(scope="module", params=["tied", "untied"])
@@ -212,13 +198,8 @@ def environment(**more: str) -> dict[str, str]:
 
 def printed_by(program: str, model: Path, **more: str):
     """What a program beside this file prints as JSON."""
-    done = subprocess.run(
-        [sys.executable, HERE / program, model],
-        env=environment(VLLM_CPU_OMP_THREADS_BIND="nobind", **more),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    words, variables = [sys.executable, HERE / program, model], environment(VLLM_CPU_OMP_THREADS_BIND="nobind", **more)
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"')))
 
@@ -253,7 +234,7 @@ def test_replies_that_an_abort_cut_are_continued_with_new_weights(model):
     # Four run at once; the last ones were aborted in the queue.
     assert [len(parts) for parts in seen["versions"]] == [2, 2, 2, 2, 1, 1] and seen["lengths"] == [180] * 6
     assert all(version == 2 for parts in seen["versions"] for _, version in parts[-1:])
-    assert max(one for parts in seen["distances"] for one in parts) < 1e-5
+    assert max(distance for parts in seen["distances"] for distance in parts) < 1e-5
     assert seen["late"] == ["aborted", []]
     assert seen["stale"] > 1e-2, "the weights must differ, or the test says nothing"
 
@@ -313,13 +294,8 @@ def folder(tmp_path) -> Path:
 @needs_vllm
 @pytest.mark.e2e
 def test_rollout_and_training_agree_while_verl_trains(model, folder):
-    done = subprocess.run(
-        command(model, folder, "trainer.total_training_steps=3"),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    words = command(model, folder, "trainer.total_training_steps=3")
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
     gaps = [float(gap) for gap in re.findall(r"training/rollout_probs_diff_max:([\d.e+-]+)", done.stdout)]
     assert len(gaps) == 3 and max(gaps) < 1e-5
@@ -332,13 +308,9 @@ def test_rollout_and_training_agree_while_verl_trains(model, folder):
 def test_a_run_that_loses_its_engine_ends_and_names_it(model, folder, victim):
     mark = uuid.uuid4().hex
     log = folder / "log"
+    words = command(model, folder, "trainer.total_training_steps=1000")
     with log.open("w") as out:
-        run = subprocess.Popen(
-            command(model, folder, "trainer.total_training_steps=1000"),
-            env=environment(VERL_MAS_RUN=mark),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+        run = subprocess.Popen(words, env=environment(VERL_MAS_RUN=mark), stdout=out, stderr=subprocess.STDOUT)
     try:
         wait_for(lambda: "step:2 " in log.read_text(), run)
         os.kill(process(victim, mark), signal.SIGKILL)

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
-from verl_mas.engines.transformers.request import Sampling
+from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.weights import WeightUpdate, pack
 from verl_mas.errors import EngineLost
 
@@ -48,30 +48,26 @@ def test_one_name_of_a_tied_weight_is_enough_and_the_tie_holds(model, dropped):
     assert model.lm_head.weight is model.model.embed_tokens.weight
 
 
-def test_bfloat16_weights_arrive_in_a_float32_engine(model):
+def test_bfloat16_weights_in_rays_read_only_arrays_arrive_in_a_float32_engine_without_a_warning(model, recwarn):
     weights = {name: tensor.to(torch.bfloat16) for name, tensor in other(model).items()}
-    send(model, weights)
-    assert all(torch.equal(tensor, weights[name].float()) for name, tensor in model.state_dict().items())
-
-
-def test_read_only_arrays_from_ray_are_loaded_without_a_warning(model, recwarn):
-    [bucket] = packed(other(model))
-    frozen = [packed._replace(data=np.frombuffer(packed.data.tobytes(), np.uint8)) for packed in bucket]
+    [bucket] = packed(weights)
     update = WeightUpdate(model)
-    update.load(frozen)
+    update.load([packed._replace(data=np.frombuffer(packed.data.tobytes(), np.uint8)) for packed in bucket])
     update.finish()
+    assert all(torch.equal(tensor, weights[name].float()) for name, tensor in model.state_dict().items())
     assert not recwarn.list
 
 
 def test_a_missing_an_unknown_and_a_misshapen_weight_are_named(model):
     weights = other(model)
     del weights["model.norm.weight"]
-    with pytest.raises(EngineLost, match=r"sent no model\.norm\.weight"):
-        send(model, weights)
-    with pytest.raises(EngineLost, match="weight nonsense"):
-        send(model, {"nonsense": torch.zeros(1)})
-    with pytest.raises(EngineLost, match=r"weight model\.norm\.weight \(1,\)"):
-        send(model, {"model.norm.weight": torch.zeros(1)})
+    for wrong, says in (
+        (weights, r"sent no model\.norm\.weight"),
+        ({"nonsense": torch.zeros(1)}, "weight nonsense"),
+        ({"model.norm.weight": torch.zeros(1)}, r"weight model\.norm\.weight \(1,\)"),
+    ):
+        with pytest.raises(EngineLost, match=says):
+            send(model, wrong)
 
 
 def test_an_updated_engine_replies_like_a_new_one_with_those_weights(model, model_path):
@@ -84,7 +80,7 @@ def test_an_updated_engine_replies_like_a_new_one_with_those_weights(model, mode
 
 def reply(model):
     batcher = ContinuousBatcher(model, max_length=512)
-    job = batcher.submit([5, 6], Sampling(max_tokens=9, seed=0))
+    job = batcher.submit([5, 6], RequestSampling(max_tokens=9, seed=0))
     while not batcher.idle:
         batcher.step()
     return job[0].log_probs

@@ -15,6 +15,7 @@ from collections.abc import Generator
 from concurrent.futures import Future
 from dataclasses import asdict
 from types import SimpleNamespace
+from typing import Any
 
 import ray
 import torch
@@ -66,20 +67,11 @@ class Call:
         return self._done
 
 
-async def start(path: str) -> tuple[Server, CpuServerAdapter]:
-    config = RolloutConfig(
-        name="vllm",
-        tensor_model_parallel_size=1,
-        dtype="float32",
-        load_format="auto",
-        prompt_length=192,
-        response_length=64,
-        max_model_len=256,
-        max_num_batched_tokens=1024,
-        max_num_seqs=16,
-        custom={KEY: {name: asdict(one) for name, one in TABLE.items()}},
-    )
-    model = HFModelConfig(path=path, lora_rank=8)
+async def start(path: str, lora_rank: int = 0, **rollout: Any) -> tuple[Server, CpuServerAdapter]:
+    """A server of the model, and the sender of its training worker."""
+    fixed: dict[str, Any] = {"name": "vllm", "tensor_model_parallel_size": 1, "dtype": "float32", "load_format": "auto"}
+    config = RolloutConfig(**fixed, **rollout)
+    model = HFModelConfig(path=path, lora_rank=lora_rank)
     ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: f"test{os.getpid()}")  # type: ignore[assignment, return-value]
     server = Server(config, model, RolloutMode.HYBRID, [], 0, 0, 1, 1, "")
     await server.launch_server()
@@ -129,9 +121,8 @@ async def send(sender: CpuServerAdapter, model: PeftModel, step: int) -> None:
 async def ask(server: Server, policy: str | None) -> TokenOutput:
     names = {} if policy is None else {"adapter": policy}
     params = {"max_tokens": 24, "logprobs": True, "ignore_eos": True, "temperature": 1.0, "seed": 3}
-    output: TokenOutput = await server.generate(
-        prompt_ids=PROMPT, sampling_params=params, request_id=uuid.uuid4().hex, **names
-    )
+    request = uuid.uuid4().hex
+    output: TokenOutput = await server.generate(prompt_ids=PROMPT, sampling_params=params, request_id=request, **names)
     return output
 
 
@@ -159,7 +150,9 @@ def distance(output: TokenOutput, model: PeftModel, policy: str | None) -> float
 
 
 async def main(path: str) -> dict[str, object]:
-    server, sender = await start(path)
+    lengths = {"prompt_length": 192, "response_length": 64, "max_model_len": 256, "max_num_batched_tokens": 1024}
+    custom = {KEY: {name: asdict(adapter) for name, adapter in TABLE.items()}}
+    server, sender = await start(path, lora_rank=8, max_num_seqs=16, custom=custom, **lengths)
     model = adapters_on(path)
     early, bare = await refused(server, "solver"), distance(await ask(server, None), model, None)
     rows = ["solver", None, "verifier", "solver", "verifier", None]

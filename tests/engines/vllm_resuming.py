@@ -7,35 +7,19 @@ import asyncio
 import json
 import os
 import sys
-from types import SimpleNamespace
 from typing import Any
 
-import ray
 import torch
 from resuming import client_of
 from transformers import AutoModelForCausalLM, PreTrainedModel
-from verl.workers.config import HFModelConfig, RolloutConfig
-from verl.workers.rollout.replica import RolloutMode, TokenOutput
-from vllm_adapters import Handle, Server
+from verl.workers.rollout.replica import TokenOutput
+from vllm_adapters import start
 
-from verl_mas.engines.vllm_cpu.adapter import CpuServerAdapter
 from verl_mas.row import VERSIONS
 
-ROLLOUT: dict[str, Any] = {"name": "vllm", "prompt_length": 64, "response_length": 180, "max_model_len": 256}
+LENGTHS: dict[str, Any] = {"prompt_length": 64, "response_length": 180, "max_model_len": 256}
 PROMPTS = [[5, 6, 7 + number] for number in range(6)]
 PARAMS = {"logprobs": True, "ignore_eos": True, "temperature": 1.0}
-
-
-async def start(path: str) -> tuple[Server, CpuServerAdapter]:
-    config = RolloutConfig(tensor_model_parallel_size=1, dtype="float32", load_format="auto", max_num_seqs=4, **ROLLOUT)
-    model = HFModelConfig(path=path)
-    ray.get_runtime_context = lambda: SimpleNamespace(get_job_id=lambda: f"test{os.getpid()}")  # type: ignore[assignment, return-value]
-    server = Server(config, model, RolloutMode.HYBRID, [], 0, 0, 1, 1, "")
-    await server.launch_server()
-    os.environ.update(RANK="0", RAY_LOCAL_WORLD_SIZE="1")
-    adapter = CpuServerAdapter(config, model, None)
-    adapter.server_handle = Handle(server)
-    return server, adapter
 
 
 @torch.no_grad()
@@ -48,9 +32,9 @@ def distance(model: PreTrainedModel, prompt: list[int], reply: TokenOutput, firs
 
 
 async def main(path: str) -> dict[str, object]:
-    server, sender = await start(path)
+    server, sender = await start(path, max_num_seqs=4, **LENGTHS)
     await server.set_global_steps(1)
-    client = client_of(server.generate, **ROLLOUT)
+    client = client_of(server.generate, name="vllm", **LENGTHS)
     calls = [
         client.generate(f"r{number}", prompt_ids=prompt, sampling_params={**PARAMS, "seed": number})
         for number, prompt in enumerate(PROMPTS)

@@ -9,12 +9,10 @@ import pytest
 import verl
 
 from verl_mas.errors import PatchRefused
-from verl_mas.platform.process_group import PATCH as PROCESS_GROUP
-from verl_mas.platform.process_group import Patch, source_sha256
+from verl_mas.platform.process_group import PATCH, Patch, source_sha256
 
 DIFFS = Path(__file__).parents[2] / "patches"
 SITE_PACKAGES = Path(verl.__file__).parents[1]
-TWINS = [PROCESS_GROUP]
 
 
 @pytest.fixture
@@ -55,17 +53,15 @@ def test_every_diff_is_still_needed_and_applies_to_the_installed_verl(diff, tmp_
     assert copy.read_text() != (SITE_PACKAGES / target(diff)).read_text()
 
 
-@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.diff)
-def test_a_diff_and_its_runtime_twin_change_the_same_lines(twin, tmp_path):
-    diff = DIFFS / twin.diff
-    lines = diff.read_text().splitlines()
+def test_a_diff_and_its_runtime_twin_change_the_same_lines():
+    lines = (DIFFS / PATCH.diff).read_text().splitlines()
     removed = [line[1:] for line in lines if line.startswith("-") and not line.startswith("---")]
     added = [line[1:] for line in lines if line.startswith("+") and not line.startswith("+++")]
-    assert [line.replace(twin.before, twin.after) for line in removed] == added
-    assert len(removed) == len(twin.functions)
+    assert [line.replace(PATCH.before, PATCH.after) for line in removed] == added
+    assert len(removed) == len(PATCH.functions)
 
 
 def test_every_diff_has_a_runtime_twin_and_a_line_in_the_index():
     names = {diff.name for diff in DIFFS.glob("*.diff")}
-    assert names == {twin.diff for twin in TWINS}
+    assert names == {PATCH.diff}
     assert all(name in (DIFFS / "README.md").read_text() for name in names)

@@ -10,11 +10,7 @@ import torch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-SMALL = (
-    "data.train_batch_size=4",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-    "actor_rollout_ref.rollout.n=2",
-)
+SMALL = ("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "actor_rollout_ref.rollout.n=2")
 # verl then names requests alike in every run and the engine draws by name: two runs sample the same tokens.
 REPEATABLE = "actor_rollout_ref.rollout.full_determinism=true"
 # verl orders rows by random names, and a sum in another order rounds otherwise.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
+from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.schema import PolicySpec
@@ -42,10 +43,7 @@ class Server:
         ids = [] if text is None else [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
         ids = ids[: kwargs["sampling_params"].get("max_tokens", len(ids))]
         return TokenOutput(
-            token_ids=ids,
-            log_probs=[-0.25] * len(ids),
-            stop_reason="completed",
-            extra_fields={"global_steps": number},
+            token_ids=ids, log_probs=[-0.25] * len(ids), stop_reason="completed", extra_fields={"global_steps": number}
         )
 
 
@@ -55,34 +53,20 @@ def tokenizer() -> Tokenizer:
 
 
 def _config(**rollout: Any) -> DictConfig:
-    return OmegaConf.create(
-        {
-            "actor_rollout_ref": {
-                "rollout": {
-                    "name": "fake",
-                    "prompt_length": 256,
-                    "response_length": 64,
-                    "max_model_len": None,
-                    "temperature": 1.0,
-                    "top_p": 1.0,
-                    "top_k": -1,
-                    "calculate_log_probs": True,
-                    "full_determinism": False,
-                    "val_kwargs": {"temperature": 0, "top_p": 0.9, "top_k": 5},
-                    "multi_turn": {
-                        "format": "hermes",
-                        "max_user_turns": None,
-                        "max_assistant_turns": None,
-                        "max_parallel_calls": 1,
-                        "max_tool_response_length": 64,
-                        "tool_response_truncate_side": "middle",
-                    },
-                    **rollout,
-                }
-            },
-            "data": {"apply_chat_template_kwargs": {}},
-        }
-    )
+    multi_turn = {
+        "format": "hermes",
+        "max_user_turns": None,
+        "max_assistant_turns": None,
+        "max_parallel_calls": 1,
+        "max_tool_response_length": 64,
+        "tool_response_truncate_side": "middle",
+    }
+    lengths = {"prompt_length": 256, "response_length": 64, "max_model_len": None}
+    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
+    section: Fields = {"name": "fake", **lengths, **sampling, "calculate_log_probs": True, "full_determinism": False}
+    section |= {"val_kwargs": {"temperature": 0, "top_p": 0.9, "top_k": 5}, "multi_turn": multi_turn, **rollout}
+    config = {"actor_rollout_ref": {"rollout": section}, "data": {"apply_chat_template_kwargs": {}}}
+    return OmegaConf.create(config)
 
 
 @pytest.fixture
@@ -122,15 +106,29 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
     loop.close()
 
 
+@pytest.fixture(scope="session")
+def workflow_of() -> Callable[..., type[Workflow]]:
+    """The class of a function `(task, team) -> Outcome`; a class stays."""
+
+    def workflow_of(run: Any, *agents: str) -> type[Workflow]:
+        return run if isinstance(run, type) else type("Team", (Workflow,), {"agents": agents, "run": _method(run)})
+
+    return workflow_of
+
+
+def _method(run: Any) -> Any:
+    return lambda self, task, team: run(task, team)
+
+
 @pytest.fixture
-def play(loop: asyncio.AbstractEventLoop) -> Callable[..., SessionResult]:
-    """Run a workflow class on one policy."""
+def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workflow]]) -> Callable[..., SessionResult]:
+    """Run a workflow on one policy; the agent of one that is a function is `a`."""
     from verl_mas.workflow.members import members_of
     from verl_mas.workflow.run import run_session
     from verl_mas.workflow.session import SessionConfig
 
     def play(
-        workflow: Callable[[], Workflow],
+        run: Any,
         client: LLMClient,
         *,
         agents: Mapping[str, Any] | None = None,
@@ -138,6 +136,7 @@ def play(loop: asyncio.AbstractEventLoop) -> Callable[..., SessionResult]:
         tools: Sequence[ToolLike] = (),
         **settings: Any,
     ) -> SessionResult:
+        workflow = workflow_of(run, "a")
         members = members_of(workflow().agents, agents or {}, {"main": PolicySpec()})
         config = SessionConfig(members, {"main": client}, tools=tools_of(tools), **settings)
         return loop.run_until_complete(run_session(workflow, task or Task.of("q"), config))

@@ -94,15 +94,11 @@ def test_a_group_that_is_dropped_leaves_its_places_in_the_queue_to_the_others(mo
     assert not it.worker.slots.locked()
 
 
-def test_a_run_that_ends_takes_along_what_runs_and_what_waits(monkeypatch):
+async def test_a_run_that_ends_takes_along_what_runs_and_what_waits(monkeypatch):
     it = Running(monkeypatch, at_once=2, ticks=lambda task, session: 10**9)
-
-    async def main():
-        group = asyncio.ensure_future(it.group(0, 9))
-        await asyncio.sleep(0.001)
-        assert it.now == 2
-        group.cancel()
-        await asyncio.wait({group})
-        return it.now, it.worker.slots.locked(), len(asyncio.all_tasks())
-
-    assert asyncio.run(main()) == (0, False, 1)
+    group = asyncio.ensure_future(it.group(0, 9))
+    await asyncio.sleep(0.001)
+    assert it.now == 2
+    group.cancel()
+    await asyncio.wait({group})
+    assert (it.now, it.worker.slots.locked(), len(asyncio.all_tasks())) == (0, False, 1)

@@ -19,7 +19,7 @@ from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.verl_client import VerlPolicy
 from verl_mas.rollout.worker import MasAgentLoopWorker, gates_of
-from verl_mas.workflow import Outcome, Workflow
+from verl_mas.workflow import Outcome
 
 
 @pytest.fixture
@@ -32,24 +32,18 @@ def worker():
     return made
 
 
-def test_a_worker_pauses_some_policies_or_all(worker):
-    async def scenario():
-        seen = []
-        for pause, policies in ((True, ["judge"]), (True, None), (False, ["solver"]), (False, None)):
-            await (worker.pause(policies) if pause else worker.resume(policies))
-            seen.append([name for name, gate in worker.gates.items() if gate.is_open])
-        return seen
-
+async def test_a_worker_pauses_some_policies_or_all(worker):
+    seen = []
+    for pause, policies in ((True, ["judge"]), (True, None), (False, ["solver"]), (False, None)):
+        await (worker.pause(policies) if pause else worker.resume(policies))
+        seen.append([name for name, gate in worker.gates.items() if gate.is_open])
     # Adapters of one base have its engines.
     served = ["base", "solver", "verifier"]
-    assert asyncio.run(scenario()) == [served, [], served, [*served, "judge"]]
+    assert seen == [served, [], served, [*served, "judge"]]
 
 
-class Act(Workflow):
-    agents = ("solver",)
-
-    async def run(self, task, team):
-        return Outcome(answer=await team.solver.act(task.messages), reward=1.0)
+async def acts(task, team):
+    return Outcome(answer=await team.a.act(task.messages), reward=1.0)
 
 
 def policy_of(policy, generate):
@@ -76,7 +70,7 @@ def test_the_limits_of_acts_and_sessions_leave_out_the_time_at_a_closed_gate(pol
     sent = []
     client, gate = policy_of(policy, generate)
     faults = FaultSpec(act_timeout_s=1, session_timeout_s=1, retries=0)
-    result = play(Act, client, faults=faults)
+    result = play(acts, client, faults=faults)
     assert not result.failed and result.session.answer == "a reply"
     [reply] = result.session.replies
     fields = reply.generation.output.extra_fields
@@ -92,11 +86,11 @@ def test_the_limit_of_an_act_counts_the_time_in_its_engine(policy, play, monkeyp
         await asyncio.sleep(60)
 
     client, _ = policy_of(policy, generate)
-    result = play(Act, client, faults=FaultSpec(act_timeout_s=0.1, session_timeout_s=60, retries=0))
+    result = play(acts, client, faults=FaultSpec(act_timeout_s=0.1, session_timeout_s=60, retries=0))
     assert [fault.kind.value for fault in result.faults] == ["timeout"] and len(cancelled) == 1
 
 
-def test_cancelled_tasks_end_without_rows_and_without_a_status(worker, monkeypatch):
+async def test_cancelled_tasks_end_without_rows_and_without_a_status(worker, monkeypatch):
     statuses = []
 
     async def status(key, partition_id, tag):
@@ -113,15 +107,11 @@ def test_cancelled_tasks_end_without_rows_and_without_a_status(worker, monkeypat
             ended.append(prompt["uid"])
 
     worker._run_group = group  # noqa: SLF001
-
-    async def scenario():
-        for uid in ("a", "b"):
-            run = worker._run_prompt({"agent_name": "mas", "uid": uid}, {}, {"validate": False})  # noqa: SLF001
-            worker.background_tasks.add(asyncio.ensure_future(run))
-        await asyncio.sleep(0.01)
-        await worker.cancel_all()
-
-    asyncio.run(scenario())
+    for uid in ("a", "b"):
+        run = worker._run_prompt({"agent_name": "mas", "uid": uid}, {}, {"validate": False})  # noqa: SLF001
+        worker.background_tasks.add(asyncio.ensure_future(run))
+    await asyncio.sleep(0.01)
+    await worker.cancel_all()
     assert sorted(ended) == ["a", "b"] and statuses == ["running", "running"]
 
 

@@ -58,7 +58,7 @@ async def abort_at(server, gate, tokens, meanwhile=None):
 
 
 @pytest.mark.parametrize("params", [{}, {"temperature": 0}, {"repetition_penalty": 1.3, "top_p": 0.9, "seed": 4}])
-def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(engine, params):
+async def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(engine, params):
     # With seven requests and four rows some are aborted before they run.
     async def replies(aborts):
         server = engine()
@@ -68,7 +68,7 @@ def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(en
             await abort_at(server, client.gate, 31)
         return await asyncio.gather(*asked)
 
-    whole, cut = asyncio.run(replies(0)), asyncio.run(replies(3))
+    whole, cut = await replies(0), await replies(3)
     assert sum(reply.extra_fields["aborts"] for reply in cut) >= 7
     for one, other in zip(whole, cut, strict=True):
         assert one.token_ids == other.token_ids and len(one.token_ids) == 48
@@ -76,29 +76,24 @@ def test_aborted_three_times_with_the_same_weights_is_the_uninterrupted_reply(en
         assert (one.stop_reason, one.extra_fields["aborts"]) == (other.stop_reason, 0) == ("length", 0)
 
 
-def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning_stays(engine):
-    async def scenario():
-        server = engine()
-        client = client_of(server.generate)
-        model = server.batcher.model
-        new = {name: tensor * 1.2 for name, tensor in model.state_dict().items()}
+async def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning_stays(engine):
+    server = engine()
+    client = client_of(server.generate)
+    model = server.batcher.model
+    new = {name: tensor * 1.2 for name, tensor in model.state_dict().items()}
 
-        async def train():
-            adapter = ServerAdapter(server.config, None, None, replica_rank=0)
-            adapter._server = SimpleNamespace(update_weights=SimpleNamespace(remote=server.update_weights))  # noqa: SLF001
-            await adapter.update_weights(iter(new.items()), global_steps=2)
+    async def train():
+        adapter = ServerAdapter(server.config, None, None, replica_rank=0)
+        adapter._server = SimpleNamespace(update_weights=SimpleNamespace(remote=server.update_weights))  # noqa: SLF001
+        await adapter.update_weights(iter(new.items()), global_steps=2)
 
-        await server.set_global_steps(1)
-        asked = [ask(client, number) for number in range(3)]
-        await abort_at(server, client.gate, 40, train)
-        return await asyncio.gather(*asked), model
-
-    async def undisturbed():
-        client = client_of(engine().generate)
-        return await asyncio.gather(*[ask(client, number) for number in range(3)])
-
-    replies, model = asyncio.run(scenario())
-    for number, (reply, before) in enumerate(zip(replies, asyncio.run(undisturbed()), strict=True)):
+    await server.set_global_steps(1)
+    asked = [ask(client, number) for number in range(3)]
+    await abort_at(server, client.gate, 40, train)
+    replies = await asyncio.gather(*asked)
+    other = client_of(engine().generate)
+    undisturbed = await asyncio.gather(*[ask(other, number) for number in range(3)])
+    for number, (reply, before) in enumerate(zip(replies, undisturbed, strict=True)):
         (old, first), (new, second) = reply.extra_fields["versions"]
         assert (first, second, old + new) == (1, 2, 48) and old > 5 and new > 5
         assert (reply.extra_fields["min_global_steps"], reply.extra_fields["max_global_steps"]) == (1, 2)
@@ -112,7 +107,7 @@ def test_after_a_change_of_weights_the_rest_is_of_the_new_ones_and_the_beginning
         assert reply.log_probs[:old] != pytest.approx(forced[:old], abs=1e-3)
 
 
-def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engine, tokenizer):
+async def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engine, tokenizer):
     async def reply(cut, **params):
         server = engine()
         client = client_of(server.generate)
@@ -121,15 +116,15 @@ def test_a_stop_string_that_an_abort_cuts_in_two_still_ends_the_reply(engine, to
             await abort_at(server, client.gate, cut)
         return await call
 
-    whole = asyncio.run(reply(0))
+    whole = await reply(0)
     # The first pair of tokens that is not there before.
     text = [tokenizer.decode([token]) for token in whole.token_ids]
     end = next(end for end in range(12, 40) if "".join(text[end - 2 : end]) not in "".join(text[: end - 1]))
     stop = "".join(text[end - 2 : end])
     for cut in (0, end - 1):
-        found = asyncio.run(reply(cut, stop=[stop]))
-        assert (found.token_ids, found.stop_reason) == (whole.token_ids[:end], "stop")
-        assert found.extra_fields["aborts"] == (cut > 0)
+        stopped = await reply(cut, stop=[stop])
+        assert (stopped.token_ids, stopped.stop_reason) == (whole.token_ids[:end], "stop")
+        assert stopped.extra_fields["aborts"] == (cut > 0)
 
 
 class Script:
@@ -189,18 +184,12 @@ def test_a_reply_that_no_engine_aborted_is_the_engines_own():
     assert (reply.extra_fields["aborts"], reply.extra_fields["versions"]) == (0, [[2, 1]])
 
 
-def test_media_are_sent_again_with_the_rest():
+async def test_media_are_sent_again_with_the_rest():
     script = Script(([1], "aborted"), ([2], "completed"))
     script.client = client = client_of(script, name="vllm")
-
-    async def scenario():
-        return await client.generate(
-            "r", prompt_ids=[5], sampling_params={}, image_data=["picture"], mm_processor_kwargs={"fps": 2}
-        )
-
-    asyncio.run(scenario())
-    assert [request["image_data"] for request in script.requests] == [["picture"]] * 2
-    assert [request["mm_processor_kwargs"] for request in script.requests] == [{"fps": 2}] * 2
+    media = {"image_data": ["picture"], "mm_processor_kwargs": {"fps": 2}}
+    await client.generate("r", prompt_ids=[5], sampling_params={}, **media)
+    assert len(script.requests) == 2 and all(media.items() <= request.items() for request in script.requests)
 
 
 @pytest.mark.parametrize(
@@ -255,22 +244,17 @@ def test_the_client_cuts_a_reply_at_a_stop_string_that_begins_before_an_abort(to
     assert tokenizer.decode(reply.token_ids) == "so it is <end> and more"
 
 
-def test_versions_that_the_engine_lists_are_joined_where_they_are_equal():
-    reply, _ = scripted(([1, 2, 3], "aborted", {"versions": [[1, 4], [2, 5]]}), ([4], "stop", {"versions": [[1, 5]]}))
-    assert reply.extra_fields["versions"] == [[1, 4], [3, 5]]
-
-
-def test_counts_of_the_parts_add_up_and_the_prefix_that_was_cached_is_the_first_ones():
+def test_equal_versions_are_joined_counts_of_the_parts_add_up_and_the_cached_prefix_is_the_first_ones():
     draft = "spec_num_draft_tokens"
     reply, _ = scripted(
-        ([1], "aborted", {draft: 3, "num_cached_tokens": 2}),
-        ([2], "completed", {draft: 4, "num_cached_tokens": 9}),
+        ([1, 2, 3], "aborted", {"versions": [[1, 4], [2, 5]], draft: 3, "num_cached_tokens": 2}),
+        ([4], "stop", {"versions": [[1, 5]], draft: 4, "num_cached_tokens": 9}),
     )
-    assert (reply.extra_fields[draft], reply.extra_fields["num_cached_tokens"]) == (7, 2)
+    fields = reply.extra_fields
+    assert (fields["versions"], fields[draft], fields["num_cached_tokens"]) == ([[1, 4], [3, 5]], 7, 2)
 
 
 def test_routed_experts_are_those_of_the_weights_that_sampled_the_tokens():
-
     def part(tokens, rows, value):
         return TokenOutput(token_ids=tokens, routed_experts=np.full((rows, 1), value))
 
@@ -280,18 +264,14 @@ def test_routed_experts_are_those_of_the_weights_that_sampled_the_tokens():
     assert reply.joined().routed_experts[:, 0].tolist() == [1, 1, 1, 2, 2, 2]
 
 
-def test_a_request_waits_at_a_closed_gate_and_is_not_sent_after_a_cancellation():
+async def test_a_request_waits_at_a_closed_gate_and_is_not_sent_after_a_cancellation():
     script = Script(([1], "completed"), ([2], "completed"))
     script.client = client = client_of(script)
-
-    async def scenario():
-        client.gate.close()
-        waiting, cancelled = ask(client), ask(client)
-        await asyncio.sleep(0.01)
-        assert script.requests == []
-        cancelled.cancel()
-        client.gate.open()
-        await asyncio.wait([waiting, cancelled])
-        return cancelled.cancelled(), len(script.requests)
-
-    assert asyncio.run(scenario()) == (True, 1)
+    client.gate.close()
+    waiting, cancelled = ask(client), ask(client)
+    await asyncio.sleep(0.01)
+    assert script.requests == []
+    cancelled.cancel()
+    client.gate.open()
+    await asyncio.wait([waiting, cancelled])
+    assert (cancelled.cancelled(), len(script.requests)) == (True, 1)

@@ -32,15 +32,8 @@ class Rounds(Workflow):
 
 
 def dataset(task):
-    return {
-        "uid": task.uid,
-        "session_id": task.session,
-        "global_steps": task.step,
-        "raw_prompt": task.messages,
-        "data_source": "letters",
-        "reward_model": {"ground_truth": "d"},
-        "index": 5,
-    }
+    own = {"uid": task.uid, "session_id": task.session, "global_steps": task.step, "raw_prompt": task.messages}
+    return {**own, "data_source": "letters", "reward_model": {"ground_truth": "d"}, "index": 5}
 
 
 @pytest.fixture
@@ -57,7 +50,9 @@ def session_rows(policy, play, tokenizer):
 
 
 def test_a_branching_session_field_by_field(session_rows, tokenizer):
-    rows, _ = session_rows
+    rows, server = session_rows
+    # They stay on the server that has their prefix.
+    assert set(server.requests) == {"u_1_planner", "u_1_doer"}
     assert [str(row.key) for row in rows] == [f"u_1_{index}" for index in range(24)]
     for index, row in enumerate(rows):
         act, branch = divmod(index, 4)
@@ -122,22 +117,14 @@ def test_a_branching_session_field_by_field(session_rows, tokenizer):
     assert len({row.tags.observation for row in rows}) == 6
 
 
-def test_an_agents_requests_stay_on_the_server_that_has_their_prefix(session_rows):
-    _, server = session_rows
-    assert set(server.requests) == {"u_1_planner", "u_1_doer"}
-
-
 def test_rows_of_a_session_have_the_same_fields_as_a_failed_validation(session_rows, policy, play, tokenizer):
     rows, _ = session_rows
 
-    class Broken(Workflow):
-        agents = ("planner",)
-
-        async def run(self, task, team):
-            raise KeyError("x")
+    async def broken(task, team):
+        raise KeyError("x")
 
     task = Task([{"role": "user", "content": "go"}], uid="v", step=3, validate=True)
-    done = play(Broken, policy(lambda p, n: "x")[0], task=task, faults=FaultSpec(retries=0))
+    done = play(broken, policy(lambda p, n: "x")[0], task=task, faults=FaultSpec(retries=0))
     row = failed_validation_row(
         done.session, "main", Model(tokenizer, None, None, {}), [1, 2], dataset(task), log_probs=True
     )
@@ -148,17 +135,14 @@ def test_rows_of_a_session_have_the_same_fields_as_a_failed_validation(session_r
 
 
 def test_an_act_without_tokens_makes_no_row(policy, play):
-    class Two(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            await team.a.act("q")
-            await team.a.act("q")
-            return Outcome(reward=1.0)
+    async def acts_twice(task, team):
+        await team.a.act("q")
+        await team.a.act("q")
+        return Outcome(reward=1.0)
 
     client, _ = policy(lambda prompt, number: "x" if number == 0 else None)
     task = Task([{"role": "user", "content": "go"}], uid="u")
-    done = play(Two, client, task=task)
+    done = play(acts_twice, client, task=task)
     assert [str(row.key) for row in stored_rows(done.session, {"main": client.model}, dataset(task))] == ["u_0_0"]
 
 
@@ -168,16 +152,13 @@ def test_a_row_takes_a_small_part_of_a_prompt_into_its_observation():
 
 
 def test_the_row_of_a_conversation_has_the_oldest_and_the_newest_weights_that_sampled_it(policy, play):
-    class Talk(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            talk = team.a.conversation()
-            await talk.act("one")
-            await talk.act("two")
-            return Outcome(reward=1.0)
+    async def talks(task, team):
+        talk = team.a.conversation()
+        await talk.act("one")
+        await talk.act("two")
+        return Outcome(reward=1.0)
 
     client, _ = policy(lambda prompt, number: "x")
     task = Task([{"role": "user", "content": "go"}], uid="u", session=1, step=7)
-    [row] = stored_rows(play(Talk, client, task=task).session, {"main": client.model}, dataset(task))
+    [row] = stored_rows(play(talks, client, task=task).session, {"main": client.model}, dataset(task))
     assert (row.tags.min_global_steps, row.tags.max_global_steps) == (0, 1)

@@ -45,18 +45,13 @@ def balancer(behind):
 
 @pytest.mark.parametrize("kind", [Balanced, Only, Slices])
 @pytest.mark.parametrize("copied", [False, True])
-def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied):
-    async def scenario():
-        behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
-        balance = balancer(behind)
-        client = TeamClient(
-            CONFIG, balance, adapter="verifier", server=kind(*{Only: (behind,), Slices: ("main", slices)}.get(kind, ()))
-        )
-        client = TeamClient.of(client, Busy()) if copied else client
-        output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
-        return output, behind.generate.calls, slices, balance
-
-    output, [(_, sent)], slices, balance = asyncio.run(scenario())
+async def test_every_request_names_the_adapter_however_it_gets_its_server(kind, copied):
+    behind, slices = server(), SimpleNamespace(enter=Remote(None), leave=Remote(None))
+    balance, given = balancer(behind), {Balanced: (), Only: (behind,), Slices: ("main", slices)}[kind]
+    client = TeamClient(CONFIG, balance, adapter="verifier", server=kind(*given))
+    client = TeamClient.of(client, Busy()) if copied else client
+    output = await client.generate(request_id="r", prompt_ids=[5], sampling_params={"top_k": 3})
+    [(_, sent)] = behind.generate.calls
     assert output.token_ids == [1]
     assert (sent["adapter"], sent["prompt_ids"], sent["sampling_params"]) == ("verifier", [5], {"top_k": 3})
     # The time slice is that of the base, which has the engines.
@@ -87,58 +82,51 @@ def test_engines_are_asked_for_a_client_with_what_the_team_needs_of_it(handles, 
     assert (sliced.server, sliced.adapter) == (Slices("main", "slices"), adapter)
 
 
-def test_the_client_of_a_trainer_of_verl_keeps_its_own_generate_and_its_requests_are_counted():
+async def test_the_client_of_a_trainer_of_verl_keeps_its_own_generate_and_its_requests_are_counted():
     """verl's own client for engines that are aborted asks again until the reply is whole."""
-
-    async def scenario():
-        busy, behind = Busy(), server()
-        parts = [TokenOutput(token_ids=[number], stop_reason=reason) for number, reason in enumerate(["abort", "stop"])]
-        behind.generate.remote = lambda **given: asyncio.sleep(0, parts.pop(0))
-        config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "response_length": 9}}})
-        client = TeamClient.of(FullyAsyncLLMServerClient(config, balancer(behind)), busy)
-        output = await client.generate("r", prompt_ids=[5], sampling_params={"max_tokens": 9})
-        return output.token_ids, len(busy.pop()), isinstance(client, FullyAsyncLLMServerClient)
-
-    assert asyncio.run(scenario()) == ([0, 1], 2, True)
+    busy, behind = Busy(), server()
+    parts = [TokenOutput(token_ids=[number], stop_reason=reason) for number, reason in enumerate(["abort", "stop"])]
+    behind.generate.remote = lambda **given: asyncio.sleep(0, parts.pop(0))
+    config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "vllm", "response_length": 9}}})
+    client = TeamClient.of(FullyAsyncLLMServerClient(config, balancer(behind)), busy)
+    output = await client.generate("r", prompt_ids=[5], sampling_params={"max_tokens": 9})
+    assert (output.token_ids, len(busy.pop()), isinstance(client, FullyAsyncLLMServerClient)) == ([0, 1], 2, True)
 
 
-def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice():
+async def test_the_time_of_an_act_does_not_include_its_wait_for_the_time_slice():
     slices = Slices("a", SimpleNamespace(enter=SimpleNamespace(remote=lambda policy: asyncio.sleep(0.1))))
 
     async def balance():
         return "server", None
 
-    async def act():
-        clock = Clock(0.05)
-        return await ended(start(slices.acquire(balance), clock), clock)
+    clock = Clock(0.05)
+    assert await ended(start(slices.acquire(balance), clock), clock)
 
-    assert asyncio.run(act())
-
-
-# -- cancelling an act also ends its requests in the engine ----------------------------------------------------
 
 REQUEST = Request("a", "u_0", 0, [{"role": "user", "content": "q"}])
 
 
-async def cancelled_act(client, n):
+async def cancelled_act(client, started, n=1):
     act = asyncio.ensure_future(client.generate(REQUEST, n))
-    await asyncio.sleep(0.05)
+    while not started():
+        await asyncio.sleep(0.05)
     act.cancel()
     await asyncio.gather(act, return_exceptions=True)
     await asyncio.sleep(0)
 
 
 def test_cancelling_an_act_cancels_its_requests(policy, loop, monkeypatch):
-    class Reference:
-        def __await__(self):
-            return asyncio.sleep(60).__await__()
-
     client, server = policy(lambda prompt, number: "x")
-    reference, cancelled = Reference(), []
-    monkeypatch.setattr(server, "remote", lambda **kwargs: reference)
+    waiting, cancelled = [], []
+
+    def remote(**kwargs):
+        waiting.append(loop.create_future())
+        return waiting[-1]
+
+    monkeypatch.setattr(server, "remote", remote)
     monkeypatch.setattr(ray, "cancel", cancelled.append)
-    loop.run_until_complete(cancelled_act(client, 2))
-    assert cancelled == [reference, reference]
+    loop.run_until_complete(cancelled_act(client, lambda: len(waiting) == 2, n=2))
+    assert cancelled == waiting
 
 
 @pytest.mark.e2e
@@ -164,14 +152,7 @@ def test_a_real_actor_receives_the_cancellation(ray_here, policy, loop, monkeypa
     client, server = policy(lambda prompt, number: "x")
     monkeypatch.setattr(server, "remote", engine.generate.remote)
 
-    async def until_cancelled():
-        act = asyncio.ensure_future(client.generate(REQUEST))
-        while not ray.get(engine.events.remote()):
-            await asyncio.sleep(0.05)
-        act.cancel()
-        await asyncio.gather(act, return_exceptions=True)
-
-    loop.run_until_complete(until_cancelled())
+    loop.run_until_complete(cancelled_act(client, lambda: ray.get(engine.events.remote())))
     for _ in range(100):
         if len(seen := ray.get(engine.events.remote())) > 1:
             break
@@ -179,42 +160,29 @@ def test_a_real_actor_receives_the_cancellation(ray_here, policy, loop, monkeypa
     assert seen == ["started", "cancelled"]
 
 
-# -- gates ----------------------------------------------------------------------------------------------
+async def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_order():
+    gate, passed = Gate(), []
 
+    async def request(name):
+        await gate.passed()
+        passed.append(name)
 
-def test_requests_pass_an_open_gate_at_once_and_a_closed_one_in_their_order():
-    async def scenario():
-        gate, passed = Gate(), []
-
-        async def request(name):
-            await gate.passed()
-            passed.append(name)
-
-        await request("early")
-        gate.close()
-        gate.close()
-        waiting = [asyncio.ensure_future(request(number)) for number in range(3)]
-        await asyncio.sleep(0.01)
-        assert passed == ["early"] and not gate.is_open
-        gate.open()
-        await asyncio.gather(*waiting)
-        return passed, gate.closings
-
-    assert asyncio.run(scenario()) == (["early", 0, 1, 2], 1)
-
-
-def test_a_request_waits_again_at_a_gate_that_closed_before_it_was_through():
-    async def scenario():
-        gate = Gate()
-        gate.close()
-        request = asyncio.ensure_future(gate.passed())
-        await asyncio.sleep(0)
-        gate.open()
-        gate.close()
-        await asyncio.sleep(0.01)
-        waits = not request.done()
-        gate.open()
-        await request
-        return waits
-
-    assert asyncio.run(scenario())
+    await request("early")
+    gate.close()
+    gate.close()
+    waiting = [asyncio.ensure_future(request(number)) for number in range(3)]
+    await asyncio.sleep(0.01)
+    assert passed == ["early"] and not gate.is_open
+    gate.open()
+    await asyncio.gather(*waiting)
+    assert (passed, gate.closings) == (["early", 0, 1, 2], 1)
+    # One waits again if the gate closes before it is through.
+    gate.close()
+    late = asyncio.ensure_future(request("late"))
+    await asyncio.sleep(0)
+    gate.open()
+    gate.close()
+    await asyncio.sleep(0.01)
+    assert not late.done()
+    gate.open()
+    await late

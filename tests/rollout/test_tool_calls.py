@@ -19,7 +19,7 @@ from verl_mas.errors import FaultKind
 from verl_mas.rollout.stored import with_tool_fields
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.verl_client import output_of
-from verl_mas.workflow import Outcome, Request, Task, Workflow
+from verl_mas.workflow import Outcome, Request, Task
 
 # As Qwen's, which has the schemas in the system prompt and results of tools in a user message.
 TEMPLATE = (
@@ -125,11 +125,8 @@ CASES = {
 }
 
 
-class Uses(Workflow):
-    agents = ("a",)
-
-    async def run(self, task, team):
-        return Outcome(answer=await team.a.act(task.messages), reward=1.0)
+async def uses(task, team):
+    return Outcome(answer=await team.a.act(task.messages), reward=1.0)
 
 
 @pytest.fixture
@@ -153,7 +150,7 @@ def policy_with(policy, tokenizer):
 def played(policy_with, play):
     """The session of one act with tools, and the server."""
 
-    def played(answers, used, workflow=Uses, fields=None, **multi_turn):
+    def played(answers, used, workflow=uses, fields=None, fails=False, **multi_turn):
         client, server = policy_with(answers, **multi_turn)
         done = play(
             workflow,
@@ -164,6 +161,7 @@ def played(policy_with, play):
             faults=FaultSpec(retries=0),
             task=Task(QUESTION, fields=fields or {}),
         )
+        assert done.failed is fails, done.faults
         return done, server
 
     return played
@@ -191,7 +189,6 @@ def test_a_row_with_tools_is_what_verls_tool_loop_makes_of_the_same_generations(
     verls, ours = tools(), tools()
     expected = loop.run_until_complete(made_by_verl(client, verls, fields))
     done, server = played(answers, ours, fields=fields, **multi_turn)
-    assert not done.failed, done.faults
     (reply,) = done.session.replies
     made = with_tool_fields(output_of(reply.generation), [reply])
     for field in ("prompt_ids", "response_ids", "response_mask", "response_logprobs", "num_turns"):
@@ -219,22 +216,18 @@ def test_the_text_of_a_reply_is_without_its_calls(played):
 
 
 def test_a_conversation_with_tools_is_one_row_and_ends_when_it_is_full(played):
-    class Talks(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            talk = team.a.conversation(task.messages)
-            for text in ("", "again", "and again"):
-                await talk.act([{"role": "user", "content": text}] if text else ())
-            return Outcome(reward=0.0)
+    async def talks(task, team):
+        talk = team.a.conversation(task.messages)
+        for text in ("", "again", "and again"):
+            await talk.act([{"role": "user", "content": text}] if text else ())
+        return Outcome(reward=0.0)
 
     done, server = played(
         [DOUBLE, "42", DOUBLE, "42 again", call("repeat", '{"text": "ab", "times": 2000}')],
         tools()[:2],
-        Talks,
+        talks,
         max_tool_response_length=4000,
     )
-    assert not done.failed, done.faults
     (row,) = done.session.rows()
     assert [reply.text for reply in row.replies] == ["42", "42 again", ""] and row.replies[-1].truncated
     assert len(server.calls) == 5
@@ -250,38 +243,27 @@ def test_truncation_counts_the_schemas(played, play, policy_with):
         client, server = policy_with(["x"])
         spec = AgentSpec(tools=names, truncation="drop_oldest", max_prompt_length=320)
 
-        class Long(Workflow):
-            agents = ("a",)
+        async def acts_on_history(task, team):
+            return Outcome(answer=await team.a.act(history), reward=0.0)
 
-            async def run(self, task, team):
-                return Outcome(answer=await team.a.act(history), reward=0.0)
-
-        done = play(Long, client, agents={"a": spec}, tools=used, faults=FaultSpec(retries=0))
+        done = play(acts_on_history, client, agents={"a": spec}, tools=used, faults=FaultSpec(retries=0))
         assert not done.failed, done.faults
         lengths[len(names)] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
     assert "past" in lengths[0] and "past" not in lengths[1] and "double" in lengths[1]
 
 
-def test_an_image_of_a_tool_is_refused_by_a_policy_without_images(played):
-    class Shows(Counter):
-        async def execute(self, instance_id, parameters, agent_data=None, **kwargs):
-            return ToolResponse(text="here", image=[object()]), 0.0, {}
-
-    done, _ = played([call("count"), "x"], [Shows()])
-    assert done.faults[0].kind is FaultKind.REFUSED and "Multimodal inputs require" in done.faults[0].cause
-
-
-def test_images_of_tools_reach_the_engine_and_the_row(played, monkeypatch):
+def test_images_of_tools_reach_the_engine_and_the_row_or_are_refused_by_a_policy_without_images(played, monkeypatch):
     image = object()
 
     class Shows(Counter):
         async def execute(self, instance_id, parameters, agent_data=None, **kwargs):
             return ToolResponse(text="here", image=[image, None]), 0.0, {}
 
+    done, _ = played([call("count"), "x"], [Shows()], fails=True)
+    assert done.faults[0].kind is FaultKind.REFUSED and "Multimodal inputs require" in done.faults[0].cause
     # There is no small model with images; its builder would put placeholders where this one has texts.
     monkeypatch.setattr(ToolAgentLoop, "_assert_mm_supported", lambda self, has_multi_modal: None)
     done, server = played([call("count"), call("count"), "x"], [Shows()])
-    assert not done.failed, done.faults
     assert [call["image_data"] for call in server.calls] == [None, [image], [image, image]]
     (reply,) = done.session.replies
     assert output_of(reply.generation).multi_modal_data == {"images": [image, image]}
@@ -290,19 +272,14 @@ def test_images_of_tools_reach_the_engine_and_the_row(played, monkeypatch):
 
 def test_a_template_knows_an_agent_without_tools(played, monkeypatch):
     monkeypatch.setitem(globals(), "TEMPLATE", "{% if tools is not none %}tools! {% endif %}" + TEMPLATE)
-    talks = {"none": [], "one": tools()[:1]}
-    prompts = {}
-    for name, used in talks.items():
-        done, server = played(["x"], used)
-        assert not done.failed, done.faults
-        prompts[name] = server.tokenizer.decode(server.calls[0]["prompt_ids"])
-    assert prompts["one"].startswith("tools!") and not prompts["none"].startswith("tools!")
+    for used in ([], tools()[:1]):
+        _, server = played(["x"], used)
+        assert server.tokenizer.decode(server.calls[0]["prompt_ids"]).startswith("tools!") is bool(used)
 
 
 def test_the_tokens_that_end_a_call_in_a_format_stop_the_generation(played, monkeypatch):
     monkeypatch.setattr(HermesToolParser, "stop_token_ids", [7, 5])
-    done, server = played([DOUBLE, "x"], tools()[:1])
-    assert not done.failed, done.faults
+    _, server = played([DOUBLE, "x"], tools()[:1])
     assert [call["sampling_params"]["stop_token_ids"] for call in server.calls] == [[5, 7]] * 2
 
 
@@ -310,14 +287,10 @@ def test_a_function_with_verls_decorator_is_a_tool(played, monkeypatch):
     monkeypatch.setattr("verl.tools.function_tool.FUNCTION_TOOL_REGISTRY", dict(FUNCTION_TOOL_REGISTRY))
     given = function_tool("twice")(double)
 
-    class Given(Workflow):
-        agents = ("a",)
+    async def acts_with_it(task, team):
+        return Outcome(answer=await team.a.act(task.messages, tools=[given]), reward=0.0)
 
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act(task.messages, tools=[given]), reward=0.0)
-
-    done, server = played([call("twice", '{"x": 21}'), "x"], [], Given)
-    assert not done.failed, done.faults
+    done, server = played([call("twice", '{"x": 21}'), "x"], [], acts_with_it)
     assert done.session.replies[0].tool_calls[0].result == "42"
     assert '"name": "twice"' in server.tokenizer.decode(server.calls[0]["prompt_ids"])
 
@@ -328,14 +301,10 @@ def test_the_parser_reads_schemas_that_verl_would_refuse(played):
         "function": {"name": "ask", "parameters": {"type": "object", "properties": {"q": {"anyOf": [{}]}}}},
     }
 
-    class Asks(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            reply = await team.a.act(task.messages, tools=[schema])
-            assert [one.parameters for one in reply.open_calls] == [{"q": [1]}]
-            return Outcome(answer=reply, reward=0.0)
+    async def asks(task, team):
+        reply = await team.a.act(task.messages, tools=[schema])
+        assert [one.parameters for one in reply.open_calls] == [{"q": [1]}]
+        return Outcome(answer=reply, reward=0.0)
 
     text = "<tool_call>\n<function=ask>\n<parameter=q>\n[1]\n</parameter>\n</function>\n</tool_call>"
-    done, _ = played([text], [], Asks, format="qwen3_coder")
-    assert not done.failed, done.faults
+    played([text], [], asks, format="qwen3_coder")

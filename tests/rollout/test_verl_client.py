@@ -8,7 +8,7 @@ from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.errors import ConfigError, FaultKind
 from verl_mas.rollout.truncation import fit
 from verl_mas.rollout.verl_client import output_of
-from verl_mas.workflow import Outcome, Request, Workflow
+from verl_mas.workflow import Outcome, Request
 
 Q = [{"role": "user", "content": "q"}]
 
@@ -21,34 +21,25 @@ def ask(loop):
     return ask
 
 
-class Talk(Workflow):
-    agents = ("a",)
-
-    async def run(self, task, team):
-        talk = team.a.conversation()
-        for text in ("one", "two", "three"):
-            await talk.act(text)
-        return Outcome(reward=1.0)
+async def talks(task, team):
+    talk = team.a.conversation()
+    for text in ("one", "two", "three"):
+        await talk.act(text)
+    return Outcome(reward=1.0)
 
 
 def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
     client, server = policy(lambda p, n: "x")
-    for request in (
-        {},
-        {"sampling": {"temperature": 0.7, "stop": ["."]}},
-        {"validate": True},
-        {"greedy": True},
-        {"sampling": {"max_tokens": 1000}},
+    base = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+    for request, changed in (
+        ({}, {}),
+        ({"sampling": {"temperature": 0.7, "stop": ["."]}}, {"temperature": 0.7, "stop": ["."]}),
+        ({"validate": True}, {"temperature": 0, "top_p": 0.9, "top_k": 5}),
+        ({"greedy": True}, {"temperature": 0}),
+        ({"sampling": {"max_tokens": 1000}}, {"max_tokens": 64}),
     ):
         ask(client, **request)
-    base = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
-    assert [call["sampling_params"] for call in server.calls] == [
-        base,
-        {**base, "temperature": 0.7, "stop": ["."]},
-        {**base, "temperature": 0, "top_p": 0.9, "top_k": 5},
-        {**base, "temperature": 0},
-        {**base, "max_tokens": 64},
-    ]
+        assert server.calls[-1]["sampling_params"] == {**base, **changed}
     assert ask(client, greedy=True)[0].temperature == 1.0, "greedy log-probs are those of temperature 1"
 
 
@@ -62,7 +53,7 @@ def test_an_act_with_a_mistyped_setting_is_refused_with_the_name_that_was_meant(
 
 def test_a_conversation_never_tokenises_sampled_tokens_again(policy, play, tokenizer):
     client, server = policy(lambda p, n: "ABC"[n])
-    done = play(Talk, client)
+    done = play(talks, client)
     (row,) = done.session.rows()
     data = row.generation
     text = tokenizer.decode([*data.prompt_ids, *data.response_ids])
@@ -70,40 +61,33 @@ def test_a_conversation_never_tokenises_sampled_tokens_again(policy, play, token
         f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n{reply}{tokenizer.eos_token}"
         for text, reply in zip(("one", "two", "three"), "ABC", strict=True)
     )
-    assert text.replace("\n<|im_start|>user", "<|im_start|>user") == turns.replace(
-        "\n<|im_start|>user", "<|im_start|>user"
-    )
+    user = "<|im_start|>user"
+    assert text.replace(f"\n{user}", user) == turns.replace(f"\n{user}", user)
     sampled = [i for i, m in zip(data.response_ids, data.response_mask, strict=True) if m]
     assert tokenizer.decode(sampled, skip_special_tokens=True) == "ABC" and len(sampled) == 6
     assert [bool(p) for p in data.log_probs] == [bool(m) for m in data.response_mask]
     assert [len(call["prompt_ids"]) for call in server.calls] == sorted(len(c["prompt_ids"]) for c in server.calls)
     assert server.calls[1]["prompt_ids"][: len(server.calls[0]["prompt_ids"])] == server.calls[0]["prompt_ids"]
     output = output_of(data)
-    assert (output.num_turns, output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (
-        6,
-        0,
-        2,
-    )
+    steps = output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]
+    assert (output.num_turns, steps) == (6, (0, 2))
 
 
 def test_a_full_conversation_samples_no_more_tokens(policy, play):
     client, server = policy(lambda p, n: "x" * 100, response_length=40)
-    done = play(Talk, client)
+    done = play(talks, client)
     assert [r.text and len(r.text) for r in done.session.replies] == [40, "", ""]
     assert [r.truncated for r in done.session.replies][1:] == [True, True] and len(server.calls) == 1
     assert len(done.session.rows()[0].generation.response_ids) == 40
 
-    class Shorter(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            talk = team.a.conversation()
-            for text in ("one", "a message that is too long for what is left", ""):
-                await talk.act(text)
-            return Outcome(reward=1.0)
+    async def fills_the_row(task, team):
+        talk = team.a.conversation()
+        for text in ("one", "a message that is too long for what is left", ""):
+            await talk.act(text)
+        return Outcome(reward=1.0)
 
     client, server = policy(lambda p, n: "x", response_length=60)
-    done = play(Shorter, client)
+    done = play(fills_the_row, client)
     assert [r.text for r in done.session.replies] == ["x", "", ""] and len(server.calls) == 1
 
 
@@ -126,19 +110,16 @@ LONG = [
 
 
 def test_a_long_prompt_is_refused_by_default_and_not_retried(policy, play):
-    class Long(Workflow):
-        agents = ("a",)
-
-        async def run(self, task, team):
-            return Outcome(answer=await team.a.act(LONG), reward=0.0)
+    async def acts_on_history(task, team):
+        return Outcome(answer=await team.a.act(LONG), reward=0.0)
 
     client, server = policy(lambda p, n: "x")
-    done = play(Long, client, agents={"a": AgentSpec(max_prompt_length=150)}, faults=FaultSpec(retries=3))
+    done = play(acts_on_history, client, agents={"a": AgentSpec(max_prompt_length=150)}, faults=FaultSpec(retries=3))
     assert done.failed and len(done.faults) == 1 and done.faults[0].kind is FaultKind.LIMIT
     assert "choose another truncation" in done.faults[0].cause and not server.calls
 
     spec = AgentSpec(max_prompt_length=150, truncation="drop_oldest")
-    assert not play(Long, client, agents={"a": spec}).failed and len(server.calls[0]["prompt_ids"]) <= 150
+    assert not play(acts_on_history, client, agents={"a": spec}).failed and len(server.calls[0]["prompt_ids"]) <= 150
 
 
 @pytest.mark.parametrize("limit", range(60, 300, 7))
@@ -201,7 +182,7 @@ def test_the_weight_versions_of_a_conversation_are_those_of_all_its_replies(poli
         return output
 
     monkeypatch.setattr(server, "remote", with_versions)
-    (row,) = play(Talk, client).session.rows()
+    (row,) = play(talks, client).session.rows()
     fields = output_of(row.generation).extra_fields
     assert (fields["versions"], fields["aborts"]) == ([[1, 3], [4, 4], [1, 6]], 3)
     assert sum(tokens for tokens, _ in fields["versions"]) == sum(row.generation.response_mask)

@@ -5,49 +5,46 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from dataclasses import replace
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import ray
 from omegaconf import OmegaConf
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
+from verl.trainer.ppo.v1 import agent_loop_tq
+from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from verl_mas import data_plane
 from verl_mas.config.schema import AgentSpec, FaultSpec, MasConfig, PolicySpec, TrajectorySpec
 from verl_mas.errors import ConfigError, DiskError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.session_files import write_advantages
 from verl_mas.sessions.reader import read_sessions
-from verl_mas.workflow import Outcome, Tag, Workflow
+from verl_mas.workflow import Outcome, Tag
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.session import SessionConfig
 from verl_mas.workflow.tool_sources import tools_of
+from verl_mas.workflows.single import Single
 
 OURS = {"temperature"}
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
 
 
-class Solve(Workflow):
+async def solve(task, team):
     """Fails in session 1."""
-
-    agents = ("solver",)
-
-    async def run(self, task, team):
-        reply = await team.solver.act(task.messages)
-        reply.parse(Tag())
-        if task.session == 1:
-            raise RuntimeError("trouble")
-        return Outcome(answer=reply, reward=0.5)
+    reply = await team.solver.act(task.messages)
+    reply.parse(Tag())
+    if task.session == 1:
+        raise RuntimeError("trouble")
+    return Outcome(answer=reply, reward=0.5)
 
 
-class Hopeless(Workflow):
-    agents = ("solver",)
-
-    async def run(self, task, team):
-        raise RuntimeError("always")
+async def hopeless(task, team):
+    raise RuntimeError("always")
 
 
 class Queue:
@@ -74,10 +71,11 @@ def plain(value):
 
 
 @pytest.fixture
-def make(policy, loop, monkeypatch, tmp_path):
+def make(policy, loop, workflow_of, monkeypatch, tmp_path):
     """A worker outside Ray, its queue, and a function that runs one task."""
 
-    def make(workflow, *, faults=None, n=3, answer=lambda p, i: "x", at_once=64):
+    def make(played, *, faults=None, n=3, answer=lambda p, i: "x", at_once=64):
+        workflow = workflow_of(played, "solver")
         client, server = policy(answer, n=n)
         OmegaConf.update(client.config, "actor_rollout_ref.rollout.val_kwargs.n", n)
         queue = Queue()
@@ -89,7 +87,7 @@ def make(policy, loop, monkeypatch, tmp_path):
         worker.config, worker.models = client.config, {"main": client.model}
         worker.tokenizer, worker.processor = client.model.tokenizer, None
         worker.session_config = SessionConfig(
-            members_of(workflow().agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
+            members_of(workflow.agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
         worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
@@ -97,34 +95,57 @@ def make(policy, loop, monkeypatch, tmp_path):
         worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
 
         def run(*, validate=False, sampling=None, **fields):
-            prompt = {
-                "uid": "u",
-                "agent_name": "mas",
-                "global_steps": 4,
-                "raw_prompt": [{"role": "user", "content": "q"}],
-                "extra_info": {"index": 0},
-                **fields,
-            }
+            prompt = {"uid": "u", "agent_name": "mas", "global_steps": 4, "extra_info": {"index": 0}}
+            prompt |= {"raw_prompt": [{"role": "user", "content": "q"}], **fields}
             trajectory = {"validate": validate, "step": 4, "sample_index": 0, "rollout_n": 0}
             loop.run_until_complete(worker._run_prompt(prompt, sampling or {}, trajectory))
 
+        def counts(validate=False):
+            return loop.run_until_complete(worker.pop_counts(validate))
+
+        call = loop.run_until_complete
         return SimpleNamespace(
-            worker=worker, queue=queue, run=run, server=server, client=client.client, call=loop.run_until_complete
+            worker=worker, queue=queue, run=run, counts=counts, server=server, client=client.client, call=call
         )
 
     return make
 
 
-def test_one_agent_writes_what_verls_single_turn_agent_writes(make, monkeypatch):
+@pytest.fixture
+def scored(monkeypatch):
+    """Has verl's reward loop give a worker's answers a score, or raise an error; returns what it was called with."""
+
+    def scored(it, score, **info):
+        calls = []
+
+        async def compute(outputs, kwargs):
+            if isinstance(score, Exception):
+                raise score
+            calls.append((outputs[-1], kwargs))
+            outputs[-1].reward_score = score
+            outputs[-1].extra_fields["reward_extra_info"] = info
+
+        monkeypatch.setattr(it.worker, "_compute_score", compute)
+        return calls
+
+    return scored
+
+
+@pytest.fixture
+def manager(monkeypatch):
+    """Of workers with the given answers to `pop_counts`."""
+
+    def manager(*answers):
+        monkeypatch.setattr("ray.get", lambda parts: parts)
+        made = object.__new__(MasAgentLoopManager)
+        made.agent_loop_workers = [SimpleNamespace(pop_counts=SimpleNamespace(remote=answer)) for answer in answers]
+        return made
+
+    return manager
+
+
+def test_one_agent_writes_what_verls_single_turn_agent_writes(make, scored, monkeypatch):
     """Both through this worker, which passes other agent loops to verl's own code."""
-    from verl.trainer.ppo.v1 import agent_loop_tq
-    from verl.utils.dataset.rl_dataset import RLHFDataset
-
-    from verl_mas.workflows.single import Single
-
-    async def compute(outputs, kwargs):
-        outputs[-1].reward_score = 0.25
-        outputs[-1].extra_fields["reward_extra_info"] = {"acc": 0.25}
 
     async def no_teacher(*args, **kwargs):
         pass
@@ -132,7 +153,7 @@ def test_one_agent_writes_what_verls_single_turn_agent_writes(make, monkeypatch)
     def rows(agent_name):
         it = make(Single, answer=lambda prompt, number: f"answer {len(prompt)}")
         monkeypatch.setattr(agent_loop_tq, "tq", it.queue)
-        monkeypatch.setattr(it.worker, "_compute_score", compute)
+        scored(it, 0.25, acc=0.25)
         monkeypatch.setattr(it.worker, "_compute_teacher_logprobs", no_teacher)
         it.worker.llm_client, it.worker.hf_model_type = it.client, "qwen2"
         it.worker.dataset_cls, it.worker.tools = RLHFDataset, []
@@ -154,77 +175,63 @@ def test_one_agent_writes_what_verls_single_turn_agent_writes(make, monkeypatch)
 
 
 def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tmp_path):
-    it = make(Solve)
+    it = make(solve)
     it.run()
     assert sorted(it.queue.rows) == ["u_0_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
-    counts = it.call(it.worker.pop_counts(False))
+    counts = it.counts()
     assert (counts.sessions, counts.dropped, counts.faults) == (3, 1, {"workflow": 1})
-    assert it.call(it.worker.pop_counts(False)) == SessionCounts(busy={"main": ()})
+    assert it.counts() == SessionCounts(busy={"main": ()})
     write_advantages(tmp_path, 4, "1", {"u_0_0": 1.25})
     sessions = {session["session"]: session for session in read_sessions(tmp_path)}
     assert [sessions[n]["status"] for n in range(3)] == ["finished", "dropped", "finished"]
     assert sessions[0]["acts"][0]["advantage"] == 1.25 and sessions[2]["acts"][0]["advantage"] is None
     (fault,) = sessions[1]["faults"]
-    assert 'in run\n    raise RuntimeError("trouble")\nRuntimeError: trouble' in fault.pop("traceback")
+    assert 'in solve\n    raise RuntimeError("trouble")\nRuntimeError: trouble' in fault.pop("traceback")
     assert fault == {"attempt": 0, "kind": "workflow", "agent": None, "turn": None, "cause": "RuntimeError: trouble"}
     act = sessions[0]["acts"][0]
     assert (act["text"], act["malformed"], act["sampled_tokens"], act["key"]) == ("x", "no <answer>", 2, "u_0_0")
     assert sessions[0]["outcome"] == {"answer": "x", "reward": 0.5, "info": {}} and sessions[0]["schema"] == 2
 
 
-def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make, monkeypatch):
-    from verl_mas.rollout.manager import MasAgentLoopManager
+def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make, manager):
+    async def reports(task, team):
+        outcome = await solve(task, team)
+        info = {"searches": 3, "agreed": True, "note": "yes"} if task.session == 0 else {"searches": 4}
+        return Outcome(answer=outcome.answer, reward=0.5, info=info)
 
-    class Reports(Solve):
-        async def run(self, task, team):
-            outcome = await super().run(task, team)
-            info = {"searches": 3, "agreed": True, "note": "yes"} if task.session == 0 else {"searches": 4}
-            return Outcome(answer=outcome.answer, reward=0.5, info=info)
-
-    it = make(Reports)
+    it = make(reports)
     it.run()
-    manager = object.__new__(MasAgentLoopManager)
-    pop = SimpleNamespace(remote=lambda validate: it.call(it.worker.pop_counts(validate)))
-    manager.agent_loop_workers = [SimpleNamespace(pop_counts=pop)]
-    monkeypatch.setattr("ray.get", lambda parts: parts)
-    metrics = manager.pop_counts().metrics()
+    metrics = manager(it.counts).pop_counts().metrics()
     assert (metrics["session/searches/mean"], metrics["session/agreed/mean"]) == (3.5, 1.0)
     assert not any("note" in name or "info" in name for name in metrics)
 
 
-def test_fail_group_drops_every_session_of_the_task(make):
-    it = make(Solve, faults=FaultSpec(then="fail_group", retries=0))
+@pytest.mark.parametrize(("played", "then"), [(solve, "fail_group"), (hopeless, "drop_session")])
+def test_a_task_whose_group_fails_or_without_rows_is_a_failure_that_can_be_replaced(make, played, then):
+    it = make(played, faults=FaultSpec(then=then, retries=0))
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
-    assert it.call(it.worker.pop_counts(False)).groups_given_up == 1
-
-
-def test_a_task_without_rows_is_a_failure_that_can_be_replaced(make):
-    it = make(Hopeless)
-    it.run()
-    assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
+    assert it.counts().groups_given_up == (then == "fail_group")
 
 
 @pytest.mark.parametrize("then", ["drop_session", "fail_group"])
 def test_a_failed_validation_session_counts_as_zero(make, then):
-    it = make(Solve, faults=FaultSpec(then=then, retries=0))
+    it = make(solve, faults=FaultSpec(then=then, retries=0))
     it.run(validate=True)
     assert sorted(it.queue.rows) == ["u_0_0", "u_1_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
     assert not it.queue.rows["u_1_0"]["trainable"]
-    assert it.call(it.worker.pop_counts(True)).dropped == 1
+    assert it.counts(True).dropped == 1
 
 
 def test_a_task_may_have_its_own_number_of_sessions_and_be_greedy(make):
-    it = make(Solve)
+    it = make(solve)
     it.run(__rollout_n__=1, __do_sample__=False)
     assert sorted(it.queue.rows) == ["u_0_0"]
     assert it.server.calls[0]["sampling_params"]["temperature"] == 0
 
 
 def test_a_lost_engine_ends_the_run_at_the_next_call(make, monkeypatch):
-    import ray
-
-    it = make(Solve)
+    it = make(solve)
 
     async def dead(**kwargs):
         raise ray.exceptions.RayActorError()
@@ -233,68 +240,53 @@ def test_a_lost_engine_ends_the_run_at_the_next_call(make, monkeypatch):
     it.run()
     assert it.queue.status["u"] == ["running", "failure"], "the replay buffer must not wait for this task indefinitely"
     with pytest.raises(EngineLost):
-        it.call(it.worker.pop_counts(False))
+        it.counts()
     with pytest.raises(EngineLost):
         it.call(it.worker.generate_sequences(None))
 
 
 def test_a_session_that_cannot_be_recorded_ends_the_run_and_names_the_disk(make, tmp_path):
-    it = make(Solve)
+    it = make(solve)
     (tmp_path / "train").write_text("a file where the folder belongs")
     it.run()
     assert it.queue.rows == {} and it.queue.status["u"] == ["running", "failure"]
     with pytest.raises(DiskError, match=r"000004-1-\w+\.jsonl cannot be written: .* GB are free on the disk at"):
-        it.call(it.worker.pop_counts(False))
+        it.counts()
 
 
-class Answers(Workflow):
-    agents = ("solver",)
-
-    async def run(self, task, team):
-        await team.solver.act("q")
-        return Outcome(answer="42", info={"note \ud83d": ["\ud83d\0"]})
+async def answers(task, team):
+    await team.solver.act("q")
+    return Outcome(answer="42", info={"note \ud83d": ["\ud83d\0"]})
 
 
-def test_a_lost_reward_worker_ends_the_run_and_is_not_a_failure_of_sessions(make, monkeypatch):
-    import ray
-
-    it = make(Answers)
-
-    async def dead(outputs, kwargs):
-        raise ray.exceptions.ActorDiedError()
-
-    monkeypatch.setattr(it.worker, "_compute_score", dead)
+def test_a_lost_reward_worker_ends_the_run_and_is_not_a_failure_of_sessions(make, scored):
+    it = make(answers)
+    scored(it, ray.exceptions.ActorDiedError())
     it.run()
     with pytest.raises(EngineLost, match="a reward worker is gone"):
-        it.call(it.worker.pop_counts(False))
+        it.counts()
 
 
-def test_a_reward_function_that_returns_no_number_fails_its_session(make, monkeypatch):
-    it = make(Answers, n=1)
-
-    async def compute(outputs, kwargs):
-        outputs[0].reward_score = float("nan")
-
-    monkeypatch.setattr(it.worker, "_compute_score", compute)
+def test_a_reward_function_that_returns_no_number_fails_its_session(make, scored):
+    it = make(answers, n=1)
+    scored(it, float("nan"))
     it.run()
-    counts = it.call(it.worker.pop_counts(False))
-    assert (
-        counts.failed == {"workflow": 1}
-        and "the score of the reward function is nan" in counts.first_faults["workflow"]
-    )
+    counts = it.counts()
+    assert counts.failed == {"workflow": 1}
+    assert "the score of the reward function is nan" in counts.first_faults["workflow"]
 
 
 def test_the_first_fault_of_a_kind_is_logged_whole_and_later_ones_in_one_line(make, caplog):
-    it = make(Hopeless)
+    it = make(hopeless)
     it.run()
     first, *others = [record.getMessage() for record in caplog.records if "always" in record.getMessage()]
     assert first.startswith("the first workflow in this worker: session u_0: workflow: RuntimeError: always")
-    assert "Traceback" in first and "in run" in first
+    assert "Traceback" in first and "in hopeless" in first
     assert others == [f"session u_{number}: workflow: RuntimeError: always" for number in (1, 2)]
 
 
 def test_a_failed_session_of_a_validation_has_a_row_of_a_policy_that_an_agent_acts_on(make):
-    it = make(Hopeless, n=1)
+    it = make(hopeless, n=1)
     it.worker.models = {"a base": it.worker.models["main"], **it.worker.models}
     it.run(validate=True)
     assert [tags["policy"] for tags in it.queue.rows.values()] == ["main"]
@@ -302,46 +294,33 @@ def test_a_failed_session_of_a_validation_has_a_row_of_a_policy_that_an_agent_ac
 
 @pytest.mark.parametrize("validate", [False, True])
 def test_lone_surrogates_and_null_bytes_fail_no_more_than_their_sessions(make, validate, tmp_path):
-    it = make(Solve, n=1)
+    it = make(solve, n=1)
     it.run(validate=validate, raw_prompt=[{"role": "user", "content": "half \ud83d, null \0"}])
-    counts = it.call(it.worker.pop_counts(validate))
+    counts = it.counts(validate)
     assert counts.failed == {"refused": 1}
     (session,) = read_sessions(tmp_path, validate=validate)
     assert session["task"]["messages"][0]["content"] == "half \ud83d, null \0" and session["status"] == "dropped"
 
 
 def test_what_a_session_reports_reaches_metrics_and_rows_as_text_that_every_file_takes(make, monkeypatch):
-    class Reports(Answers):
-        async def run(self, task, team):
-            outcome = await super().run(task, team)
-            return Outcome(reward=1.0, info={**outcome.info, "\ud83d": 2})
+    async def reports(task, team):
+        outcome = await answers(task, team)
+        return Outcome(reward=1.0, info={**outcome.info, "\ud83d": 2})
 
-    it = make(Reports, n=1)
+    it = make(reports, n=1)
     it.run()
     (fields,) = it.queue.fields.values()
     assert fields["extra_fields"]["reward_extra_info"]["note \\ud83d"] == ["\\ud83d\0"]
-    assert it.call(it.worker.pop_counts(False)).metrics()["session/\\ud83d/mean"] == 2
+    assert it.counts().metrics()["session/\\ud83d/mean"] == 2
 
 
-def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make, monkeypatch):
-    class Votes(Workflow):
-        agents = ("solver",)
-
-        async def run(self, task, team):
-            await team.solver.act("q")
-            return Outcome(answer="42")
-
-    it = make(Votes, n=1)
-    scored = []
-
-    async def compute(outputs, kwargs):
-        scored.append((it.worker.tokenizer.decode(outputs[0].response_ids), kwargs["session_id"]))
-        outputs[0].reward_score = 0.75
-        outputs[0].extra_fields["reward_extra_info"] = {"acc": 1.0}
-
-    monkeypatch.setattr(it.worker, "_compute_score", compute)
+def test_an_answer_that_is_text_is_scored_as_verls_tokenizer_writes_it(make, scored):
+    it = make(answers, n=1)
+    calls = scored(it, 0.75, acc=1.0)
     it.run()
-    assert scored == [("42", 0)] and list(it.queue.rows) == ["u_0_0"]
+    [(answer, dataset)] = calls
+    assert (it.worker.tokenizer.decode(answer.response_ids), dataset["session_id"]) == ("42", 0)
+    assert list(it.queue.rows) == ["u_0_0"]
 
 
 def test_every_local_policy_needs_its_engines():
@@ -349,25 +328,14 @@ def test_every_local_policy_needs_its_engines():
     assert list(module.clients_by_policy(team, {"a": 1, "b": 2})) == ["a", "b"]
     with pytest.raises(ConfigError, match="trainer_mode=mas"):
         module.clients_by_policy(team, SimpleNamespace())
-    one = MasConfig(policies={"a": PolicySpec()})
-    client = SimpleNamespace()
+    one, client = MasConfig(policies={"a": PolicySpec()}), SimpleNamespace()
     assert module.clients_by_policy(one, client) == {"a": client}
 
 
-def test_the_manager_adds_up_its_workers(monkeypatch):
-    from verl_mas.rollout.manager import MasAgentLoopManager
-
-    counts = [
-        SessionCounts(sessions=3, acts=6, failed={"timeout": 1}, faults={"timeout": 2}),
-        SessionCounts(sessions=1, acts=2),
-    ]
-    manager = object.__new__(MasAgentLoopManager)
-    manager.agent_loop_workers = [
-        SimpleNamespace(pop_counts=SimpleNamespace(remote=partial(lambda c, v: c, c))) for c in counts
-    ]
-    monkeypatch.setattr("ray.get", lambda parts: parts)
-    metrics = manager.pop_counts().metrics()
-    assert metrics == {
+def test_the_manager_adds_up_its_workers(manager):
+    busy = SessionCounts(sessions=3, acts=6, failed={"timeout": 1}, faults={"timeout": 2})
+    other = SessionCounts(sessions=1, acts=2)
+    assert manager(lambda validate: busy, lambda validate: other).pop_counts().metrics() == {
         "session/count": 4.0,
         "session/acts/mean": 2.0,
         "session/seconds/mean": 0.0,
@@ -379,14 +347,11 @@ def test_the_manager_adds_up_its_workers(monkeypatch):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-def test_the_trainers_advantages_are_written_beside_the_sessions(tmp_path, enabled):
-    from verl_mas.rollout.manager import MasAgentLoopManager
-
-    manager = object.__new__(MasAgentLoopManager)
+def test_the_trainers_advantages_are_written_beside_the_sessions(manager, tmp_path, enabled):
+    own, trainer = manager(), {"default_local_dir": str(tmp_path)}
     mas = {"trajectories": {"enabled": enabled}}
-    trainer = {"default_local_dir": str(tmp_path)}
-    manager.config = OmegaConf.create({"mas": mas, "trainer": trainer, module.ATTEMPT: "1"})
-    manager.record_advantages(3, {"u_0_0": 0.5})
+    own.config = OmegaConf.create({"mas": mas, "trainer": trainer, module.ATTEMPT: "1"})
+    own.record_advantages(3, {"u_0_0": 0.5})
     assert (tmp_path / "trajectories" / "train" / "000003-1-advantages.jsonl.zst").exists() == enabled
 
 
@@ -402,34 +367,24 @@ class Counts(BaseTool):
         return ToolResponse(text="1"), 0.5, {}
 
 
-def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_records(make, monkeypatch, tmp_path):
-    class Answers(Workflow):
-        agents = ("solver",)
+def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_records(make, scored, tmp_path):
+    async def acts(task, team):
+        return Outcome(answer=await team.solver.act(task.messages))
 
-        async def run(self, task, team):
-            return Outcome(answer=await team.solver.act(task.messages))
-
-    seen = []
-
-    async def compute(outputs, kwargs):
-        seen.append(outputs[-1].extra_fields)
-        outputs[-1].reward_score = 1.0
-
-    call = (
-        '<tool_call>{"name": "count", "arguments": {}}</tool_call><tool_call>{"name": "x", "arguments": {}}</tool_call>'
-    )
-    it = make(Answers, n=1, answer=lambda prompt, number: "x" if number else call)
+    calls = "".join(f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("count", "x"))
+    it = make(acts, n=1, answer=lambda prompt, number: "x" if number else calls)
     OmegaConf.update(it.worker.config, "actor_rollout_ref.rollout.response_length", 512)
     members = members_of(("solver",), {"solver": AgentSpec(tools=["count"])}, {"main": PolicySpec()})
     config = it.worker.session_config
     it.worker.session_config = replace(config, members=members, tools=tools_of([Counts()]))
-    monkeypatch.setattr(it.worker, "_compute_score", compute)
+    seen = scored(it, 1.0)
     it.run()
     (fields,), (tags,) = it.queue.fields.values(), it.queue.rows.values()
     assert (fields["extra_fields"]["tool_rewards"], fields["extra_fields"]["counted"]) == ([0.5, 0.0], True)
-    assert (seen[0]["tool_rewards"], seen[0]["counted"]) == ([0.5, 0.0], True)
+    [(answer, _)] = seen
+    assert (answer.extra_fields["tool_rewards"], answer.extra_fields["counted"]) == ([0.5, 0.0], True)
     assert (tags["team_reward"], tags["local_reward"]) == (1.0, 0.5) and fields["metrics"]["tool_calls"] > 0
-    metrics = it.call(it.worker.pop_counts(False)).metrics()
+    metrics = it.counts().metrics()
     assert (metrics["agent/solver/tool_calls"], metrics["agent/solver/tool_errors"]) == (2.0, 0.5)
     (session,) = read_sessions(tmp_path)
     assert [call["error"] is None for call in session["acts"][0]["tool_calls"]] == [True, False]

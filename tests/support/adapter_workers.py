@@ -58,22 +58,16 @@ class Found:
     together: dict[str, State] = field(default_factory=dict)
     alone: dict[str, State] = field(default_factory=dict)
     resumed: dict[str, State] = field(default_factory=dict)
-    disturbed: list[str] = field(default_factory=list)
-    """What changed while another policy was updated."""
-
+    disturbed: list[str] = field(default_factory=list)  # what changed while another policy was updated
     metrics: dict[str, list[dict[str, list[float]]]] = field(default_factory=dict)
+    # Whose optimiser has a parameter, for all parameters that are trainable.
     trainable: dict[str, list[str]] = field(default_factory=dict)
-    """Whose optimiser has a parameter, for all parameters that are trainable."""
-
+    # Log-probs of the same rows: of the bare base, before and after all training, and of an adapter after it.
     reference: list[torch.Tensor] = field(default_factory=list)
-    """Log-probs of the same rows: of the bare base, before and after all training, and of an adapter after it."""
-
     sent: dict[str, torch.Tensor] = field(default_factory=dict)
-    warm: State = field(default_factory=dict)
-    """Of solver, with `path`."""
-
+    warm: State = field(default_factory=dict)  # of solver, with `path`
+    # From the random state of a worker: once it is saved, and once it is loaded.
     drawn: list[torch.Tensor] = field(default_factory=list)
-    """From the random state of a worker: once it is saved, and once it is loaded."""
 
 
 @dataclass

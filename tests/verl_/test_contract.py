@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.checks import contract as check
 from verl_mas.checks import doctor
+from verl_mas.config.merge import leaves
 from verl_mas.verl_ import contract
 from verl_mas.verl_.sources import find, named, own_members, root_of, tree_of
 
@@ -128,17 +129,10 @@ def imports_of_verl(module: str) -> Iterator[ast.ImportFrom]:
 
 def test_every_setting_of_verl_in_a_group_file_is_one():
     files = [OmegaConf.to_container(OmegaConf.load(file)) for file in PACKAGE.glob("*/hydra/**/*.yaml")]
-    keys = {key for content in files for key in leaves(content) if not key.startswith(OPEN)}
+    names = {".".join(path) for content in files for path, _ in leaves(content)}
+    keys = {key for key in names if not key.startswith(OPEN)}
     verls = check.generated_config()
     assert len(keys) > 20 and [key for key in keys if not check.is_setting(verls, key)] == []
-
-
-def leaves(tree: Any, path: str = "") -> Iterator[str]:
-    if not isinstance(tree, dict):
-        yield path
-        return
-    for key, value in tree.items():
-        yield from leaves(value, f"{path}.{key}" if path else str(key))
 
 
 TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"

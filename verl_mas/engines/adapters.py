@@ -7,10 +7,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.errors import EngineLost, RequestError
+from verl_mas.verl_.types import Passed
 
 if TYPE_CHECKING:
     import torch
+    from verl.workers.config import RolloutConfig
+    from verl.workers.rollout.replica import TokenOutput
+
+    class Server:
+        """What verl's servers have in common."""
+
+        config: RolloutConfig
+
+        async def generate(self, *args: Passed, **kwargs: Passed) -> TokenOutput: ...
+
+        async def set_global_steps(self, global_steps: int) -> None: ...
+else:
+    Server = object
 
 # Of the request that the current task serves; None: the bare base.
 _wanted: ContextVar[str | None] = ContextVar("adapter", default=None)
@@ -33,15 +48,32 @@ def wants(adapter: str | None) -> Iterator[None]:
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
     """A request's adapter must be there, with weights: the base's answers would look right and be wrong."""
     if adapter is not None and adapter not in known:
-        raise RequestError(
-            f"adapter={adapter!r}",
-            rule=f"the engine has {', '.join(known) or 'no adapters'}",
-            fix="name one of them, or none for the bare base" if known else "leave adapter out",
-        )
+        fix = "name one of them, or none for the bare base" if known else "leave adapter out"
+        raise RequestError(f"adapter={adapter!r}", rule=f"the engine has {', '.join(known) or 'no adapters'}", fix=fix)
     if adapter is not None and not ready:
-        raise RequestError(
-            f"adapter={adapter!r}", rule="the engine has not received its weights", fix="send them with update_weights"
-        )
+        value = f"adapter={adapter!r}"
+        raise RequestError(value, rule="the engine has not received its weights", fix="send them with update_weights")
+
+
+class AdapterServer(Server):
+    """Mix in before a server of verl. Without adapters it changes nothing."""
+
+    updates = 0  # how often the engine has received weights
+
+    @property
+    def adapters(self) -> dict[str, Adapter]:
+        return read_table(self.config.custom)
+
+    async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
+        # vLLM's engine ends when a request has an adapter that was not loaded.
+        require(adapter, self.adapters, ready=self.updates > 0)
+        with wants(adapter):
+            return await super().generate(*args, **kwargs)
+
+    async def set_global_steps(self, global_steps: int) -> None:
+        """Called when new weights have arrived."""
+        await super().set_global_steps(global_steps)
+        self.updates += 1
 
 
 def by_policy(

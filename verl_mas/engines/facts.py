@@ -16,81 +16,49 @@ from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
 
 PORTS_PER_POLICY = 500
-HIGHEST_PORT = 65535 - 10000
-"""SGLang 0.5.12 has a second port, 10000 above the first."""
+HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 has a second port, 10000 above the first
 
 
 @dataclass(frozen=True)
 class EngineFacts:
     """An engine that `actor_rollout_ref.rollout.name` can name."""
 
-    package: str | None = None
-    """What must be installed; None: unknown."""
-
-    install: str | None = None
-    """The command that installs it, of an extra of ours; None: we have none for it."""
-
-    gpu_fraction: bool = False
-    """It reserves `rollout.gpu_memory_utilization` of the GPU when it starts."""
-
+    package: str | None = None  # what must be installed; None: unknown
+    install: str | None = None  # the command that installs it, of an extra of ours; None: we have none for it
+    gpu_fraction: bool = False  # it reserves `rollout.gpu_memory_utilization` of the GPU when it starts
+    # Mixed into the class of a team's servers. It has `pause` and `unpause`, which free the GPU and keep the weights:
+    # the engine's own sleep drops them.
     server_mixin: type[object] | None = None
-    """Mixed into the class of a team's servers. It has `pause` and `unpause`, which free the GPU and keep the weights:
-    the engine's own sleep drops them."""
-
-    sender_mixin: type[object] | None = None
-    """Mixed into verl's `ServerAdapter` of a team's training workers."""
-
-    base_port: int | None = None
-    """The engine looks for free ports from here on; each policy then gets a range of its own."""
-
+    sender_mixin: type[object] | None = None  # mixed into verl's `ServerAdapter` of a team's training workers
+    base_port: int | None = None  # it looks for free ports from here on; each policy then gets a range of its own
+    # What `rollout.engine_kwargs` has by default for an engine that shares its GPU with another policy's.
     beside_others: Mapping[str, object] = field(default_factory=dict)
-    """What `rollout.engine_kwargs` has by default for an engine that shares its GPU with another policy's."""
-
-    stock_adapter: str | None = None
-    """The module of verl that has its `ServerAdapter`, where `engines.stock` wraps that."""
-
+    stock_adapter: str | None = None  # verl's module with its `ServerAdapter`, where `engines.stock` wraps that
+    # The names of the sampling settings that a request may have; None: unknown.
     sampling: Callable[[], frozenset[str]] | None = None
-    """The names of the sampling settings that a request may have; None: unknown."""
-
-    one_process: bool = False
-    """A replica cannot be spread over several workers."""
-
+    one_process: bool = False  # a replica cannot be spread over several workers
+    # Options in `rollout.engine_kwargs` that verl passes on in place of settings of `rollout`: option -> setting.
     replaces: Mapping[str, str] = field(default_factory=dict)
-    """Options in `rollout.engine_kwargs` that verl passes on in place of settings of `rollout`: option -> setting."""
-
-    highest_rank: int | None = None
-    """Of a LoRA adapter that it serves beside the base weights; None: unknown."""
-
-    takes_adapters: bool = True
-    """It serves LoRA adapters beside the base weights; False: the trainer must merge them."""
-
+    highest_rank: int | None = None  # of a LoRA adapter that it serves beside the base weights; None: unknown
+    takes_adapters: bool = True  # it serves LoRA adapters beside the base weights; False: the trainer must merge them
+    # It serves several adapters on one base at once: a request names its own (`mas.policies.<name>.adapter_of`).
     many_adapters: bool = False
-    """It serves several adapters on one base at once: a request names its own (`mas.policies.<name>.adapter_of`)."""
-
+    # Its `generate` takes `drawn`: how many of the prompt's last tokens it has sampled for this reply, before it was
+    # aborted. It then continues the reply: its random draws, and a stop string that has begun.
     resumes: bool = False
-    """Its `generate` takes `drawn`: how many of the prompt's last tokens it has sampled for this reply, before it was
-    aborted. It then continues the reply: its random draws, and a stop string that has begun."""
-
+    # Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
-    """Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take."""
-
-    many: bool = True
-    """A run can have several policies on it."""
-
+    many: bool = True  # a run can have several policies on it
+    # A request with a stop text ends an engine that has no tokenizer (`rollout.skip_tokenizer_init`).
     stop_needs_tokenizer: bool = False
-    """A request with a stop text ends an engine that has no tokenizer (`rollout.skip_tokenizer_init`)."""
-
+    # Registers the engine's servers in verl.workers.rollout.replica; None: verl has them.
     register_replica: Callable[[ModuleType], None] | None = None
-    """Registers the engine's servers in verl.workers.rollout.replica; None: verl has them."""
-
+    # Registers in verl.workers.rollout.base what an actor worker calls; None: verl has it.
     register_adapter: Callable[[ModuleType], None] | None = None
-    """Registers in verl.workers.rollout.base what an actor worker calls; None: verl has it."""
-
+    # Raises ConfigError where the engine cannot run on a device.
     check_ready: Callable[[str | None], None] | None = None
-    """Raises ConfigError where the engine cannot run on a device."""
-
+    # Raises ConfigError where the engine cannot serve the model of a path on a device, with its `engine_kwargs`.
     check_model: Callable[[str, str, Mapping[str, object]], None] | None = None
-    """Raises ConfigError where the engine cannot serve the model of a path on a device, with its `engine_kwargs`."""
 
 
 ENGINES: Registry[EngineFacts] = Registry("engine", package="verl_mas.engines.kinds", group="verl_mas.engines")
@@ -103,14 +71,14 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
 
     `replica` is a `RolloutReplica`, the servers; `adapter` is a `BaseRollout`, what actor workers call.
     """
-    made = replace(
+    registered = replace(
         facts or EngineFacts(),
         register_replica=lambda module: module.RolloutReplicaRegistry.register(name, partial(load_class, replica)),
         register_adapter=lambda module: set_adapter(module, name, adapter),
     )
-    ENGINES.register(name)(made)
+    ENGINES.register(name)(registered)
     for registers, module in _filled.items():
-        getattr(made, registers)(module)
+        getattr(registered, registers)(module)
 
 
 def set_adapter(base: ModuleType, engine: str, path: str) -> None:
@@ -171,8 +139,5 @@ def head_size(model: str) -> int | None:
 def require_head_size(model: str, sizes: Collection[int], engine: str, fix: str) -> None:
     size = head_size(model)
     if size is not None and size not in sizes:
-        raise ConfigError(
-            f"{model} has attention heads of size {size}",
-            rule=f"{engine} knows the sizes {', '.join(map(str, sizes))}",
-            fix=fix,
-        )
+        rule = f"{engine} knows the sizes {', '.join(map(str, sizes))}"
+        raise ConfigError(f"{model} has attention heads of size {size}", rule=rule, fix=fix)

@@ -20,9 +20,7 @@ from verl_mas.errors import EngineLost
 from verl_mas.verl_.types import Actor
 
 BACKEND = "ray"
-AHEAD = 2
-"""Buckets that may wait at a receiver: the object store must not hold the whole model."""
-
+AHEAD = 2  # buckets that may wait at a receiver: the object store must not hold the whole model
 POLL_S = 0.005
 
 

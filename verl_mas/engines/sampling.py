@@ -50,21 +50,15 @@ def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) 
     known = names_of(engine)
     for name in given:
         if name in SET_BY_US:
-            yield ConfigError(
-                f"{path}.{name}={given[name]!r}",
-                rule=f"verl-mas sets {name}, from {SET_BY_US[name]}",
-                fix=f"remove it, and set {SET_BY_US[name]}",
-            )
+            rule = f"verl-mas sets {name}, from {SET_BY_US[name]}"
+            yield ConfigError(f"{path}.{name}={given[name]!r}", rule=rule, fix=f"remove it, and set {SET_BY_US[name]}")
         elif name in SET_FOR_EVERY_REQUEST:
-            yield ConfigError(
-                f"{path}.{name}={given[name]!r}", rule="every request already has its own value", fix=f"remove {name}"
-            )
+            value = f"{path}.{name}={given[name]!r}"
+            yield ConfigError(value, rule="every request already has its own value", fix=f"remove {name}")
         elif known is not None and name not in known:
-            yield ConfigError(
-                f"{path}.{name}={given[name]!r}",
-                rule=f"it is a sampling setting of {f'rollout.name={engine}' if engine else 'an engine'}",
-                fix=nearest(name, sorted(known - SET_FOR_EVERY_REQUEST - set(SET_BY_US))),
-            )
+            rule = f"it is a sampling setting of {f'rollout.name={engine}' if engine else 'an engine'}"
+            fix = nearest(name, sorted(known - SET_FOR_EVERY_REQUEST - set(SET_BY_US)))
+            yield ConfigError(f"{path}.{name}={given[name]!r}", rule=rule, fix=fix)
     try:
         load_dataclass(Sampling, {name: given[name] for name in given if name in settable(Sampling)}, path)
     except InvalidInput as error:

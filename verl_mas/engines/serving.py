@@ -11,32 +11,27 @@ from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
 
+# The share of a GPU that engines awake together may reserve, or one in phases. Contexts, graphs and trainers take the
+# rest.
 MOST = 0.85
-"""The share of a GPU that engines awake together may reserve, or one in phases. Contexts, graphs and trainers take the
-rest."""
 
 
 @dataclass(frozen=True)
 class Share:
     """What a policy's engine has of each GPU of its pool."""
 
-    fraction: float
-    """Of the memory; 0 for an engine that reserves none."""
-
-    gpus: int
-    """Of one replica."""
-
-    sleeps: bool
-    """Whether it can free its memory for another engine."""
+    fraction: float  # of the memory; 0 for an engine that reserves none
+    gpus: int  # of one replica
+    sleeps: bool  # whether it can free its memory for another engine
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServingChoice:
     way: Literal["together", "phases"]
     reason: str
 
 
-def choose(shares: Sequence[Share]) -> Serving:
+def choose(shares: Sequence[Share]) -> ServingChoice:
     """Together where that fits: phases have a barrier at every change of engines, which costs what was not measured."""
     total, widest = sum(share.fraction for share in shares), max(share.gpus for share in shares)
     if total > MOST + 1e-9:
@@ -44,10 +39,10 @@ def choose(shares: Sequence[Share]) -> Serving:
     elif widest > 1:
         reason = f"with replicas of {widest} GPUs, kernels that communicate would wait for time slices of other engines"
     else:
-        return Serving("together", f"the memory fractions add up to {total:g}, at most {MOST:g}")
+        return ServingChoice("together", f"the memory fractions add up to {total:g}, at most {MOST:g}")
     if all(share.sleeps for share in shares):
-        return Serving("phases", reason)
-    return Serving("together", f"{reason}, but an engine with rollout.free_cache_engine=False frees no memory")
+        return ServingChoice("phases", reason)
+    return ServingChoice("together", f"{reason}, but an engine with rollout.free_cache_engine=False frees no memory")
 
 
 def lowered(fractions: Sequence[float], most: float) -> list[float]:
@@ -56,15 +51,15 @@ def lowered(fractions: Sequence[float], most: float) -> list[float]:
     return [int(fraction * factor * 100 + 1e-6) / 100 for fraction in fractions]
 
 
-def serving(run: Run, pool: str) -> Serving:
+def serving(run: Run, pool: str) -> ServingChoice:
     """How the engines of a pool are served, and why."""
     wanted = run.mas.pools[pool].serving
     if wanted != "auto":
-        return Serving(wanted, f"mas.pools.{pool}.serving")
+        return ServingChoice(wanted, f"mas.pools.{pool}.serving")
     if pool not in shared_pools(run.mas):
-        return Serving("together", "one policy")
+        return ServingChoice("together", "one policy")
     if run.config.trainer.device == CPU:
-        return Serving("together", "on the CPU engines share the memory of the host")
+        return ServingChoice("together", "on the CPU engines share the memory of the host")
     return choose([_share(run, name) for name in served_on(run.mas, pool)])
 
 

@@ -29,10 +29,10 @@ else:
 # A class of a Ray actor, or of an engine: untyped.
 EngineClass: TypeAlias = Any
 
+# Calls that a server's actor can have open at once. With verl's 1,000 as many requests that wait for their turn keep
+# `abort_all_requests`, `wake_up` and `resume_generation` from starting: verl-project/verl#7990. An open call of an
+# async actor is a coroutine and takes no thread.
 OUTSTANDING = 100_000
-"""Calls that a server's actor can have open at once. With verl's 1,000 as many requests that wait for their turn keep
-`abort_all_requests`, `wake_up` and `resume_generation` from starting: verl-project/verl#7990. An open call of an async
-actor is a coroutine and takes no thread."""
 
 
 class OffsetReplica(RolloutReplica):

@@ -12,7 +12,7 @@ from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from vllm.model_executor.models.utils import WeightsMapper
 
 from verl_mas.engines.adapters import by_policy
-from verl_mas.engines.vllm_adapters import PATH
+from verl_mas.engines.kinds.vllm import PATH
 from verl_mas.errors import EngineLost
 from verl_mas.verl_.types import Fields, Passed
 
@@ -27,15 +27,14 @@ class AdapterExtension(vLLMColocateWorkerExtension):
     model_runner: ModelRunner
     remove_lora: Callable[[int], object]
     add_lora: Callable[[TensorLoRARequest], object]
-    mas_adapters: Mapping[str, int] = MappingProxyType({})
-    """vLLM's numbers of the adapters, by policy."""
+    mas_adapters: Mapping[str, int] = MappingProxyType({})  # vLLM's numbers of the adapters, by policy
 
     def __new__(cls, **kwargs: Passed) -> AdapterExtension:
         # From vLLM 0.29 on, `get_unstacked_mapper`, which verl 0.9.1 calls for every adapter, is `get_rename_mapper`.
         if not hasattr(WeightsMapper, "get_unstacked_mapper"):
             WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
-        made: AdapterExtension = super().__new__(cls, **kwargs)
-        return made
+        extension: AdapterExtension = super().__new__(cls, **kwargs)
+        return extension
 
     def set_adapters(self, adapters: Mapping[str, int]) -> None:
         """Called by the server, so that both use the same numbers."""
@@ -52,15 +51,8 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         for policy, number in self.mas_adapters.items():
             self._require_modules(policy, tensors[policy])
             self.remove_lora(number)
-            self.add_lora(
-                TensorLoRARequest(
-                    lora_name=policy,
-                    lora_int_id=number,
-                    lora_path=PATH,
-                    peft_config=peft_config[policy],
-                    lora_tensors=tensors[policy],
-                )
-            )
+            own = {"peft_config": peft_config[policy], "lora_tensors": tensors[policy]}
+            self.add_lora(TensorLoRARequest(lora_name=policy, lora_int_id=number, lora_path=PATH, **own))
 
     def _require_modules(self, policy: str, tensors: dict[str, torch.Tensor]) -> None:
         """vLLM takes weights of modules that it has no adapters for, and never uses them."""

@@ -25,18 +25,16 @@ Decode = Callable[[Sequence[int]], str]
 # [tokens, version of the weights that sampled them]; a list, as it is stored.
 Versions = list[list[int | None]]
 
-ABORTED = ("aborted", "abort")
-"""The stop reason of vLLM and the embedded engine, and that of SGLang."""
-
+ABORTED = ("aborted", "abort")  # the stop reason of vLLM and the embedded engine, and that of SGLang
 LIMITS = ("max_tokens", "max_new_tokens")
 LEAST = ("min_tokens", "min_new_tokens")
+# Settings that mean the same where the first part of a reply is at the end of the prompt. With any other, as a grammar,
+# an aborted reply restarts.
 RESUMABLE = frozenset(
     "temperature top_p top_k min_p repetition_penalty ignore_eos logprobs stop stop_token_ids seed sampling_seed "
     "logit_bias allowed_token_ids detokenize include_stop_str_in_output no_stop_trim skip_special_tokens "
     "spaces_between_special_tokens".split()
 ).union(LIMITS, LEAST)
-"""Settings that mean the same where the first part of a reply is at the end of the prompt. With any other, as a
-grammar, an aborted reply restarts."""
 
 
 @dataclass
@@ -168,7 +166,7 @@ def _keep(part: TokenOutput, end: int, before: int) -> None:
 def _log_probs(parts: Sequence[TokenOutput]) -> list[float] | None:
     if any(part.log_probs is None for part in parts):
         return None
-    return [one for part in parts for one in part.log_probs or ()]
+    return [log_prob for part in parts for log_prob in part.log_probs or ()]
 
 
 def _routed_experts(parts: Sequence[TokenOutput]) -> object:

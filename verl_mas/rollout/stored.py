@@ -48,12 +48,7 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
 
 
 def failed_validation_row(
-    session: Session,
-    policy: str,
-    model: Model,
-    prompt_ids: Sequence[int],
-    dataset: Fields,
-    log_probs: bool,
+    session: Session, policy: str, model: Model, prompt_ids: Sequence[int], dataset: Fields, log_probs: bool
 ) -> StoredRow:
     """A validation session that failed counts as zero; without a row it would drop out of the average."""
     task = session.task
@@ -87,13 +82,9 @@ def failed_validation_row(
 
 
 def _fields(row: Row, session: Session, model: Model, dataset: Fields) -> Fields:
-    made = with_tool_fields(output_of(row.generation), row.replies)
-    output = made.model_copy(
-        update={
-            "reward_score": row.reward.score,
-            EXTRA_FIELDS: {**made.extra_fields, REWARD_EXTRA_INFO: session.reported},
-        }
-    )
+    output = with_tool_fields(output_of(row.generation), row.replies)
+    output.reward_score = row.reward.score
+    output.extra_fields[REWARD_EXTRA_INFO] = session.reported
     return _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(_temperature(row))}
 
 
@@ -103,16 +94,10 @@ def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoo
     if not calls:
         return output.model_copy(update={EXTRA_FIELDS: dict(output.extra_fields)})
     kept = {name: value for act in acts for name, value in extra_fields_of(act.tool_state).items()}
-    return output.model_copy(
-        update={
-            EXTRA_FIELDS: {
-                **kept,
-                **output.extra_fields,
-                "tool_rewards": [call.reward for call in calls if call.reward is not None],
-            },
-            "metrics": output.metrics.model_copy(update={"tool_calls": sum(call.seconds for call in calls)}),
-        }
-    )
+    rewards = [call.reward for call in calls if call.reward is not None]
+    metrics = output.metrics.model_copy(update={"tool_calls": sum(call.seconds for call in calls)})
+    fields = {**kept, **output.extra_fields, "tool_rewards": rewards}
+    return output.model_copy(update={EXTRA_FIELDS: fields, "metrics": metrics})
 
 
 def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fields:
@@ -175,11 +160,9 @@ def answer_of(session: Session, models: Mapping[str, Model], tokenizer: Tokenize
     """The reply that is the answer as it was sampled, else its text as tokens. `models` are those of the policies."""
     answer = session.outcome.answer if session.outcome else None
     if answer is None:
-        raise WorkflowError(
-            "an outcome with neither an answer nor a reward",
-            rule="verl's reward function scores the answer",
-            fix="return Outcome(answer=...) or Outcome(reward=...)",
-        )
+        value = "an outcome with neither an answer nor a reward"
+        rule = "verl's reward function scores the answer"
+        raise WorkflowError(value, rule=rule, fix="return Outcome(answer=...) or Outcome(reward=...)")
     if isinstance(answer, Reply) and answer.generation.has_tokens:
         model, acts_of_row = models.get(answer.policy), [act for act in session.replies if act.row == answer.row]
         if len(acts_of_row) == 1 and model is not None and model.tokenizer is tokenizer:

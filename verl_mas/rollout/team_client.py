@@ -29,8 +29,7 @@ class Gate:
     def __init__(self) -> None:
         self._open = asyncio.Event()
         self._open.set()
-        self.closings = 0
-        """How often it was closed."""
+        self.closings = 0  # how often it was closed
 
     @property
     def is_open(self) -> bool:
@@ -113,10 +112,9 @@ class TeamClient(LLMServerClient):
     """
 
     server: Balanced | Only | Slices = Balanced()
+    # The policy whose adapter each request names: not its caller does, because verl's agent loops call clients too.
     adapter: str | None = None
-    """The policy whose adapter each request names: not its caller does, because verl's agent loops call clients too."""
-    resumes: bool = False
-    """A reply that an engine aborts continues when the gate is open again."""
+    resumes: bool = False  # a reply that an engine aborts continues when the gate is open again
     busy: Busy
     # The worker that uses the client sets both.
     gate: Gate
@@ -163,15 +161,15 @@ class TeamClient(LLMServerClient):
             reply.add(part, refused=not part.token_ids and closings == self.gate.closings)
         return reply.joined()
 
-    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, _Server]:  # type: ignore[override]
+    async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, _CancellableServer]:  # type: ignore[override]
         server_id, server = await self.server.acquire(partial(super()._acquire_server, request_id, **extra))
-        return server_id, _Server(server, self.busy)
+        return server_id, _CancellableServer(server, self.busy)
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
         self.server.release(partial(super()._release_server, server_id, request_id))
 
 
-class _Server:
+class _CancellableServer:
     """A server handle whose `generate.remote(...)` ends in the engine when its caller is cancelled."""
 
     def __init__(self, handle: Actor, busy: Busy):

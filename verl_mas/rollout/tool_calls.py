@@ -22,11 +22,11 @@ from verl_mas.workflow.tool_loop import ToolLimits
 
 async def read_calls(loop: ToolAgentLoop, request: Request, ids: Sequence[int]) -> tuple[str, list[ToolCall]]:
     """The text without the calls, and the calls."""
-    text, found = await loop.tool_parser.extract_tool_calls(list(ids), [_model(schema) for schema in request.tools])
+    text, calls = await loop.tool_parser.extract_tool_calls(list(ids), [_model(schema) for schema in request.tools])
     # verl's parsers keep special tokens, as those of some models are part of the format.
     for token in cast(Tokenizer, loop.tokenizer).all_special_tokens:
         text = text.replace(token, "")
-    return text, [ToolCall(call.name, call.arguments, call.tool_call_id) for call in found]
+    return text, [ToolCall(call.name, call.arguments, call.tool_call_id) for call in calls]
 
 
 def stopping(loop: ToolAgentLoop, request: Request, params: Fields) -> Fields:

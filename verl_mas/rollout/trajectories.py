@@ -54,7 +54,7 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Ended:
+class GroupMember:
     """A session of a group. `waiting`: not sampled, and recorded if it is the best or the worst."""
 
     task: Task
@@ -86,7 +86,7 @@ class TrajectoryWriter:
         self._space = Space(spec.max_gib, self._directory, workers)
         self._images = ImageFiles(self._directory)
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
-        self._groups: dict[str, list[Ended]] = defaultdict(list)
+        self._groups: dict[str, list[GroupMember]] = defaultdict(list)
         self._tails: dict[Path, Tail] = defaultdict(Tail)
         self._written = SessionCounts()
         self._lock = threading.Lock()
@@ -106,18 +106,20 @@ class TrajectoryWriter:
             if recorded:
                 self._record(finished, status)
             if not finished.failed:
-                self._groups[task.uid].append(Ended(task, _rank(finished.session), None if recorded else finished))
+                self._groups[task.uid].append(
+                    GroupMember(task, _rank(finished.session), None if recorded else finished)
+                )
 
     def end_group(self, uid: str) -> None:
         """All sessions of a task have ended: the best and the worst of them are recorded, too."""
         with self._lock:
-            group = sorted(self._groups.pop(uid, []), key=lambda ended: ended.rank)
+            group = sorted(self._groups.pop(uid, []), key=lambda member: member.rank)
             extremes = [group[0], group[-1]] if len(group) >= SMALLEST_GROUP else []
-            for ended in group:
-                if ended.waiting is not None and ended in extremes:
-                    self._record(ended.waiting, "finished")
-                elif ended.waiting is not None:
-                    self._leave_out(ended.task)
+            for member in group:
+                if member.waiting is not None and member in extremes:
+                    self._record(member.waiting, "finished")
+                elif member.waiting is not None:
+                    self._leave_out(member.task)
 
     def compress(self) -> SessionCounts:
         """The plain files so far, if they are to be; returns what was written since the last call."""
@@ -271,10 +273,7 @@ def _image_of(part: Message) -> str | bytes | Picture | None:
 
 
 def _hash(*parts: bytes) -> str:
-    made = blake2b(digest_size=16)
-    for part in parts:
-        made.update(part)
-    return made.hexdigest()
+    return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
 # What decoders give for bytes that are not a character yet.

@@ -11,12 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import ray
 from omegaconf import DictConfig, OmegaConf
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopMetrics,
-    AgentLoopOutput,
-    AgentLoopWorker,
-    DictConfigWrap,
-)
+from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, AgentLoopWorker, DictConfigWrap
 from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS, ToolAgentLoop
 from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.workers.rollout.llm_server import LLMServerClient
@@ -106,9 +101,8 @@ class VerlPolicy:
             return [_empty_reply(request.continues.generation)] * n
         try:
             prompt = await self._prompt(loop, request)
-            return await together(
-                [partial(self._sample, loop, request, prompt, request.branch + number) for number in range(n)]
-            )
+            branches = range(request.branch, request.branch + n)
+            return await together([partial(self._sample, loop, request, prompt, branch) for branch in branches])
         except ray.exceptions.RayActorError as error:
             raise EngineLost(f"the engine that served agent {request.agent} is gone: {error}") from error
 
@@ -118,15 +112,14 @@ class VerlPolicy:
         if key not in self._loops:
             data = self.config.data
             kwargs = {**(data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
+            merged = OmegaConf.merge(data, {"apply_chat_template_kwargs": kwargs})
             self._loops[key] = ToolAgentLoop(
                 trainer_config=DictConfigWrap(self.config),
                 server_manager=self.client,
                 tokenizer=self.model.tokenizer,
                 processor=self.model.processor,
                 dataset_cls=self._dataset_cls,
-                data_config=DictConfigWrap(
-                    cast(DictConfig, OmegaConf.merge(data, {"apply_chat_template_kwargs": kwargs}))
-                ),
+                data_config=DictConfigWrap(cast(DictConfig, merged)),
                 hf_model_type=self.model.hf_model_type,
             )
         return self._loops[key]
@@ -202,10 +195,8 @@ class VerlPolicy:
             tools=_schemas(request),
         )
         if not same_row and len(merged.token_ids) > self._limit(request):
-            raise SessionFault(
-                FaultKind.LIMIT,
-                f"a conversation of {len(merged.token_ids)} tokens does not fit in a prompt of {self._limit(request)}",
-            )
+            length = f"a conversation of {len(merged.token_ids)} tokens"
+            raise SessionFault(FaultKind.LIMIT, f"{length} does not fit in a prompt of {self._limit(request)}")
         return Prompt(
             ids=merged.token_ids,
             mask=mask if same_row else [],

@@ -33,16 +33,7 @@ from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.rollout.tool_calls import tool_limits
 from verl_mas.rollout.trajectories import TextPerToken, TrajectoryWriter, folder_of
 from verl_mas.rollout.verl_client import Model, VerlPolicy, output_of
-from verl_mas.row import (
-    AGENT_NAME,
-    FAILURE,
-    FINISHED,
-    REWARD_EXTRA_INFO,
-    RUNNING,
-    SESSION_ID,
-    UID,
-    StoredRow,
-)
+from verl_mas.row import AGENT_NAME, FAILURE, FINISHED, REWARD_EXTRA_INFO, RUNNING, SESSION_ID, UID, StoredRow
 from verl_mas.user_code import load_user_code
 from verl_mas.verl_.types import Fields, Trajectory
 from verl_mas.workflow.base import agents_of, resolve
@@ -224,11 +215,9 @@ class MasAgentLoopWorker(_StockWorker):
         except ray.exceptions.RayActorError as error:
             raise EngineLost(f"a reward worker is gone: {error}") from error
         if answer.reward_score is None:
-            raise WorkflowError(
-                "a session without a reward",
-                rule="a team is scored when its session ends, and the colocated reward model scores later",
-                fix="set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True",
-            )
+            rule = "a team is scored when its session ends, and the colocated reward model scores later"
+            fix = "set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True"
+            raise WorkflowError("a session without a reward", rule=rule, fix=fix)
         return Score(answer.reward_score, answer.extra_fields.get(REWARD_EXTRA_INFO, {}))
 
     async def _teacher(self, output: AgentLoopOutput, task: Task, dataset: Fields) -> None:
@@ -265,12 +254,12 @@ class MasAgentLoopWorker(_StockWorker):
         return Model(config.tokenizer, config.processor, config.hf_config.model_type, self.mm_processor_kwargs)
 
     def _session_config(self, served: Mapping[str, LLMServerClient]) -> SessionConfig:
-        clients: dict[str, LLMClient] = {}
-        for name, spec in self.mas.policies.items():
-            if spec.remote is not None:
-                clients[name] = OpenAIClient.of(spec.remote)
-                continue
-            clients[name] = VerlPolicy(self.run.view(name).config, served[name], self.models[name], self.dataset_cls)
+        clients: dict[str, LLMClient] = {
+            name: OpenAIClient.of(spec.remote)
+            if spec.remote is not None
+            else VerlPolicy(self.run.view(name).config, served[name], self.models[name], self.dataset_cls)
+            for name, spec in self.mas.policies.items()
+        }
         members = agents_of(self.mas)
         servers = McpServers(self.mas.mcp, Path(self.config.trainer.default_local_dir, "mcp")).start()
         tools = tools_of([*self.tools, *servers.tools])
@@ -306,11 +295,9 @@ def clients_by_policy(
     local = [name for name, spec in mas.policies.items() if spec.remote is None]
     served = dict(llm_client) if isinstance(llm_client, Mapping) else dict.fromkeys(local[:1], llm_client)
     if sorted(served) != sorted(local):
-        raise ConfigError(
-            f"engines for the policies {sorted(served)}, a team with {sorted(local)}",
-            rule="every policy that is not remote has its engines; verl's own trainers serve one policy",
-            fix="use trainer.v1.trainer_mode=mas, which +mas=<team> sets",
-        )
+        value = f"engines for the policies {sorted(served)}, a team with {sorted(local)}"
+        rule = "every policy that is not remote has its engines; verl's own trainers serve one policy"
+        raise ConfigError(value, rule=rule, fix="use trainer.v1.trainer_mode=mas, which +mas=<team> sets")
     return served
 
 

@@ -27,32 +27,32 @@ def find(path: str) -> Definition | None:
     """`module:name` or `module:Class.member`; imports and base classes are followed."""
     module, _, names = path.partition(":")
     name, _, member = names.partition(".")
-    found = named(module, name)
-    if found is None or not member:
-        return found
-    return next((own for one in ancestors(found) if (own := own_members(one).get(member))), None)
+    definition = named(module, name)
+    if definition is None or not member:
+        return definition
+    return next((own for line in ancestors(definition) if (own := own_members(line).get(member))), None)
 
 
 @cache
-def ancestors(found: Definition) -> tuple[Definition, ...]:
+def ancestors(definition: Definition) -> tuple[Definition, ...]:
     """A class and its base classes, nearest first."""
-    line = [found]
-    for base in getattr(found.node, "bases", []):
-        parent = named(found.module, root_of(base))
-        line += [one for one in ancestors(parent) if one not in line] if parent else []
+    line = [definition]
+    for base in getattr(definition.node, "bases", []):
+        parent = named(definition.module, root_of(base))
+        line += [ancestor for ancestor in ancestors(parent) if ancestor not in line] if parent else []
     return tuple(line)
 
 
 @cache
-def own_members(found: Definition) -> dict[str, Definition]:
+def own_members(definition: Definition) -> dict[str, Definition]:
     """What a class defines itself: methods, class attributes, and attributes that its methods assign to `self`."""
     members: dict[str, ast.AST] = {}
-    for node in ast.walk(found.node):
+    for node in ast.walk(definition.node):
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
             members.setdefault(node.attr, node)
-    for node in getattr(found.node, "body", []):
+    for node in getattr(definition.node, "body", []):
         members.update(dict.fromkeys(_defines(node), node))
-    return {name: Definition(found.module, node) for name, node in members.items()}
+    return {name: Definition(definition.module, node) for name, node in members.items()}
 
 
 @cache
@@ -72,8 +72,8 @@ def named(module: str, name: str) -> Definition | None:
     if submodule := tree_of(f"{module}.{name}"):
         return Definition(f"{module}.{name}", submodule)
     tree = tree_of(module)
-    stars = [one for one in _imports(tree) if one.names[0].name == "*"] if tree else []
-    return next((found for star in stars if (found := named(_origin(module, star), name))), None)
+    stars = [node for node in _imports(tree) if node.names[0].name == "*"] if tree else []
+    return next((there for star in stars if (there := named(_origin(module, star), name))), None)
 
 
 @cache

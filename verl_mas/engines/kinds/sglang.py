@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines import stock
-from verl_mas.engines.adapters import by_policy, require, wanted, wants
+from verl_mas.engines.adapters import AdapterServer, by_policy, wanted
 from verl_mas.engines.facts import ENGINES, EngineFacts, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost
@@ -34,45 +34,11 @@ ENGINE = "sglang"
 Manager: TypeAlias = Any
 
 
-class AdapterServer(SGLangHttpServer):
-    """Mix in before verl's server. Without adapters it changes nothing."""
-
-    tokenizer_manager: Manager
-    _manager: AdapterManager | None = None
-
-    @property
-    def adapters(self) -> dict[str, Adapter]:
-        return read_table(self.config.custom)
-
-    async def launch_server(self, *args: Passed, **kwargs: Passed) -> None:
-        if table := self.adapters:
-            # The bare base takes a place, too.
-            options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}
-            self.config.engine_kwargs[ENGINE] = options
-        await super().launch_server(*args, **kwargs)
-        if table:
-            self._manager = self.tokenizer_manager = AdapterManager(self.tokenizer_manager, table)
-
-    async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
-        require(adapter, self.adapters, ready=self._manager is not None and self._manager.ready)
-        with wants(adapter):
-            output: TokenOutput = await super().generate(*args, **kwargs)
-            return output
-
-    async def set_global_steps(self, global_steps: int) -> None:
-        """Called when new weights have arrived."""
-        await super().set_global_steps(global_steps)
-        if self._manager:
-            self._manager.ready = True
-
-
 class AdapterManager:
     """SGLang's tokenizer manager, in which a request is for the adapter that its caller has named."""
 
     def __init__(self, manager: Manager, table: Mapping[str, Adapter]):
         self._manager, self._table = manager, table
-        self.ready = False
-        """Whether the engine has received weights."""
 
     def __getattr__(self, name: str) -> Manager:
         return getattr(self._manager, name)
@@ -135,15 +101,13 @@ SAMPLING = frozenset(
     "spaces_between_special_tokens stop stop_regex stop_token_ids stream_interval structural_tag temperature top_k "
     "top_p".split()
 )
+# Of flashinfer 0.6.11, which SGLang 0.5.12 requires: `DISPATCH_HEAD_DIM` in its utils.cuh.
 HEAD_SIZES = (64, 128, 256, 512)
-"""Of flashinfer 0.6.11, which SGLang 0.5.12 requires: `DISPATCH_HEAD_DIM` in its utils.cuh."""
-ABORT_AGAIN_S = 0.2
-"""SGLang forgets an abort of a request that its scheduler has not received yet."""
-DRAIN_S = 30.0
-"""Requests of a caller that still waits may finish for so long before the engine sleeps."""
+ABORT_AGAIN_S = 0.2  # SGLang forgets an abort of a request that its scheduler has not received yet
+DRAIN_S = 30.0  # requests of a caller that still waits may finish for so long before the engine sleeps
 
 
-class TeamSglang(AdapterServer):
+class TeamSglang(AdapterServer, SGLangHttpServer):
     """A server with several adapters, that ends the requests of cancelled callers, and sleeps only when nothing runs.
 
     SGLang 0.5.12 does not do the last two: the request of a cancelled caller decodes on, and a scheduler that is asked
@@ -151,12 +115,22 @@ class TeamSglang(AdapterServer):
     holds requests that come late, for which that sleep would then wait.
     """
 
+    tokenizer_manager: Manager
     _requests: set[asyncio.Task[TokenOutput]]
     _rejecting = False
 
     def __init__(self, *args: Passed, **kwargs: Passed):
         self._requests = set()
         super().__init__(*args, **kwargs)
+
+    async def launch_server(self, *args: Passed, **kwargs: Passed) -> None:
+        if table := self.adapters:
+            # The bare base takes a place, too.
+            options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}
+            self.config.engine_kwargs[ENGINE] = options
+        await super().launch_server(*args, **kwargs)
+        if table:
+            self.tokenizer_manager = AdapterManager(self.tokenizer_manager, table)
 
     async def generate(  # type: ignore[override]  # verl names the request, always
         self, *args: Passed, request_id: str, adapter: str | None = None, **kwargs: Passed

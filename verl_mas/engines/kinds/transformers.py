@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_mas.engines.facts import EngineFacts, register_engine
-from verl_mas.engines.transformers.request import Options, Sampling
+from verl_mas.engines.transformers.request import Options, RequestSampling
 
 register_engine(
     "transformers",
@@ -11,7 +11,7 @@ register_engine(
     adapter="verl_mas.engines.transformers.adapter.ServerAdapter",
     facts=EngineFacts(
         package="transformers",
-        sampling=Sampling.names,
+        sampling=RequestSampling.names,
         one_process=True,
         takes_adapters=False,
         many_adapters=True,

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from argparse import Namespace
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
+from verl_mas.engines.adapters import AdapterServer, wanted
 from verl_mas.engines.facts import ENGINES, EngineFacts, load_class, set_adapter
 from verl_mas.engines.sampling import installed_names
-from verl_mas.engines.vllm_adapters import AdapterServer
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
 from verl_mas.verl_.types import Fields, Passed
 
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
+    from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
+    from vllm.lora.request import LoRARequest
+else:
+    vLLMHttpServer = object
+
+# vLLM's, which is not installed where this is checked.
+Engine: TypeAlias = Any
 
 ENGINE = "vllm"
 ABORT_AGAIN_S = 0.05
+EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
+FIRST_ID = (
+    1000  # vLLM knows adapters by numbers: its own warm-up takes those from 1 on, and verl's only adapter has 123
+)
+PATH = "in memory"
 # Of vLLM 0.24, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos "
@@ -32,12 +45,35 @@ SAMPLING = frozenset(
 )
 
 
-class TeamVllm(AdapterServer):
+class TeamVllm(AdapterServer, vLLMHttpServer):
     """A server with several adapters, whose death is known at once, and that can free the GPU and keep its weights.
 
     Without the second, every act of a dead engine fails by itself, and its sessions are dropped. verl's own sleep drops
     the weights.
     """
+
+    engine: Engine
+    spare_slots = 0  # places for adapters that stay empty
+
+    def _get_worker_extension_cls(self) -> str:
+        stock: str = super()._get_worker_extension_cls()
+        return EXTENSION if self.adapters else stock
+
+    async def run_server(self, args: Namespace) -> None:
+        await super().run_server(self._with_slots(args))
+        if self.adapters:
+            self.engine = AdapterEngine(self.engine, self)
+            await self.engine.collective_rpc("set_adapters", args=(self.engine.ids,))
+
+    async def run_headless(self, args: Namespace) -> None:
+        """The part of a replica on another node."""
+        await super().run_headless(self._with_slots(args))
+
+    def _with_slots(self, args: Namespace) -> Namespace:
+        # verl writes `max_loras=1` after the user's own options.
+        if self.adapters:
+            args.max_loras = args.max_cpu_loras = len(self.adapters) + self.spare_slots
+        return args
 
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
         from vllm.v1.engine.exceptions import EngineDeadError
@@ -74,6 +110,34 @@ class TeamVllm(AdapterServer):
     async def unpause(self) -> None:
         if self.node_rank == 0:
             await self.engine.wake_up(tags=self._get_wake_up_tags())
+
+
+class AdapterEngine:
+    """vLLM's engine, in which a request is for the adapter that its caller has named."""
+
+    def __init__(self, engine: Engine, server: AdapterServer):
+        self._engine, self._server, self._table = engine, server, server.adapters
+        self.ids = {policy: number for number, policy in enumerate(self._table, FIRST_ID)}
+
+    def __getattr__(self, name: str) -> Engine:
+        return getattr(self._engine, name)
+
+    async def list_loras(self) -> set[int]:
+        """verl asks the workers before every request whether its own adapter is loaded. It never is."""
+        return set()
+
+    def generate(self, *, lora_request: None, **request: object) -> AsyncGenerator[object, None]:
+        replies: AsyncGenerator[object, None] = self._engine.generate(lora_request=self._adapter(), **request)
+        return replies
+
+    def _adapter(self) -> LoRARequest | None:
+        from vllm.lora.request import LoRARequest
+
+        if (policy := wanted()) is None:
+            return None
+        # The prefix cache knows adapters by name: without the version, prefixes of old weights would be found.
+        versioned = f"{self._table[policy].name}@{self._server.updates}"
+        return LoRARequest(lora_name=versioned, lora_int_id=self.ids[policy], lora_path=PATH)
 
 
 def _lost() -> EngineLost:

@@ -56,17 +56,12 @@ class ServerAdapter(BaseRollout):
     ) -> None:
         """Send all weights, or those of all adapters of a base, bucket by bucket."""
         if wire_format != "named_tensors":
-            raise ConfigError(
-                f"weights as {wire_format}",
-                rule=f"rollout.name={ENGINE} takes whole weights",
-                fix="set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",
-            )
+            fix = "set actor_rollout_ref.rollout.checkpoint_engine.backend=naive"
+            raise ConfigError(f"weights as {wire_format}", rule=f"rollout.name={ENGINE} takes whole weights", fix=fix)
         if peft_config is not None and not read_table(self.config.custom):
-            raise ConfigError(
-                "a LoRA adapter that is a policy's only weights",
-                rule=f"rollout.name={ENGINE} takes whole weights of such a policy",
-                fix="set actor_rollout_ref.model.lora.merge=True, or adapter_of in mas.policies",
-            )
+            value = "a LoRA adapter that is a policy's only weights"
+            fix = "set actor_rollout_ref.model.lora.merge=True, or adapter_of in mas.policies"
+            raise ConfigError(value, rule=f"rollout.name={ENGINE} takes whole weights of such a policy", fix=fix)
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         previous: list[Packed] | None = None
         async for bucket in pack(weights, bucket_bytes):

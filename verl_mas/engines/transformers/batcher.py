@@ -16,11 +16,10 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopK
 
 from verl_mas.engines.sampling import stop_window
 from verl_mas.engines.transformers.lora import Adapters
-from verl_mas.engines.transformers.request import FinishReason, Sample, Sampling
+from verl_mas.engines.transformers.request import FinishReason, RequestSampling, Sample
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
-COLUMNS_AT_ONCE = 64
-"""The cache grows by this many columns, so that it is not copied for every longer request."""
+COLUMNS_AT_ONCE = 64  # the cache grows by so many, so that it is not copied for every longer request
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class ContinuousBatcher:
         return not self._resumed and not self._waiting and not self._running
 
     def submit(
-        self, prompt: Sequence[int], sampling: Sampling, adapter: str | None = None, drawn: int = 0
+        self, prompt: Sequence[int], sampling: RequestSampling, adapter: str | None = None, drawn: int = 0
     ) -> list[Sample]:
         """Queue a request: its `n` samples. One that cannot be served is refused here, before it touches the batch.
 
@@ -124,21 +123,18 @@ class ContinuousBatcher:
             raise EngineLost(f"{count} requests still need the cache")
         self._cache.clear()
 
-    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
+    def _check(self, prompt: Sequence[int], sampling: RequestSampling) -> None:
         if not prompt:
             raise RequestError("an empty prompt", rule="a prompt has a token", fix="send at least one token")
         if len(prompt) + sampling.max_tokens > self.max_length:
-            raise RequestError(
-                f"a prompt of {len(prompt)} tokens with max_tokens={sampling.max_tokens}",
-                rule=f"prompt and reply must fit the {self.max_length} tokens of the engine",
-                fix="shorten the prompt, ask for fewer tokens, or raise rollout.max_model_len",
-            )
+            value = f"a prompt of {len(prompt)} tokens with max_tokens={sampling.max_tokens}"
+            rule = f"prompt and reply must fit the {self.max_length} tokens of the engine"
+            fix = "shorten the prompt, ask for fewer tokens, or raise rollout.max_model_len"
+            raise RequestError(value, rule=rule, fix=fix)
         if not 0 <= min(prompt) <= max(prompt) < self._vocabulary:
-            raise RequestError(
-                f"token ids from {min(prompt)} to {max(prompt)}",
-                rule=f"the model knows ids from 0 to {self._vocabulary - 1}",
-                fix="use the model's own tokenizer",
-            )
+            value = f"token ids from {min(prompt)} to {max(prompt)}"
+            rule = f"the model knows ids from 0 to {self._vocabulary - 1}"
+            raise RequestError(value, rule=rule, fix="use the model's own tokenizer")
         if sampling.stop and self.decode is None:
             raise RequestError("stop strings", rule="they need a tokenizer", fix="use stop_token_ids")
 
@@ -232,19 +228,15 @@ def _checked_length(model: PreTrainedModel, max_length: int) -> int:
     config = model.config.get_text_config()
     limit = getattr(config, "max_position_embeddings", None) or max_length
     if max_length > limit:
-        raise ConfigError(
-            f"max_model_len={max_length}",
-            rule=f"the model has {limit} positions",
-            fix=f"set actor_rollout_ref.rollout.max_model_len to {limit} or less",
-        )
+        fix = f"set actor_rollout_ref.rollout.max_model_len to {limit} or less"
+        raise ConfigError(f"max_model_len={max_length}", rule=f"the model has {limit} positions", fix=fix)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     window = getattr(config, "sliding_window", None) or max_length
     if kinds - {"full_attention", "sliding_attention"} or window < max_length:
-        raise ConfigError(
-            f"{config.model_type} with layers {', '.join(sorted(kinds))} and sliding window {window}",
-            rule=f"rollout.name=transformers serves models whose layers see the whole {max_length} tokens",
-            fix="use rollout.name=vllm or sglang, or a rollout.max_model_len within the window",
-        )
+        value = f"{config.model_type} with layers {', '.join(sorted(kinds))} and sliding window {window}"
+        rule = f"rollout.name=transformers serves models whose layers see the whole {max_length} tokens"
+        fix = "use rollout.name=vllm or sglang, or a rollout.max_model_len within the window"
+        raise ConfigError(value, rule=rule, fix=fix)
     return max_length
 
 

@@ -14,9 +14,9 @@ from verl_mas.engines.adapters import by_policy, require
 from verl_mas.engines.transformers.weights import Packed, unpack
 from verl_mas.errors import EngineLost
 
+# A tensor of PEFT's state dict is named by prefix, module and one of the two.
 PREFIX = "base_model.model."
 A, B = ".lora_A.weight", ".lora_B.weight"
-"""A tensor of PEFT's state dict is named by prefix, module and one of these."""
 
 
 class Adapters:
@@ -29,13 +29,13 @@ class Adapters:
 
     def __init__(self, model: nn.Module, table: Mapping[str, Adapter]):
         self._linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        ends = accumulate(one.rank for one in table.values())
+        ends = list(accumulate(adapter.rank for adapter in table.values()))
         self._places = {name: slice(end - table[name].rank, end) for name, end in zip(table, ends, strict=True)}
-        self._total = sum(one.rank for one in table.values())
+        self._total = ends[-1] if ends else 0
         self._number: dict[str | None, int] = {name: number for number, name in enumerate([None, *table])}
         self._scales = torch.zeros(len(self._number), self._total)
-        for name, one in table.items():
-            self._scales[self._number[name], self._places[name]] = one.alpha / one.rank
+        for name, adapter in table.items():
+            self._scales[self._number[name], self._places[name]] = adapter.alpha / adapter.rank
         self._modules: dict[str, set[str]] = {}
         self._used = slice(0, 0)
         self._row_scales = self._scales
@@ -78,9 +78,8 @@ class Adapters:
             linear = self._linears.get(module)
             expected = linear and ((rank, linear.in_features) if side == A else (linear.out_features, rank))
             if tensor.shape != expected:
-                raise EngineLost(
-                    f"adapter {name} of rank {rank}: {module}{side} {tuple(tensor.shape)} does not belong to the model"
-                )
+                sent = f"{module}{side} {tuple(tensor.shape)}"
+                raise EngineLost(f"adapter {name} of rank {rank}: {sent} does not belong to the model")
         wanted = {(module, side) for module in self._modules.get(name, modules) for side in (A, B)}
         if wanted != given.keys():
             names = ", ".join(sorted(module + side for module, side in wanted ^ given.keys()))

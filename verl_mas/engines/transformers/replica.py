@@ -25,12 +25,10 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
     def __init__(self, *args: Passed, **kwargs: Passed):
         super().__init__(*args, **kwargs)
         if self.world_size != 1:
-            raise ConfigError(
-                f"tensor x data x pipeline parallel size {self.world_size} of rollout.name={ENGINE}",
-                rule="a replica of this engine is one process",
-                fix="set actor_rollout_ref.rollout.tensor_model_parallel_size=1 (also data_parallel_size and "
-                "pipeline_model_parallel_size); more workers give more replicas",
-            )
+            value = f"tensor x data x pipeline parallel size {self.world_size} of rollout.name={ENGINE}"
+            one = "set actor_rollout_ref.rollout.tensor_model_parallel_size=1"
+            fix = f"{one} (also data_parallel_size and pipeline_model_parallel_size); more workers give more replicas"
+            raise ConfigError(value, rule="a replica of this engine is one process", fix=fix)
 
     @property
     def name(self) -> str:
@@ -56,14 +54,10 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
             runtime_env={"env_vars": variables},
         )
         number = self.replica_rank - self.offset
-        made = actor_class.remote(
-            self.name, self.config, self.model_config, self.rollout_mode, number, platform.device_name
-        )
-        server = cast("Actor", made)
+        given = (self.config, self.model_config, self.rollout_mode, number, platform.device_name)
+        server = cast("Actor", actor_class.remote(self.name, *given))
         await server.ready.remote()
-        self.servers = [server]
-        self._server_handle = server
-        self._server_address = self.name
+        self.servers, self._server_handle, self._server_address = [server], server, self.name
 
     async def wait_for_requests_to_drain(self) -> None:
         await asyncio.gather(*[server.wait_for_requests_to_drain.remote() for server in self.servers])
@@ -75,5 +69,5 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
             context = ray.get_runtime_context()
             return context.get_node_id(), context.get_accelerator_ids().get(resource, [])
 
-        found: tuple[str, list[str]] = await self.workers[0].__ray_call__.remote(place)
-        return found
+        node_and_gpus: tuple[str, list[str]] = await self.workers[0].__ray_call__.remote(place)
+        return node_and_gpus

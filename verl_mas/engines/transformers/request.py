@@ -31,12 +31,11 @@ class Options:
 
 FinishReason = Literal["stop", "length", "aborted"]
 
-GREEDY_BELOW = 1e-5
-"""Temperatures under this mean greedy, as in vLLM."""
+GREEDY_BELOW = 1e-5  # temperatures under this mean greedy, as in vLLM
 
 
 @dataclass(frozen=True)
-class Sampling:
+class RequestSampling:
     """One request's sampling settings, by vLLM's names."""
 
     max_tokens: int
@@ -63,16 +62,13 @@ class Sampling:
         return frozenset(field.name for field in fields(cls))
 
     @classmethod
-    def parse(cls, params: Fields) -> Sampling:
+    def parse(cls, params: Fields) -> RequestSampling:
         """From a dict of vLLM's names; an unknown name is refused."""
         known = cls.names()
-        unknown = sorted(set(params) - known)
-        if unknown:
-            raise RequestError(
-                f"sampling parameters {', '.join(unknown)}",
-                rule=f"rollout.name=transformers knows: {', '.join(sorted(known))}",
-                fix="leave them out, or use rollout.name=vllm or sglang",
-            )
+        if unknown := sorted(set(params) - known):
+            rule = f"rollout.name=transformers knows: {', '.join(sorted(known))}"
+            fix = "leave them out, or use rollout.name=vllm or sglang"
+            raise RequestError(f"sampling parameters {', '.join(unknown)}", rule=rule, fix=fix)
         given = {name: value for name, value in params.items() if value is not None}
         stop = given.pop("stop", ())
         return cls(
@@ -96,17 +92,15 @@ class Sample:
     """One sample of a request; while it runs it is one row of the batch."""
 
     prompt: tuple[int, ...]
-    sampling: Sampling
+    sampling: RequestSampling
     generator: random.Random
     adapter: str | None = None
-    drawn: int = 0
-    """How many of the prompt's last tokens are the reply's first, which was aborted then."""
-
+    drawn: int = 0  # how many of the prompt's last tokens are the reply's first, which was aborted then
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    # So many tokens of these weights, and then so many of the next.
     versions: list[tuple[int, int | None]] = field(default_factory=list)
-    """So many tokens of these weights, and then so many of the next."""
 
     def __post_init__(self) -> None:
         for _ in range(self.drawn):

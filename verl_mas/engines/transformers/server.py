@@ -19,11 +19,11 @@ from verl.workers.rollout.replica import RolloutMode, TokenOutput
 from verl_mas.config.adapters import read_table
 from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
-from verl_mas.engines.transformers.request import Options, Sample, Sampling
+from verl_mas.engines.transformers.request import Options, RequestSampling, Sample
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
-from verl_mas.verl_.types import Fields
+from verl_mas.verl_.types import Fields, Passed
 
 # What sleeps and wakes up, by verl's names.
 WEIGHTS, CACHE = "weights", "kv_cache"
@@ -44,12 +44,11 @@ class TransformersServer:
         replica_rank: int,
         device: str,
     ):
-        self.name, self.mode, self.device = name, mode, device
-        self.config = config
-        options = Options.of(self.config.engine_kwargs)
+        self.name, self.config, self.mode, self.device = name, config, mode, device
+        options = Options.of(config.engine_kwargs)
         torch.set_num_threads(options.threads)
         model: HFModelConfig = omega_conf_to_dataclass(cast("DictConfig", model_config), dataclass_type=HFModelConfig)
-        self.batcher = _batcher(self.config, model, options, replica_rank, device)
+        self.batcher = _batcher(config, model, options, replica_rank, device)
         self.global_steps: int | None = None
         self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._listeners: dict[Sample, Listener] = {}
@@ -71,28 +70,13 @@ class TransformersServer:
         return self.name
 
     async def generate(
-        self,
-        prompt_ids: list[int],
-        sampling_params: Fields,
-        request_id: str,
-        adapter: str | None = None,
-        drawn: int = 0,
-        listener: Listener | None = None,
-        **media: object,
+        self, prompt_ids: list[int], sampling_params: Fields, request_id: str, **options: Passed
     ) -> TokenOutput:
-        """One sample for one prompt: what verl's `LLMServerClient` calls. Without `adapter` the base replies.
-
-        `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`). `listener` is for a
-        caller in the same process.
-        """
+        """One sample for one prompt: what verl's `LLMServerClient` calls, with the options of `generate_samples`."""
         if sampling_params.get("n", 1) != 1:
-            raise RequestError(
-                f"n={sampling_params['n']} in generate",
-                rule="generate returns one sample",
-                fix="call generate_samples",
-            )
-        samples = self.generate_samples(prompt_ids, sampling_params, request_id, adapter, drawn, listener, **media)
-        return (await samples)[0]
+            value = f"n={sampling_params['n']} in generate"
+            raise RequestError(value, rule="generate returns one sample", fix="call generate_samples")
+        return (await self.generate_samples(prompt_ids, sampling_params, request_id, **options))[0]
 
     async def generate_samples(
         self,
@@ -104,14 +88,15 @@ class TransformersServer:
         listener: Listener | None = None,
         **media: object,
     ) -> list[TokenOutput]:
-        """`n` samples for one prompt, which is prefilled once."""
+        """`n` samples for one prompt, which is prefilled once. Without `adapter` the base replies.
+
+        `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`). `listener` is for a
+        caller in the same process.
+        """
         for name, value in media.items():
             if value:
-                raise RequestError(
-                    f"{name} in a generate call",
-                    rule="rollout.name=transformers serves text",
-                    fix="use rollout.name=vllm or sglang",
-                )
+                rule = "rollout.name=transformers serves text"
+                raise RequestError(f"{name} in a generate call", rule=rule, fix="use rollout.name=vllm or sglang")
         params = dict(sampling_params)
         with_log_probs = params.pop("logprobs", True)
         sampling = self._sampling(params, len(prompt_ids), request_id)
@@ -122,11 +107,8 @@ class TransformersServer:
         if self._lost:
             raise self._lost
         if self._asleep:
-            raise RequestError(
-                f"a generate call to {self.name}",
-                rule="the engine sleeps between rollouts",
-                fix="wake it with wake_up, or set rollout.free_cache_engine=False",
-            )
+            fix = "wake it with wake_up, or set rollout.free_cache_engine=False"
+            raise RequestError(f"a generate call to {self.name}", rule="the engine sleeps between rollouts", fix=fix)
         samples = self.batcher.submit(prompt_ids, sampling, adapter, drawn)
         if listener is not None:
             self._listeners |= dict.fromkeys(samples, listener)
@@ -203,7 +185,7 @@ class TransformersServer:
             await asyncio.to_thread(self.batcher.model.to, device)
             get_torch_device().empty_cache()
 
-    def _sampling(self, params: Fields, prompt_length: int, request_id: str) -> Sampling:
+    def _sampling(self, params: Fields, prompt_length: int, request_id: str) -> RequestSampling:
         config = self.config
         left = self.batcher.max_length - prompt_length
         wanted = params.pop("max_tokens", None) or params.pop("max_new_tokens", None)
@@ -213,7 +195,7 @@ class TransformersServer:
         params.setdefault("ignore_eos", config.ignore_eos)
         if config.full_determinism:
             params.setdefault("seed", f"{config.seed}/{request_id}")
-        return Sampling.parse({**params, "max_tokens": max(1, min(limit, left))})
+        return RequestSampling.parse({**params, "max_tokens": max(1, min(limit, left))})
 
     async def _done(self, samples: list[Sample]) -> None:
         loop = asyncio.get_running_loop()
@@ -311,8 +293,7 @@ def _listed(generation: GenerationConfig | None) -> list[int]:
     return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
-WORTH_IT = 1 << 16
-"""Smaller weights are left as they are: calling oneDNN costs more than it saves."""
+WORTH_IT = 1 << 16  # smaller weights are left as they are: calling oneDNN costs more than it saves
 
 
 class OneDnnLinear(nn.Linear):

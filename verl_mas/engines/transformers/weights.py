@@ -43,13 +43,11 @@ async def pack(weights: Weights, bucket_bytes: int) -> AsyncIterator[list[Packed
 class WeightUpdate:
     """Copies buckets into a model in place and checks that together they were the whole model."""
 
-    in_place = True
-    """From the first bucket to the last the model is a mix."""
+    in_place = True  # from the first bucket to the last the model is a mix
 
     def __init__(self, model: torch.nn.Module):
-        self._targets = dict(model.named_parameters(remove_duplicate=False)) | dict(
-            model.named_buffers(remove_duplicate=False)
-        )
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        self._targets = dict(model.named_parameters(remove_duplicate=False)) | buffers
         # Tied weights are one tensor under two names; either name counts.
         self._missing = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
 

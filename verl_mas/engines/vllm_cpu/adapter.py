@@ -34,11 +34,9 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
         **kwargs: object,
     ) -> None:
         if wire_format != "named_tensors":
-            raise ConfigError(
-                f"weights in the format {wire_format!r}",
-                rule="on the CPU vLLM takes whole tensors",
-                fix="set actor_rollout_ref.rollout.checkpoint_engine.backend=naive",
-            )
+            value = f"weights in the format {wire_format!r}"
+            rule = "on the CPU vLLM takes whole tensors"
+            raise ConfigError(value, rule=rule, fix="set actor_rollout_ref.rollout.checkpoint_engine.backend=naive")
         try:
             await self._send(weights, **kwargs)
             if self._has_server:
@@ -47,9 +45,8 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
                     await self.server_handle.set_global_steps.remote(global_steps)
         except (RayError, EngineLost) as error:
             name = f"{self._get_server_name_prefix()}server_{self.replica_rank}_{self.node_rank}"
-            raise EngineLost(
-                f"vLLM engine {name} failed while it took the weights of step {global_steps}: {error}"
-            ) from error
+            failed = f"vLLM engine {name} failed while it took the weights of step {global_steps}"
+            raise EngineLost(f"{failed}: {error}") from error
 
     async def _send(self, weights: Iterable[tuple[str, torch.Tensor]], **kwargs: object) -> None:
         # Only the replica's first rank calls the server; the others send to their own vLLM worker.

@@ -39,11 +39,8 @@ def readiness() -> list[str]:
 
 def require_ready() -> None:
     if problems := readiness():
-        raise ConfigError(
-            f"actor_rollout_ref.rollout.name=vllm on the CPU: {'; '.join(problems)}",
-            rule="vLLM's CPU build is installed, and nothing beside it that breaks it",
-            fix=FIX,
-        )
+        value = f"actor_rollout_ref.rollout.name=vllm on the CPU: {'; '.join(problems)}"
+        raise ConfigError(value, rule="vLLM's CPU build is installed, and nothing beside it that breaks it", fix=FIX)
 
 
 def check_heads(model: str) -> None:
@@ -53,8 +50,8 @@ def check_heads(model: str) -> None:
 
 
 def _needs_cuda(package: str) -> bool:
-    found = installed_version(package)
-    return found is not None and "+cpu" not in found
+    version = installed_version(package)
+    return version is not None and "+cpu" not in version
 
 
 def main() -> int:

@@ -29,8 +29,8 @@ class CpuVllmServer(TeamVllm, vLLMHttpServer):
     def _init_config(self, config: DictConfig) -> RolloutConfig:
         # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        made: RolloutConfig = super()._init_config(config)
-        return dataclasses.replace(made, **FIXED)  # type: ignore[arg-type]
+        stock: RolloutConfig = super()._init_config(config)
+        return dataclasses.replace(stock, **FIXED)  # type: ignore[arg-type]
 
     def _preprocess_engine_kwargs(self, engine_kwargs: Fields) -> None:
         super()._preprocess_engine_kwargs(engine_kwargs)

@@ -22,11 +22,9 @@ class CpuWorkerExtension(AdapterExtension):
             super().update_weights_from_ipc(peft_config, base_sync_done, use_shm)
             return
         if peft_config:
-            raise ConfigError(
-                "a LoRA policy whose engine starts from dummy weights",
-                rule="on the CPU vLLM reads the base weights from disk, only the adapter is sent",
-                fix="set actor_rollout_ref.rollout.load_format=auto, or model.lora.merge=True",
-            )
+            rule = "on the CPU vLLM reads the base weights from disk, only the adapter is sent"
+            fix = "set actor_rollout_ref.rollout.load_format=auto, or model.lora.merge=True"
+            raise ConfigError("a LoRA policy whose engine starts from dummy weights", rule=rule, fix=fix)
         reload_weights(self.model_runner, self._receive(use_shm))
 
     def _receive(self, use_shm: bool) -> list[tuple[str, torch.Tensor]]:

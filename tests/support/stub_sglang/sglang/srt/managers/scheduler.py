@@ -33,7 +33,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.lora import Adapters
-from verl_mas.engines.transformers.request import Sample, Sampling
+from verl_mas.engines.transformers.request import RequestSampling, Sample
 
 Send = Callable[[Any, Any, bool], None]
 TAGS = ("kv_cache", "weights", "cuda_graph")
@@ -57,10 +57,7 @@ class Req:
 
 class Scheduler(threading.Thread):
     def __init__(
-        self,
-        server_args: ServerArgs,
-        messages: queue.Queue[tuple[object, asyncio.Future[Any] | None]],
-        send: Send,
+        self, server_args: ServerArgs, messages: queue.Queue[tuple[object, asyncio.Future[Any] | None]], send: Send
     ):
         super().__init__(daemon=True)
         self.server_args, self.messages, self.send = server_args, messages, send
@@ -251,11 +248,11 @@ class Scheduler(threading.Thread):
         self.batcher.adapters.update(min(free), tensors)
 
 
-def _sampling(params: dict[str, Any]) -> Sampling:
+def _sampling(params: dict[str, Any]) -> RequestSampling:
     """SGLang's names, from which those of the embedded engine differ in one."""
     named = {**params, "max_tokens": max(1, params["max_new_tokens"]), "seed": random.getrandbits(32)}
     del named["max_new_tokens"]
-    return Sampling.parse(named)
+    return RequestSampling.parse(named)
 
 
 def _output(obj: GenerateReqInput, tokens: list[int], log_probs: list[float], reason: str) -> dict[str, Any]:
