@@ -173,9 +173,8 @@ def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | 
 def check_rows(options: argparse.Namespace) -> None:
     for option, count in (("--train-rows", options.train_rows), ("--test-rows", options.test_rows)):
         if count is not None and count < 1:
-            raise ConfigError(
-                f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default"
-            )
+            rule = "a file has at least one row"
+            raise ConfigError(f"{option} {count}", rule=rule, fix="leave it out for the default")
 
 
 def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS") -> argparse.ArgumentParser:
@@ -201,7 +200,6 @@ def hardware_of(options: argparse.Namespace) -> Hardware | None:
         if given and len(given) > 1:
             raise ConfigError(f"{name} twice", rule="a run is on one set of machines", fix="leave one of them out")
     if options.host_gib and not options.gpus:
-        raise ConfigError(
-            "--host-gib without --gpus", rule="it belongs to the machines of --gpus", fix="add --gpus 8x80"
-        )
+        rule = "it belongs to the machines of --gpus"
+        raise ConfigError("--host-gib without --gpus", rule=rule, fix="add --gpus 8x80")
     return parse_gpus(options.gpus[0], *(options.host_gib or [])) if options.gpus else None

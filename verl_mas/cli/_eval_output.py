@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -20,19 +19,19 @@ from verl_mas.verl_.types import Fields
 EVERY_S = 10.0
 
 
-class Progress:
+class EvalProgress:
     """Counts results, and shows their mean: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, title: str, total: int):
         self._title, self._total = title, total
         self._done, self._sum, self._started = 0, 0.0, time.monotonic()
         self._next = self._started + EVERY_S
-        self._bar: Bar | None = None
+        self._bar: Progress | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> EvalProgress:
         if sys.stderr.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Bar(*columns, TextColumn("mean {task.fields[mean]:.3f}"), console=Console(stderr=True))
+            self._bar = Progress(*columns, TextColumn("mean {task.fields[mean]:.3f}"), console=Console(stderr=True))
             self._task = self._bar.add_task(self._title, total=self._total, mean=0.0)
             self._bar.start()
         return self

@@ -74,9 +74,8 @@ def explained(given: str) -> list[Explained]:
     name = given.lstrip("+~").partition("=")[0].strip()
     found = [*_setting(name), *_argument(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
     if not found:
-        raise ConfigError(
-            f"NAME {given}", rule="a setting of verl-mas or verl, or a name that `verl-mas list` lists", fix=_near(name)
-        )
+        rule = "a setting of verl-mas or verl, or a name that `verl-mas list` lists"
+        raise ConfigError(f"NAME {given}", rule=rule, fix=_near(name))
     return found
 
 

@@ -7,6 +7,7 @@ lists for what has an order. A command that refuses its arguments writes `{"acce
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -29,6 +30,14 @@ def console() -> Console:
 
 def write_json(found: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(found, indent=1, default=str) + "\n")
+
+
+def show(options: argparse.Namespace, found: Mapping[str, object], text: str) -> None:
+    """The result of a command: the object with `--json`, else the text."""
+    if options.json:
+        write_json(found)
+    else:
+        sys.stdout.write(text)
 
 
 def refusal(error: MasError) -> dict[str, object]:

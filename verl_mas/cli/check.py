@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 
 from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
-from verl_mas.cli._output import console, write_json
+from verl_mas.cli._output import console, show
 from verl_mas.cli._parser import Parser
 
 
@@ -31,10 +31,8 @@ def main(argv: list[str]) -> int:
         from verl_mas.cli._explained import known_settings
 
         found = known_settings(arguments)
-        if options.json:
-            write_json({"settings": [asdict(setting) for setting in found]})
-        else:
-            sys.stdout.write("".join(f"{setting}\n" for setting in found))
+        as_json = {"settings": [asdict(setting) for setting in found]}
+        show(options, as_json, "".join(f"{setting}\n" for setting in found))
         return 0
     if not argv:
         made.error("the following arguments are required: ARGUMENTS")

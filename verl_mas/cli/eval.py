@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
 
 def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
     """The sessions of one team. Those that are in its file already are not run again."""
-    from verl_mas.cli._eval_output import Progress
+    from verl_mas.cli._eval_output import EvalProgress
     from verl_mas.config.values import load_dataclass
     from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
     from verl_mas.serve.places import open_export
@@ -84,7 +84,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
             reason = "greedy sessions on one task are equal, so pass@k is pass@1"
             warning = ConfigWarning(value, reason, "add --sampling temperature=1.0, or --training-sampling")
             sys.stderr.write(f"{warning}\n")
-        with Progress(f"{folder}", missing) as progress:
+        with EvalProgress(f"{folder}", missing) as progress:
             evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)
             asyncio.run(evaluation.run(lambda record: progress.add(record["value"])))
     sys.stderr.write(f"{out}\n")

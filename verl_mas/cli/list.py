@@ -32,9 +32,8 @@ def main(argv: list[str]) -> int:
             out.print(f"{kind:13} {len(one['names']):3}  {one['used_as']}", markup=False, highlight=False)
         return 0
     if options.kind not in KINDS:
-        raise ConfigError(
-            f"KIND {options.kind}", rule="a kind of names that can be listed", fix=nearest(options.kind, list(KINDS))
-        )
+        rule = "a kind of names that can be listed"
+        raise ConfigError(f"KIND {options.kind}", rule=rule, fix=nearest(options.kind, list(KINDS)))
     where, names = KINDS[options.kind]
     found = names()
     if options.json:

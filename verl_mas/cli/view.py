@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 
 from verl_mas.cli._arguments import add_json, add_limit, add_out, add_run, add_steps, steps_of
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 
 
@@ -31,10 +31,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit)
     out, view = write_view(options.run, wanted, options.live, _progress if sys.stderr.isatty() else None)
-    if options.json:
-        write_json({"page": str(out), "sessions": view.count})
-    else:
-        sys.stdout.write(f"{out}: {view.count} sessions\n")
+    show(options, {"page": str(out), "sessions": view.count}, f"{out}: {view.count} sessions\n")
     if options.open:
         import webbrowser
 

@@ -85,11 +85,9 @@ def read_about(folder: Path) -> Plain:
     if not isinstance(content, dict):
         raise _refused(f"{path} holds no mapping")
     if content.get("format") != FORMAT:
-        raise DataError(
-            f"{path}: format {content.get('format')}",
-            rule=f"this version of verl-mas reads format {FORMAT}",
-            fix="use the version of verl-mas that wrote it, or a later one",
-        )
+        rule = f"this version of verl-mas reads format {FORMAT}"
+        fix = "use the version of verl-mas that wrote it, or a later one"
+        raise DataError(f"{path}: format {content.get('format')}", rule=rule, fix=fix)
     return content
 
 

@@ -98,11 +98,9 @@ def lines_of(path: Path, block: Block) -> list[bytes]:
         file.seek(block.lines_at)
         stored = file.read(block.head.lines_stored)
     if zlib.crc32(stored) != block.head.lines_checksum:
-        raise DataError(
-            f"{path}, the block at byte {block.start} is damaged",
-            rule="the checksum of a block is that of its lines",
-            fix="copy the file again from where it was written; its other blocks can be read",
-        )
+        rule = "the checksum of a block is that of its lines"
+        fix = "copy the file again from where it was written; its other blocks can be read"
+        raise DataError(f"{path}, the block at byte {block.start} is damaged", rule=rule, fix=fix)
     return _inflated(stored, block.head.lines_size).splitlines(keepends=True)
 
 

@@ -84,11 +84,9 @@ def read_steps(file: Path) -> list[Step]:
             numbers = {key: math.nan if value is None else value for key, value in values.items()}
             read = {key: float(value) for key, value in numbers.items() if isinstance(value, int | float)}
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise DataError(
-                f"{file}, line {place}: {line[:80]!r}",
-                rule=f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}',
-                fix=f"give the folder of a run, or remove the line if something else wrote into {FILE}",
-            ) from None
+            rule = f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}'
+            fix = f"give the folder of a run, or remove the line if something else wrote into {FILE}"
+            raise DataError(f"{file}, line {place}: {line[:80]!r}", rule=rule, fix=fix) from None
         # Of a number with two lines, the later of two values.
         before = found[number].values if number in found else {}
         found[number] = Step(number, {**before, **read}, float(when) if isinstance(when, int | float) else None)

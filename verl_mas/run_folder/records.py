@@ -124,11 +124,9 @@ def packed(record: Record) -> bytes:
     try:
         line = json.dumps(_shared(record), ensure_ascii=False, default=plain, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"the record of session {record['uid']}_{record['session']}: {error}",
-            rule="Outcome.info and the data of a task are stored as JSON",
-            fix="use text as keys in every mapping, and no mapping that contains itself",
-        ) from error
+        value = f"the record of session {record['uid']}_{record['session']}: {error}"
+        fix = "use text as keys in every mapping, and no mapping that contains itself"
+        raise DataError(value, rule="Outcome.info and the data of a task are stored as JSON", fix=fix) from error
     return encodable(f"{line}\n").encode()
 
 

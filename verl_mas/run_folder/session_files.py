@@ -103,11 +103,8 @@ def advantage_lines(file: SessionFile) -> Iterator[bytes]:
 
 def recording(path: Path) -> AbstractContextManager[None]:
     """An error of the disk, as the end of a run."""
-    return writing(
-        path,
-        rule="every session is recorded, so a run that cannot do so ends",
-        fix="make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false",
-    )
+    fix = "make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false"
+    return writing(path, rule="every session is recorded, so a run that cannot do so ends", fix=fix)
 
 
 def folder_of_sessions(directory: str | Path, partition: str) -> Path:

@@ -18,7 +18,7 @@ from verl_mas.retrieval.files import Row
 from verl_mas.row import GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.run_folder.disk import append_line, writing
 from verl_mas.run_folder.records import plain
-from verl_mas.serve.runtime import Ended, Runtime, quiet_import
+from verl_mas.serve.runtime import EndedSession, Runtime, quiet_import
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import Scorer
 from verl_mas.workflow.task import Task
@@ -98,19 +98,15 @@ class Results:
         head, *lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
         before = _parsed(head)
         if before is None or before.get("format") != FORMAT:
-            raise ConfigError(
-                f"--out {self.path} is not of an evaluation",
-                rule="what exists is kept, and an evaluation continues its own file",
-                fix="choose another --out, or add --force to replace it",
-            )
+            rule = "what exists is kept, and an evaluation continues its own file"
+            fix = "choose another --out, or add --force to replace it"
+            raise ConfigError(f"--out {self.path} is not of an evaluation", rule=rule, fix=fix)
         identity = json.loads(_line(vars(self.identity)))
         other = [name for name, value in identity.items() if before.get(name) != value]
         if other:
-            raise ConfigError(
-                f"--out {self.path} has sessions with another {', '.join(other)}",
-                rule="an evaluation continues with the team, the data, the seed and the sampling that it began with",
-                fix="choose another --out, or add --force to restart it",
-            )
+            rule = "an evaluation continues with the team, the data, the seed and the sampling that it began with"
+            fix = "choose another --out, or add --force to restart it"
+            raise ConfigError(f"--out {self.path} has sessions with another {', '.join(other)}", rule=rule, fix=fix)
         for line in lines:
             # A call that was killed may have cut its last line.
             if (record := _parsed(line)) is not None and "task" in record:
@@ -188,7 +184,7 @@ class Evaluation:
         return _record_of(await self.runtime.session(task, score=self._score), key)
 
 
-def _record_of(ended: Ended, key: Key) -> Fields:
+def _record_of(ended: EndedSession, key: Key) -> Fields:
     session, failed = ended.result.session, ended.result.failed
     reward = 0.0 if failed else session.team_reward or 0.0
     accuracy = None if failed else session.info.get("acc")
@@ -232,11 +228,9 @@ def _line(record: Mapping[str, object]) -> str:
     try:
         return json.dumps(record, ensure_ascii=False, default=plain)
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"the record of a session: {error}",
-            rule="Outcome.info and the ground truth of a task are stored as JSON",
-            fix="use text as keys in every mapping",
-        ) from error
+        rule = "Outcome.info and the ground truth of a task are stored as JSON"
+        fix = "use text as keys in every mapping"
+        raise DataError(f"the record of a session: {error}", rule=rule, fix=fix) from error
 
 
 def _parsed(line: str) -> Fields | None:

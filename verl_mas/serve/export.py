@@ -16,7 +16,7 @@ from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, read, step_of, whole_checkpoints
 from verl_mas.run_folder.disk import writing
-from verl_mas.serve.adapter import LORA_FILE, Adapter
+from verl_mas.serve.adapter import LORA_FILE, SavedAdapter
 from verl_mas.serve.card import CARD, CURVE, Card, is_card
 from verl_mas.serve.model import (
     HUGGINGFACE,
@@ -147,11 +147,9 @@ class Export:
     def _there(self, targets: Sequence[Path]) -> Iterator[ConfigError]:
         there = [path for path in targets if path.exists() or path.is_symlink()]
         if there and not self.force:
-            yield ConfigError(
-                f"{', '.join(map(str, there))} exist{'s' if len(there) == 1 else ''}",
-                rule="nothing is overwritten",
-                fix="give another folder, or add --force to replace what an earlier export wrote",
-            )
+            rule = "nothing is overwritten"
+            fix = "give another folder, or add --force to replace what an earlier export wrote"
+            yield ConfigError(f"{', '.join(map(str, there))} exist{'s' if len(there) == 1 else ''}", rule=rule, fix=fix)
         elif foreign := [path for path in there if not _is_exported(path)]:
             yield ConfigError(
                 f"{', '.join(map(str, foreign))}: not written by an export",
@@ -170,18 +168,16 @@ class Export:
             with available(str(policy.model)):
                 now = fingerprint(Path(str(policy.model)))
             if now not in (None, before):
-                yield ConfigError(
-                    f"{policy.model} has other weights than the base that policy {name} was trained on",
-                    rule="an adapter belongs to the weights of its base",
-                    fix=f"make the base of the training available at {policy.model}",
-                )
+                value = f"{policy.model} has other weights than the base that policy {name} was trained on"
+                rule = "an adapter belongs to the weights of its base"
+                yield ConfigError(value, rule=rule, fix=f"make the base of the training available at {policy.model}")
 
     def _policy(self, policy: TeamPolicy, folder: Path) -> str:
         source = self.checkpoint.folder / str(policy.folder)
         if (source / adapter_files.CONFIG).is_file():
-            return self._adapter(Adapter.of_folder(source), policy, source, folder)
+            return self._adapter(SavedAdapter.of_folder(source), policy, source, folder)
         if (source / LORA_FILE).is_file():
-            return self._adapter(Adapter.of_weights(source, policy), policy, source, folder)
+            return self._adapter(SavedAdapter.of_weights(source, policy), policy, source, folder)
         dtype = getattr(torch, policy.dtype) if policy.dtype else None
         if policy.snapshot_of is not None:
             with reading(source):
@@ -190,14 +186,12 @@ class Export:
         elif (source / WORKERS_FILE).is_file():
             weights = read_weights(source, dtype)
         else:
-            raise DiskError(
-                f"{source} has no {WORKERS_FILE} and no {adapter_files.CONFIG}",
-                rule="a policy was saved by verl's FSDP engine, or as an adapter",
-                fix="for a run on several nodes, copy this folder of every node into one",
-            )
+            rule = "a policy was saved by verl's FSDP engine, or as an adapter"
+            fix = "for a run on several nodes, copy this folder of every node into one"
+            raise DiskError(f"{source} has no {WORKERS_FILE} and no {adapter_files.CONFIG}", rule=rule, fix=fix)
         return write_model(weights, source / HUGGINGFACE, folder, trust=self.trust)
 
-    def _adapter(self, adapter: Adapter, policy: TeamPolicy, source: Path, folder: Path) -> str:
+    def _adapter(self, adapter: SavedAdapter, policy: TeamPolicy, source: Path, folder: Path) -> str:
         base = str(policy.model)
         if (source / HUGGINGFACE).is_dir():
             copy_tokenizer(source / HUGGINGFACE, folder)

@@ -24,17 +24,13 @@ class Place:
 def open_export(folder: Path) -> TeamFile:
     """The team in a folder that `verl-mas export` wrote."""
     if (folder / RUN_FILE).exists() or (folder / POINTER).exists():
-        raise ConfigError(
-            f"{folder} is a {'checkpoint' if (folder / RUN_FILE).exists() else 'run'}",
-            rule="a team is loaded from what verl-mas export wrote",
-            fix=f"verl-mas export {folder} --out DIR, and give DIR",
-        )
+        value = f"{folder} is a {'checkpoint' if (folder / RUN_FILE).exists() else 'run'}"
+        rule = "a team is loaded from what verl-mas export wrote"
+        raise ConfigError(value, rule=rule, fix=f"verl-mas export {folder} --out DIR, and give DIR")
     if not (folder / TEAM_FILE).is_file():
-        raise ConfigError(
-            f"{folder} has no {TEAM_FILE}" if folder.is_dir() else f"{folder} is not there",
-            rule="verl-mas export writes it last, so a folder without it is not a whole export",
-            fix="verl-mas export RUN --out DIR, and give DIR",
-        )
+        value = f"{folder} has no {TEAM_FILE}" if folder.is_dir() else f"{folder} is not there"
+        rule = "verl-mas export writes it last, so a folder without it is not a whole export"
+        raise ConfigError(value, rule=rule, fix="verl-mas export RUN --out DIR, and give DIR")
     return read_team(folder)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
 from verl_mas.run_folder.records import plain
-from verl_mas.serve.requests import OURS, ChatRequest, Refused
-from verl_mas.serve.runtime import Ended, Runtime
+from verl_mas.serve.requests import OURS, ApiError, ChatRequest
+from verl_mas.serve.runtime import EndedSession, Runtime
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply
@@ -23,7 +23,7 @@ TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
 
 
 @dataclass(frozen=True)
-class Answer:
+class Choice:
     text: str
     finish_reason: str
 
@@ -32,12 +32,12 @@ class Answer:
 class Answers:
     """All choices, and what they took."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[Choice]
     usage: Usage
     ours: JsonObject | None = None
 
     @classmethod
-    def of_session(cls, ended: Ended, request: ChatRequest) -> Answers:
+    def of_session(cls, ended: EndedSession, request: ChatRequest) -> Answers:
         """Raises the fault of a session that failed."""
         if ended.result.failed:
             raise ended.result.faults[-1]
@@ -51,17 +51,17 @@ class Answers:
         for generation in generations:
             usage.add(generation)
         return cls(
-            [Answer(one.text, "length" if one.stop_reason == "length" else "stop") for one in generations], usage
+            [Choice(one.text, "length" if one.stop_reason == "length" else "stop") for one in generations], usage
         )
 
 
-def answer_of(session: Session) -> Answer:
+def answer_of(session: Session) -> Choice:
     """A workflow may end without an answer, as games do: then it is the last reply."""
     answer = session.outcome.answer if session.outcome else None
     last = next((reply for reply in reversed(session.replies) if reply.committed), None)
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
     text = str(answer) if answer is not None else last.text if last else ""
-    return Answer(text, "length" if reply is not None and reply.truncated else "stop")
+    return Choice(text, "length" if reply is not None and reply.truncated else "stop")
 
 
 def transcript(session: Session) -> JsonObject:
@@ -85,7 +85,7 @@ def transcript(session: Session) -> JsonObject:
 
 
 @dataclass
-class Writer:
+class ReplyWriter:
     request: ChatRequest
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
@@ -116,7 +116,7 @@ class Writer:
         last = self._event({"choices": [], **usage, **(found.ours or {})}) if usage or found.ours else ""
         return f"{last}data: [DONE]\n\n"
 
-    def failed(self, problem: Refused) -> str:
+    def failed(self, problem: ApiError) -> str:
         return f"data: {json.dumps(problem.body)}\n\n"
 
     def _event(self, fields: JsonObject) -> str:
@@ -131,14 +131,14 @@ def _usage(usage: Usage) -> JsonObject:
     return {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion, "total_tokens": total}
 
 
-def refusal(error: Exception, runtime: Runtime) -> Refused | None:
+def refusal(error: Exception, runtime: Runtime) -> ApiError | None:
     """The HTTP error of what a session raises; None for an error of ours."""
-    if isinstance(error, Refused):
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineLost):
-        return Refused(503, str(error), code="engine_lost")
+        return ApiError(503, str(error), code="engine_lost")
     if isinstance(error, InvalidInput):
-        return Refused(400, str(error))
+        return ApiError(400, str(error))
     if not isinstance(error, SessionFault):
         return None
     member = runtime.members.get(error.agent or "")
@@ -147,9 +147,9 @@ def refusal(error: Exception, runtime: Runtime) -> Refused | None:
     if member is not None and isinstance(at, OpenAIClient):
         message = f"policy {member.spec.policy} at {at.base_url}: {error}"
     if error.kind in TIMED_OUT:
-        return Refused(504, message, code=error.kind.value)
+        return ApiError(504, message, code=error.kind.value)
     if error.kind is FaultKind.REFUSED and remote:
-        return Refused(502, message, code="endpoint")
+        return ApiError(502, message, code="endpoint")
     # The engine of this process refuses what does not fit it.
     given = error.kind is FaultKind.LIMIT or isinstance(error.__cause__, InvalidInput)
-    return Refused(400 if given else 500, message, code=error.kind.value)
+    return ApiError(400 if given else 500, message, code=error.kind.value)

@@ -43,7 +43,7 @@ TRAINING = "training"
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedSession:
     """A session, and the tokens of all its attempts."""
 
     result: SessionResult
@@ -107,7 +107,7 @@ class Runtime:
         listener: Listener | None = None,
         sampling: Mapping[str, object] | None = None,
         score: Scorer | None = None,
-    ) -> Ended:
+    ) -> EndedSession:
         """One session, by the settings of validation. `sampling`: over those of every agent."""
         if not self.clients:
             raise ConfigError(f"a session of {self.folder}", rule="the team is closed", fix="load it again")
@@ -121,7 +121,7 @@ class Runtime:
         if task.ground_truth is None and result.session.outcome is not None:
             # A reward against a truth that is not known means nothing.
             result.session.outcome = replace(result.session.outcome, reward=None, info={}, verdicts={})
-        return Ended(result, listening.usage)
+        return EndedSession(result, listening.usage)
 
     def numbered(self, task: Task) -> Task:
         """The task with a name of its own: sessions of one name have one seed."""

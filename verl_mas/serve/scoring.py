@@ -75,10 +75,8 @@ class VerlScorer:
         file = self._runtime.file
         names = [name for name in self._runtime.clients if file.policies[name].remote is None]
         if not names:
-            raise ConfigError(
-                f"{self._runtime.folder} has remote policies only",
-                rule="verl's reward function reads tokens, so a policy has its tokenizer here",
-                fix="score in the workflow: Outcome(reward=...)",
-            )
+            rule = "verl's reward function reads tokens, so a policy has its tokenizer here"
+            fix = "score in the workflow: Outcome(reward=...)"
+            raise ConfigError(f"{self._runtime.folder} has remote policies only", rule=rule, fix=fix)
         place = places(self._runtime.folder, file, names[:1])[names[0]]
         return cast(Tokenizer, load_tokenizer(place.tokenizer, place.chat_template, trust=self._runtime.trust))

@@ -16,7 +16,7 @@ from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.session_files import VAL
 from verl_mas.sessions.curves import Panel, write_curves
 from verl_mas.sessions.reader import SessionIndex
-from verl_mas.sessions.report import LAST, Report, panels, table, watched
+from verl_mas.sessions.report import LAST, RunReport, panels, table, watched
 from verl_mas.trainer.pass_at_k import interval
 
 # Of a normal distribution: 95 % are within so many standard errors.
@@ -27,7 +27,7 @@ Task: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Difference:
+class MetricDifference:
     """A number of run A and of run B, and the interval of B - A."""
 
     what: str
@@ -45,9 +45,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    a: Report
-    b: Report
-    differences: list[Difference]
+    a: RunReport
+    b: RunReport
+    differences: list[MetricDifference]
 
     def text(self) -> str:
         head = ("", "A", "B", "B - A", "95 % interval", "over")
@@ -88,19 +88,17 @@ class Comparison:
         }
 
 
-def compare(a: Report, b: Report) -> Comparison:
+def compare(a: RunReport, b: RunReport) -> Comparison:
     """Raises DataError for runs without a common metric."""
     found = [*by_task(a, b), *by_step(a.steps, b.steps)]
     if not found:
-        raise DataError(
-            f"{a.run.folder} and {b.run.folder} have no metric in common at the same step",
-            rule="runs are compared by the metrics to watch of the steps that both have",
-            fix="compare runs of the same task, of which both have logged these steps",
-        )
+        value = f"{a.run.folder} and {b.run.folder} have no metric in common at the same step"
+        rule = "runs are compared by the metrics to watch of the steps that both have"
+        raise DataError(value, rule=rule, fix="compare runs of the same task, of which both have logged these steps")
     return Comparison(a, b, found)
 
 
-def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[Difference]:
+def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
     other = {step.number: step.values for step in b}
     found = []
     for key in [key for key in watched(a) if key in watched(b)]:
@@ -114,15 +112,15 @@ def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[Difference]:
             continue
         before, after = (fmean(values) for values in zip(*pairs, strict=True))
         if len(pairs) == 1:
-            found.append(Difference(key, before, after, None, None, "1 step"))
+            found.append(MetricDifference(key, before, after, None, None, "1 step"))
             continue
         half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
         low, high = after - before - half, after - before + half
-        found.append(Difference(key, before, after, low, high, f"{len(pairs)} steps"))
+        found.append(MetricDifference(key, before, after, low, high, f"{len(pairs)} steps"))
     return found
 
 
-def by_task(a: Report, b: Report) -> list[Difference]:
+def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
     """Success in the last validation of which both have all records, by source of the tasks."""
     steps = [{step.number for step in run.steps if any(key.startswith(CORE) for key in step.values)} for run in (a, b)]
     for step in sorted(steps[0] & steps[1], reverse=True):
@@ -135,12 +133,14 @@ def by_task(a: Report, b: Report) -> list[Difference]:
             found = []
             for source, own in pairs.items():
                 what, (before, after) = f"success of {source}, step {step}", map(fmean, zip(*own, strict=True))
-                found.append(Difference(what, before, after, *interval([b - a for a, b in own]), f"{len(own)} tasks"))
+                found.append(
+                    MetricDifference(what, before, after, *interval([b - a for a, b in own]), f"{len(own)} tasks")
+                )
             return found
     return []
 
 
-def successes(report: Report, step: int) -> dict[Task, float]:
+def successes(report: RunReport, step: int) -> dict[Task, float]:
     """By source and task: the mean over its sessions of `acc`, or of the team's reward where there is none.
 
     As in validation, a session that failed counts as 0. A sample of the sessions has the best and the worst of each

@@ -283,8 +283,6 @@ def _limit(kept: OrderedDict[K, V]) -> None:
 
 
 def _damaged(entry: SessionEntry) -> DataError:
-    return DataError(
-        f"session {entry.key} in {entry.file}: its record is damaged or gone",
-        rule="a record is where it was listed",
-        fix="copy the file again from where it was written, and list the sessions again",
-    )
+    rule = "a record is where it was listed"
+    fix = "copy the file again from where it was written, and list the sessions again"
+    return DataError(f"session {entry.key} in {entry.file}: its record is damaged or gone", rule=rule, fix=fix)

@@ -12,7 +12,7 @@ from statistics import fmean
 from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.metrics.findings import STEPS, Finding, Trend, findings
+from verl_mas.metrics.findings import STEPS, RunFinding, Trend, findings
 from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
@@ -34,7 +34,7 @@ GRAD_NORM = "actor/grad_norm"
 
 
 @dataclass(frozen=True)
-class Found:
+class HeldFinding:
     """A finding with its evidence: the steps at all of which it held."""
 
     kind: str
@@ -51,10 +51,10 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     run: RunFolder
     steps: list[Step]
-    found: list[Found]
+    found: list[HeldFinding]
 
     @property
     def training(self) -> list[Step]:
@@ -140,15 +140,13 @@ class Report:
         return [file, *write_curves(panels(self.steps), folder / "curves", self.run.name)]
 
 
-def report(run: RunFolder) -> Report:
+def report(run: RunFolder) -> RunReport:
     """Raises DataError where a run has no metrics that can be read."""
     steps = run.steps()
     if not steps:
-        raise DataError(
-            f"{run.folder} has no metrics: nothing in {run.metrics}",
-            rule="a run writes them there after each step",
-            fix="report a run that has logged a step",
-        )
+        rule = "a run writes them there after each step"
+        fix = "report a run that has logged a step"
+        raise DataError(f"{run.folder} has no metrics: nothing in {run.metrics}", rule=rule, fix=fix)
     learn = []
     for name in dict.fromkeys(name for step in steps for name in agents_in(step.values)):
         # An agent without settings learns.
@@ -157,14 +155,14 @@ def report(run: RunFolder) -> Report:
         frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
         if own.get("trainable") is not False and not frozen:
             learn.append(name)
-    return Report(run, steps, over(steps, learn))
+    return RunReport(run, steps, over(steps, learn))
 
 
-def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Found]:
+def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[HeldFinding]:
     """What the findings of the log are over a whole run, each with the longest range of steps at which it held."""
     training = [step for step in steps if agents_in(step.values)]
     values = [step.values for step in training]
-    held: dict[tuple[str, str], list[tuple[int, Finding]]] = defaultdict(list)
+    held: dict[tuple[str, str], list[tuple[int, RunFinding]]] = defaultdict(list)
     for end in range(STEPS, len(training) + 1):
         for one in findings(values[end - STEPS : end], agents):
             held[one.kind, one.name].append((end, one))
@@ -175,10 +173,10 @@ def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Fou
         whole = [one for one in findings(values[begin:last], agents) if (one.kind, one.name) == (kind, name)]
         text = whole[0].text if whole else dict(places)[last].text
         holds = places[-1][0] == len(training)
-        found.append(Found(kind, name, text, training[begin].number, training[last - 1].number, holds))
+        found.append(HeldFinding(kind, name, text, training[begin].number, training[last - 1].number, holds))
     trend = Trend()
     trends = [one for step in steps for one in trend.add(step.values)][-1:]
-    found += [Found(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
+    found += [HeldFinding(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
     return sorted(found, key=lambda one: (not one.holds, one.first - one.last))
 
 

@@ -77,11 +77,8 @@ def open_run(path: str | Path) -> RunFolder:
     """Raises DataError for a folder that is not of a run."""
     folder = Path(path).absolute()
     if not folder.is_dir():
-        raise DataError(
-            f"{path} is not a folder" if folder.exists() else f"{path} is not there",
-            rule="a run is read from its folder",
-            fix="give trainer.default_local_dir of the run",
-        )
+        value = f"{path} is not a folder" if folder.exists() else f"{path} is not there"
+        raise DataError(value, rule="a run is read from its folder", fix="give trainer.default_local_dir of the run")
     if not is_run(folder):
         inside = sorted(str(child) for child in folder.iterdir() if child.is_dir() and is_run(child))
         near = [str(folder.parent)] if is_run(folder.parent) else inside

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from view_runs import act, session
 
-from verl_mas.sessions.view.index import Page, Part, cut_to, groups_of, index_of, search_of
+from verl_mas.sessions.view.index import Page, StepPart, cut_to, groups_of, index_of, search_of
 
 
 def page(*records: dict) -> Page:
-    return Page(Part("train", 1, ()), groups_of(records), (("chunk", len(records)),))
+    return Page(StepPart("train", 1, ()), groups_of(records), (("chunk", len(records)),))
 
 
 def test_a_group_has_the_sessions_of_one_attempt_and_is_uniform_if_the_reader_says_so():
@@ -25,8 +25,8 @@ def test_a_set_of_agents_does_not_depend_on_who_acts_first():
 
 def test_a_session_is_found_by_the_number_of_its_chunk_among_all_and_its_place_in_it():
     sessions = [session(number=number) for number in range(3)]
-    first = Page(Part("train", 1, ()), groups_of(sessions), (("a", 1), ("b", 2)))
-    second = Page(Part("train", 2, ()), groups_of(sessions), (("c", 2), ("d", 1)))
+    first = Page(StepPart("train", 1, ()), groups_of(sessions), (("a", 1), ("b", 2)))
+    second = Page(StepPart("train", 2, ()), groups_of(sessions), (("c", 2), ("d", 1)))
     index = index_of([first, second], {})
     assert index["chunks"] == ["a", "b", "c", "d"]
     assert index["columns"]["chunk"] == [0, 1, 1, 2, 2, 3]

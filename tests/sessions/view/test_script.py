@@ -12,7 +12,7 @@ import pytest
 from view_runs import act, session
 
 from verl_mas.sessions.view.bodies import as_json, packed
-from verl_mas.sessions.view.index import Page, Part, groups_of, index_of, search_of
+from verl_mas.sessions.view.index import Page, StepPart, groups_of, index_of, search_of
 from verl_mas.sessions.view.page import HERE, SCRIPTS
 
 NODE = shutil.which("node")
@@ -33,7 +33,7 @@ SESSIONS = [
 def answer(program: str) -> object:
     """What `answer` is after the program, which has `run` and `search` of the sessions above."""
     pages = [
-        Page(Part("train", step, ()), groups_of([r for r in SESSIONS if r["step"] == step]), ()) for step in (1, 2)
+        Page(StepPart("train", step, ()), groups_of([r for r in SESSIONS if r["step"] == step]), ()) for step in (1, 2)
     ]
     for page in pages:
         object.__setattr__(page, "chunks", ((f"chunk{page.part.step}", len(page.entries)),))

@@ -7,12 +7,11 @@ one: each writes train.parquet, test.parquet, validation.parquet and manifest.js
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from verl_mas.cli._arguments import add_json, add_out, free
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.cli.data._rows import ABOUT, ROWS, add_arguments, write_rows
 from verl_mas.data import sources
@@ -53,14 +52,11 @@ def main(argv: list[str], load: Loader = sources.from_hub) -> int:
     prepared = options.dataset.prepare(options, load)
     with writing(options.out, "a data set is a folder of files"):
         manifest = prepared.write(options.out)
-    if options.json:
-        write_json(manifest)
-    else:
-        _report(options.out, manifest, prepared)
+    show(options, manifest, _report(options.out, manifest, prepared))
     return 0
 
 
-def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) -> None:
+def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) -> str:
     counts = manifest["rows"]
     assert isinstance(counts, dict)
     rows = ", ".join(f"{count} rows in {FILES[split]}" for split, count in counts.items())
@@ -72,8 +68,8 @@ def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) ->
         lines.append(f"{verb}: {manifest['train_rows_also_in_test']} training rows that are also in the test")
     for name, source in prepared.sources.items():
         if source.get("revision_pinned") is False:
+            pin = f"{name}={source['revision']}"
             lines.append(
-                f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add "
-                f"--revision {name}={source['revision']}"
+                f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add --revision {pin}"
             )
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    return "".join(f"{line}\n" for line in lines)

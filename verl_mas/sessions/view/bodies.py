@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from verl_mas.run_folder.records import Record
-from verl_mas.sessions.view.index import Part
+from verl_mas.sessions.view.index import StepPart
 from verl_mas.util.text import encodable
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Chunk:
         return f'{{"messages":[{",".join(self.messages)}],"sessions":[{",".join(self.sessions)}]}}'
 
 
-def chunks(part: Part, sessions: Sequence[Record], images: Path) -> Iterator[tuple[str, int, str]]:
+def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator[tuple[str, int, str]]:
     """The chunks of a step: name, number of sessions, text. The name changes with the text."""
     chunk, number = Chunk(), 0
     for place, record in enumerate(sessions):

@@ -25,7 +25,7 @@ END = "\n"
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """The sessions of one step that were trained on, or that validated."""
 
     partition: str
@@ -34,7 +34,7 @@ class Part:
     files: tuple[tuple[str, int], ...]
 
 
-class Source:
+class SessionSource:
     """The session records in a folder, which may be written while they are read."""
 
     def __init__(self, folder: Path | None):
@@ -42,7 +42,7 @@ class Source:
         self._index: SessionIndex | None = None
         self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
 
-    def parts(self, steps: tuple[int, int] | None = None) -> list[Part]:
+    def parts(self, steps: tuple[int, int] | None = None) -> list[StepPart]:
         """As the files are now. In the order in which they happened: a validation follows the training of its step."""
         if self.folder is None:
             return []
@@ -60,9 +60,9 @@ class Source:
             for entry in self._index.entries:
                 # Tasks from before the first step have numbers below 0 and are filed with step 0.
                 self._entries[entry.partition, max(entry.step, 0)].append(entry)
-        return [Part(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(found.items())]
+        return [StepPart(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(found.items())]
 
-    def sessions(self, part: Part) -> list[Record]:
+    def sessions(self, part: StepPart) -> list[Record]:
         """Those of one group beside each other, the groups in the order in which their first sessions ended."""
         assert self._index is not None
         groups: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
@@ -72,7 +72,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexEntry:
     """One session as the index has it."""
 
     session: int
@@ -97,19 +97,19 @@ class Group:
     uid: str
     title: str
     uniform: bool  # Whether all its rewards are equal, so that it has nothing to learn from
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexEntry, ...]
 
 
 @dataclass(frozen=True)
 class Page:
     """One step of the index, and the chunks with its sessions: (name, how many sessions)."""
 
-    part: Part
+    part: StepPart
     groups: tuple[Group, ...]
     chunks: tuple[tuple[str, int], ...]
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[IndexEntry]:
         return [entry for group in self.groups for entry in group.entries]
 
 
@@ -129,7 +129,7 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
     )
 
 
-def _entry(record: Record, searched: int) -> Entry:
+def _entry(record: Record, searched: int) -> IndexEntry:
     acts, outcome, task = record["acts"], record["outcome"], record["task"]
     # Replies last: where a session's text is cut, its question, answers and faults are whole first.
     parts = [
@@ -139,7 +139,7 @@ def _entry(record: Record, searched: int) -> Entry:
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
     ]
     texts, cut = cut_to(parts, searched)
-    return Entry(
+    return IndexEntry(
         session=record["session"],
         status=record["status"],
         reward=outcome["reward"],

@@ -16,7 +16,16 @@ from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.run_folder.records import Record
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view.bodies import as_json, chunks, packed
-from verl_mas.sessions.view.index import Page, Part, Source, curves_of, groups_of, index_of, search_of, searched_of
+from verl_mas.sessions.view.index import (
+    Page,
+    SessionSource,
+    StepPart,
+    curves_of,
+    groups_of,
+    index_of,
+    search_of,
+    searched_of,
+)
 from verl_mas.trainer import timeline
 
 HERE = Path(__file__).parent
@@ -45,17 +54,17 @@ class ViewOptions:
 
 
 @dataclass
-class View:
+class RunView:
     """What the page shows of a run. `read` again reads the steps that changed."""
 
     run: RunFolder
     options: ViewOptions
     live: bool = False
     payloads: dict[str, str] = field(default_factory=dict)
-    _pages: dict[tuple[Part, int | None], Page] = field(default_factory=dict)
+    _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.source = Source(self.run.trajectories)
+        self.source = SessionSource(self.run.trajectories)
 
     def read(self, progress: Progress | None = None) -> None:
         found, left, before = {}, self.options.limit, self._pages
@@ -79,7 +88,7 @@ class View:
         named = {name for page in self._pages.values() for name, _ in page.chunks}
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
-    def _page(self, part: Part, limit: int | None, searched: int) -> Page:
+    def _page(self, part: StepPart, limit: int | None, searched: int) -> Page:
         assert self.source.folder is not None
         records: list[Record] = self.source.sessions(part)
         records = records if limit is None else records[-limit:]
@@ -140,13 +149,13 @@ def timeline_of(events: Sequence[timeline.Event], steps: tuple[int, int] | None 
 
 def write_view(
     run: str | Path, options: ViewOptions | None = None, live: bool = False, progress: Progress | None = None
-) -> tuple[Path, View]:
+) -> tuple[Path, RunView]:
     """Writes the page of a run. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
     options = options or ViewOptions()
     opened = open_run(run)
     out = options.out or opened.folder / "view.html"
     _check_place(out, options.force)
-    view = View(opened, options, live)
+    view = RunView(opened, options, live)
     view.read(progress)
     if not view.count and not live:
         rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
@@ -167,7 +176,7 @@ def write_view(
     return out, view
 
 
-def follow(out: Path, view: View, wait: Callable[[], None] = lambda: time.sleep(SECONDS)) -> None:
+def follow(out: Path, view: RunView, wait: Callable[[], None] = lambda: time.sleep(SECONDS)) -> None:
     """Until Ctrl-C: `wait` raises KeyboardInterrupt."""
     try:
         while True:
@@ -177,7 +186,7 @@ def follow(out: Path, view: View, wait: Callable[[], None] = lambda: time.sleep(
         return
 
 
-def refresh(out: Path, view: View) -> bool:
+def refresh(out: Path, view: RunView) -> bool:
     """Whether there was something new. Chunks come before the index that names them, and the version is last."""
     folder, before = data_folder(out), set(view.payloads)
     view.read()
@@ -217,18 +226,13 @@ def _check_place(out: Path, force: bool) -> None:
     data = data_folder(out)
     for path in (out, data):
         if path.exists() and not force:
-            raise ConfigError(
-                f"--out {out}: {path} exists",
-                rule="what exists is kept",
-                fix="choose another --out, or add --force to replace it",
-            )
+            fix = "choose another --out, or add --force to replace it"
+            raise ConfigError(f"--out {out}: {path} exists", rule="what exists is kept", fix=fix)
     foreign = [path.name for path in sorted(data.iterdir()) if not _is_ours(path)] if data.is_dir() else []
     if foreign:
-        raise ConfigError(
-            f"--out {out}: {data} has {', '.join(foreign[:3])}",
-            rule="--force replaces the data of an earlier page, and nothing else",
-            fix="choose another name with --out",
-        )
+        rule = "--force replaces the data of an earlier page, and nothing else"
+        fix = "choose another name with --out"
+        raise ConfigError(f"--out {out}: {data} has {', '.join(foreign[:3])}", rule=rule, fix=fix)
 
 
 def _is_ours(path: Path) -> bool:
