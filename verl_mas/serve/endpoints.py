@@ -33,9 +33,8 @@ def read_endpoints(given: list[str]) -> dict[str, Endpoint]:
         if not (policy and equals and isinstance(read, str | dict) and read):
             raise ConfigError(f"--endpoint {text}", rule=f"the form is {FORM}", fix=f"write it as {FORM}")
         if policy in found:
-            raise ConfigError(
-                f"--endpoint {policy} twice", rule="a policy has one endpoint", fix="leave one of them out"
-            )
+            value = f"--endpoint {policy} twice"
+            raise ConfigError(value, rule="a policy has one endpoint", fix="leave one of them out")
         found[policy] = read
     return found
 
@@ -47,9 +46,10 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
         if name not in acting:
             rule = "it serves a policy on which an agent of the team acts"
             raise ConfigError(f"an endpoint for policy {name}", rule=rule, fix=nearest(name, list(acting)))
-    found = {name: given for name, given in endpoints.items() if isinstance(given, RemoteSpec)}
+    specs = {}
     for name, given in endpoints.items():
         if isinstance(given, RemoteSpec):
+            specs[name] = given
             continue
         fields, where = {"base_url": given} if isinstance(given, str) else dict(given), f"the endpoint of policy {name}"
         url = str(fields.get("base_url") or "")
@@ -60,8 +60,8 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
         if "model" not in fields:
             fields["model"] = _served(name, acting[name], url, None if key is None else os.environ[str(key)])
-        found[name] = load_dataclass(RemoteSpec, fields, where)
-    return found
+        specs[name] = load_dataclass(RemoteSpec, fields, where)
+    return specs
 
 
 def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
@@ -70,12 +70,10 @@ def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
     fitting = [name for name in names if name in (policy, model) or PurePosixPath(name).name == policy]
     if fitting:
         return policy if policy in fitting else fitting[0]
-    raise ConfigError(
-        f"{url} serves {', '.join(names) or 'no model'}, and policy {policy} under none of these names",
-        rule="an endpoint has the policy under its name, such as vllm serve DIR/POLICY --served-model-name POLICY, or "
-        "for an adapter --lora-modules POLICY=DIR/POLICY",
-        fix=f"serve it so, or name the model: {_named(policy, url)}",
-    )
+    value = f"{url} serves {', '.join(names) or 'no model'}, and policy {policy} under none of these names"
+    rule = "an endpoint has the policy under its name, such as vllm serve DIR/POLICY --served-model-name POLICY, or "
+    rule += "for an adapter --lora-modules POLICY=DIR/POLICY"
+    raise ConfigError(value, rule=rule, fix=f"serve it so, or name the model: {_named(policy, url)}")
 
 
 def _listed(policy: str, url: str, key: str | None) -> list[str]:
@@ -93,9 +91,8 @@ def _listed(policy: str, url: str, key: str | None) -> list[str]:
     except (ValueError, LookupError, TypeError):
         problem = "its answer to /models is not a list of models"
         fix = f"name the model: {_named(policy, url)}"
-    raise ConfigError(
-        f"policy {policy} at {url}: {problem}", rule="an endpoint answers before the team is served", fix=fix
-    )
+    rule = "an endpoint answers before the team is served"
+    raise ConfigError(f"policy {policy} at {url}: {problem}", rule=rule, fix=fix)
 
 
 def _named(policy: str, url: str) -> str:

@@ -44,17 +44,10 @@ def places(folder: Path, team: TeamFile, policies: list[str]) -> dict[str, Place
             continue
         adapter = (own / CONFIG).exists()
         found[name] = Place(str(policy.model), str(own), adapter=own) if adapter else Place(str(own), str(own))
-        needed = (
-            [own / file for file in ((CONFIG, WEIGHTS) if adapter else ("config.json",))] if own.is_dir() else [own]
-        )
-        missing += [
-            ConfigError(
-                f"{path} is not there",
-                rule=f"{TEAM_FILE} says that policy {name} has weights of its own in the folder {name}",
-                fix="export the run again, or copy the whole folder",
-            )
-            for path in needed
-            if not path.exists()
-        ]
+        parts = [own / file for file in ((CONFIG, WEIGHTS) if adapter else ("config.json",))]
+        rule = f"{TEAM_FILE} says that policy {name} has weights of its own in the folder {name}"
+        fix = "export the run again, or copy the whole folder"
+        absent = [path for path in (parts if own.is_dir() else [own]) if not path.exists()]
+        missing += [ConfigError(f"{path} is not there", rule=rule, fix=fix) for path in absent]
     raise_all(missing)
     return found

@@ -57,14 +57,10 @@ class ApiError(Exception):
 class Extension:
     """The field `verl_mas` of a request."""
 
-    transcript: bool = False
-    """The reply has every act of the session."""
-
-    ground_truth: object = None
-    """With it the session is scored by the workflow, where that scores itself."""
-
+    transcript: bool = False  # The reply has every act of the session
+    ground_truth: object = None  # With it the session is scored by the workflow, where that scores itself
+    # What the workflow reads of a row of the dataset, such as a board.
     extra_info: dict[str, object] = field(default_factory=dict)
-    """What the workflow reads of a row of the dataset, such as a board."""
 
 
 @dataclass(frozen=True)

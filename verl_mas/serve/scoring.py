@@ -58,12 +58,10 @@ class VerlScorer:
     def _manager(self) -> RewardManagerBase:
         config, folder = self._runtime.verl, self._runtime.folder
         if OmegaConf.select(config, REWARD_MODEL):
-            raise ConfigError(
-                f"{folder} was trained with a reward model",
-                rule="an evaluation scores by the workflow, by verl's scorers, or by a function of yours",
-                fix=f"write a function that scores the answer, and name it in team.yaml: verl: {{{CUSTOM}.path: ..., "
-                f"{REWARD_MODEL}: false}}",
-            )
+            rule = "an evaluation scores by the workflow, by verl's scorers, or by a function of yours"
+            verl = f"{{{CUSTOM}.path: ..., {REWARD_MODEL}: false}}"
+            fix = f"write a function that scores the answer, and name it in team.yaml: verl: {verl}"
+            raise ConfigError(f"{folder} was trained with a reward model", rule=rule, fix=fix)
         made: RewardManagerBase = load_reward_manager(config, self._tokenizer)
         return made
 

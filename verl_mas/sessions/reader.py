@@ -12,18 +12,10 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from verl_mas.errors import DataError
+from verl_mas.run_folder import session_files
 from verl_mas.run_folder.blocks import block_at, blocks_of, lines_of
 from verl_mas.run_folder.records import Listed, Record, listed, read_index, unpacked
-from verl_mas.run_folder.session_files import (
-    COMPRESSED,
-    PARTITIONS,
-    TRAIN,
-    VAL,
-    SessionFile,
-    advantage_lines,
-    files_of,
-    folder_of_sessions,
-)
+from verl_mas.run_folder.session_files import SessionFile
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -58,8 +50,8 @@ def read_sessions(
     ones that it trained on; or all attempts, in order. `attempt` in a session names its own. What is damaged is skipped
     with a warning.
     """
-    partition = VAL if validate else TRAIN
-    folder_of_sessions(directory, partition)
+    partition = session_files.partition_of(validate)
+    session_files.folder_of_sessions(directory, partition)
     yield from SessionIndex(directory, attempts=attempts, partitions=(partition,), step=step).records()
 
 
@@ -75,14 +67,14 @@ class SessionIndex:
         directory: str | Path,
         *,
         attempts: Attempts = "last",
-        partitions: Sequence[str] = PARTITIONS,
+        partitions: Sequence[str] = session_files.PARTITIONS,
         step: int | None = None,
     ):
         if attempts not in ("last", "all"):
             raise DataError(f"attempts={attempts!r}", rule="it is last or all", fix='give attempts="last"')
         self.directory = Path(directory)
-        if not any((self.directory / name).is_dir() for name in PARTITIONS):
-            folder_of_sessions(directory, TRAIN)
+        if not any((self.directory / name).is_dir() for name in session_files.PARTITIONS):
+            session_files.folder_of_sessions(directory, session_files.TRAIN)
         self._attempts, self._partitions, self._step = attempts, partitions, step
         self.entries: list[SessionEntry] = []
         # Sessions for which there was no record: not sampled, or without space.
@@ -100,7 +92,7 @@ class SessionIndex:
         self._advantages.clear()
         for partition in self._partitions:
             by_step: dict[int, list[SessionFile]] = defaultdict(list)
-            for file in files_of(self.directory / partition):
+            for file in session_files.files_of(self.directory / partition):
                 if self._step is None or self._step == file.step:
                     by_step[file.step].append(file)
             for step, files in sorted(by_step.items()):
@@ -159,7 +151,7 @@ class SessionIndex:
             known: dict[str, float] = {}
             for file in files:
                 try:
-                    for line in advantage_lines(file) if file.attempt == attempt else ():
+                    for line in session_files.advantage_lines(file) if file.attempt == attempt else ():
                         known.update(json.loads(line))
                 except (DataError, ValueError, TypeError) as error:
                     logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
@@ -194,7 +186,7 @@ class SessionIndex:
         return self._listed[file.path][1]
 
     def _line(self, entry: SessionEntry) -> bytes:
-        if not entry.file.name.endswith(COMPRESSED):
+        if not entry.file.name.endswith(session_files.COMPRESSED):
             with entry.file.open("rb") as file:
                 file.seek(entry.offset)
                 return file.readline()

@@ -14,8 +14,7 @@ from view_runs import HOSTILE, act, session, write_metrics, write_run, write_tim
 from verl_mas import cli
 from verl_mas.errors import ConfigError
 from verl_mas.sessions.view import ViewOptions, write_view
-from verl_mas.sessions.view.bodies import unpacked
-from verl_mas.sessions.view.page import refresh
+from verl_mas.sessions.view.page import refresh, unpacked
 
 GROUPS = [session(step, f"{step}-{task}", n) for step in (1, 2, 3) for task in (0, 1) for n in (0, 1)]
 

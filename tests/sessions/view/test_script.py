@@ -11,9 +11,8 @@ import subprocess
 import pytest
 from view_runs import act, session
 
-from verl_mas.sessions.view.bodies import as_json, packed
 from verl_mas.sessions.view.index import Page, StepPart, groups_of, index_of, search_of
-from verl_mas.sessions.view.page import HERE, SCRIPTS
+from verl_mas.sessions.view.page import HERE, SCRIPTS, as_json, packed
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(

@@ -47,10 +47,8 @@ class Reading:
             value = f"two sets named {sorted(twice)[0]!r}"
             rule = "the manifest and the metrics tell sets apart by name; the file of --train is named 'train'"
             raise ConfigError(value, rule=rule, fix="give the file of --test another name")
-        opened = (
-            self._files(files) if files else self._public(train),
-            self._files(tests) if tests else self._public(test),
-        )
+        of_train = self._files(files) if files else self._public(train)
+        opened = of_train, self._files(tests) if tests else self._public(test)
         self._sources = {source.name: source.record for part in opened for source in part}
         return opened
 
@@ -76,14 +74,10 @@ class Reading:
         return [Source(name, sources.from_file(path), str(path), {"file": str(path)}) for name, path in files.items()]
 
     def _public(self, sets: Sequence[PublicSet]) -> list[Source]:
-        return [self._opened(one) for one in sources.pinned(sets, self._revisions)]
-
-    def _opened(self, one: PublicSet) -> Source:
-        rows, revision = self._load(one)
-        record: dict[str, object] = {
-            "repository": one.repository,
-            "split": one.split,
-            "revision": revision,
-            "revision_pinned": one.revision is not None,
-        }
-        return Source(one.name, rows, f"{one.repository} ({one.split})", record, one.rows)
+        opened = []
+        for one in sources.pinned(sets, self._revisions):
+            rows, revision = self._load(one)
+            record = {"repository": one.repository, "split": one.split, "revision": revision}
+            record["revision_pinned"] = one.revision is not None
+            opened.append(Source(one.name, rows, f"{one.repository} ({one.split})", record, one.rows))
+        return opened

@@ -31,17 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="a template of a system message before it")
     parser.add_argument("--answer", default="answer", metavar="COLUMN", help="the ground truth")
     parser.add_argument("--no-answer", action="store_true", help="there is no ground truth: the workflow rewards")
-    parser.add_argument(
-        "--source", metavar="TEXT",
-        help="a template of verl's data_source, by which metrics are told apart and verl chooses a reward function; "
-        "default: the name of the file",
-    )  # fmt: skip
+    source = "a template of verl's data_source, by which metrics are told apart and verl chooses a reward function"
+    parser.add_argument("--source", metavar="TEXT", help=f"{source}; default: the name of the file")
     parser.add_argument("--split", default="train", help="what extra_info.split says")
     parser.add_argument("--images", metavar="COLUMN", help="paths of images, which are stored in the parquet file")
-    parser.add_argument(
-        "--keep", action="append", default=[], metavar="COLUMN",
-        help="also keep this column, in task.extra_info; may be given several times",
-    )  # fmt: skip
+    kept = "also keep this column, in task.extra_info; may be given several times"
+    parser.add_argument("--keep", action="append", default=[], metavar="COLUMN", help=kept)
     add_limit(parser, "rows at most, from the first")
     add_json(parser)
 

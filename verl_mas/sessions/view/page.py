@@ -1,38 +1,47 @@
-"""The HTML file and its folder of data. Everything that can be refused is refused before anything is written."""
+"""The HTML file and its folder of data. Everything that can be refused is refused before anything is written.
+
+Whole sessions are in chunks, which the page loads one by one. Data is gzip, then base64, so that no text of a model is
+HTML or JavaScript.
+"""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
+import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import TypeVar
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.run_folder.records import Record
 from verl_mas.sessions.run import RunFolder, open_run
-from verl_mas.sessions.view.bodies import as_json, chunks, packed
-from verl_mas.sessions.view.index import (
-    Page,
-    SessionSource,
-    StepPart,
-    curves_of,
-    groups_of,
-    index_of,
-    search_of,
-    searched_of,
-)
+from verl_mas.sessions.view import index
+from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
 from verl_mas.trainer import timeline
+from verl_mas.util.text import encodable
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "timeline.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
-# Bodies above this size, packed, are files in a folder beside the page.
+# A chunk ends with the first session behind this size that ends its group; a large group is divided.
+CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
+IMAGE_BYTES = 2_000_000
+# Of gzip. Higher levels take twice the time and save a tenth.
+LEVEL = 4
+KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
+# Sessions above this size, packed, are files in a folder beside the page.
 INLINE = 12_000_000
 # Of the timeline: about 2,000 steps.
 SPANS = 20_000
@@ -54,6 +63,96 @@ class ViewOptions:
 
 
 @dataclass
+class Chunk:
+    """Sessions of one step as JSON. A message of several prompts is stored once; sessions name its place."""
+
+    messages: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    chars: int = 0
+    _places: dict[str, int] = field(default_factory=dict)
+
+    def add(self, record: Record, images: Path) -> None:
+        task = {**record["task"], "messages": self._all(record["task"]["messages"], images)}
+        acts = [
+            {**act, "messages": self._all(act["messages"], images), "steps": self._all(act.get("steps") or [], images)}
+            for act in record["acts"]
+        ]
+        self.sessions.append(as_json({**record, "task": task, "acts": acts}))
+        self.chars += len(self.sessions[-1])
+
+    def _all(self, messages: Sequence[Record], images: Path) -> list[int]:
+        found = []
+        for message in messages:
+            content = message.get("content")
+            parts = {"content": [_part(part, images) for part in content]} if isinstance(content, list) else {}
+            text = as_json({**message, **parts})
+            if text not in self._places:
+                self._places[text] = len(self.messages)
+                self.messages.append(text)
+                self.chars += len(text)
+            found.append(self._places[text])
+        return found
+
+    def text(self) -> str:
+        return f'{{"messages":[{",".join(self.messages)}],"sessions":[{",".join(self.sessions)}]}}'
+
+
+def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator[tuple[str, int, str]]:
+    """The chunks of a step: name, number of sessions, text. The name changes with the text."""
+    chunk, number = Chunk(), 0
+    for place, record in enumerate(sessions):
+        chunk.add(record, images)
+        last = place + 1 == len(sessions)
+        ends_group = last or sessions[place + 1]["uid"] != record["uid"]
+        if last or (chunk.chars > CHUNK_CHARS and ends_group) or chunk.chars > GROUP_CHARS:
+            text = chunk.text()
+            mark = zlib.crc32(encodable(text).encode())
+            yield f"{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
+            chunk, number = Chunk(), number + 1
+
+
+def _part(part: Record, images: Path) -> Record:
+    """An image with its bytes, if it is one of the run's own and not large; else only its name is shown."""
+    name = part.get("file")
+    if not isinstance(name, str):
+        return part
+    file = (images / name).resolve()
+    kind = KINDS.get(file.suffix.lower())
+    inside = file.is_relative_to(images.resolve())
+    if kind is None or not inside or not file.is_file() or file.stat().st_size > IMAGE_BYTES:
+        return part
+    return {**part, "data": f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode('ascii')}"}
+
+
+def packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(encodable(text).encode(), LEVEL, mtime=0)).decode("ascii")
+
+
+def unpacked(payload: str) -> str:
+    return gzip.decompress(base64.b64decode(payload)).decode("utf-8")
+
+
+def as_json(value: object) -> str:
+    dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+    try:
+        return dumped(value)
+    except ValueError:
+        return dumped(_finite(value))
+
+
+def _finite(value: T) -> T:
+    """The same value with each NaN and infinity as text: JSON has none, and a browser refuses the whole payload."""
+    made: object = value
+    if isinstance(value, float):
+        made = value if math.isfinite(value) else str(value)
+    elif isinstance(value, dict):
+        made = {str(name): _finite(item) for name, item in value.items()}
+    elif isinstance(value, list | tuple):
+        made = [_finite(item) for item in value]
+    return made  # type: ignore[return-value]
+
+
+@dataclass
 class RunView:
     """What the page shows of a run. `read` again reads the steps that changed."""
 
@@ -64,7 +163,7 @@ class RunView:
     _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.source = SessionSource(self.run.trajectories)
+        self.source = index.SessionSource(self.run.trajectories)
 
     def read(self, progress: Progress | None = None) -> None:
         found, left, before = {}, self.options.limit, self._pages
@@ -96,7 +195,7 @@ class RunView:
         for name, size, text in chunks(part, records, self.source.folder):
             sizes.append((name, size))
             self.payloads[name] = packed(text)
-        return Page(part, groups_of(records, searched), tuple(sizes))
+        return Page(part, index.groups_of(records, searched), tuple(sizes))
 
     @property
     def pages(self) -> list[Page]:
@@ -108,21 +207,23 @@ class RunView:
 
     def head(self) -> dict[str, str]:
         """The payloads that the page opens with."""
-        text, cut = search_of(self.pages)
+        text, cut = index.search_of(self.pages)
         about = {
             "name": self.run.name,
             "folder": str(self.run.folder),
             "live": self.live,
             "cut": cut,
-            "curves": curves_of(self.run.steps(), self.pages),
+            "curves": index.curves_of(self.run.steps(), self.pages),
             "timeline": (self.run.folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
-        found = {"index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))), "search": packed(text)}
+        found = {
+            "index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))),
+            "search": packed(text),
+        }
         if about["timeline"]:
-            found["timeline"] = packed(
-                as_json(timeline_of(timeline.read_timeline(self.run.folder), self.options.steps))
-            )
+            events = timeline.read_timeline(self.run.folder)
+            found["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
         return found
 
 
