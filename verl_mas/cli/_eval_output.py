@@ -15,8 +15,7 @@ from verl_mas.serve.eval_report import Table as Numbers
 from verl_mas.util.text import printable
 from verl_mas.verl_.types import Fields
 
-# Seconds between two lines.
-EVERY_S = 10.0
+EVERY_S = 10.0  # Seconds between two lines
 
 
 class EvalProgress:

@@ -30,10 +30,8 @@ from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import WORKFLOWS, find
 
 ARGS = "mas.workflow.args"
-# verl's settings that a policy of a team can have of its own.
-PER_POLICY = "actor_rollout_ref."
-# A section with more settings is listed by `verl-mas check --schema`.
-MOST = 40
+PER_POLICY = "actor_rollout_ref."  # verl's settings that a policy of a team can have of its own
+MOST = 40  # A section with more settings is listed by `verl-mas check --schema`
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,7 @@ from verl_mas.errors import ConfigErrors, InvalidInput, MasError
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them.
-UNWRAPPED = 10_000
+UNWRAPPED = 10_000  # Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them
 
 
 def console() -> Console:

@@ -17,8 +17,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.registry import installed, nearest
 
 DEFAULT = "split_clues"
-# Of the entry points of demos. Each is a function of (overrides, console, fresh).
-GROUP = "verl_mas.demos"
+GROUP = "verl_mas.demos"  # Of the entry points of demos. Each is a function of (overrides, console, fresh)
 
 
 def demos() -> dict[str, EntryPoint]:

@@ -23,8 +23,7 @@ from verl_mas.run_folder.disk import writing
 TEMPLATES = Path(__file__).parent / "_new_team"
 # The name in the templates and in the names of their files, as a module and as a class.
 MODULE, CLASS = "my_team", "MyTeam"
-# Where Hydra looks for `+mas=NAME`.
-FOLDERS = {".yaml": "mas"}
+FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
 
 
 def parser() -> Parser:

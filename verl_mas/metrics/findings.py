@@ -17,17 +17,14 @@ from verl_mas.errors import FaultKind
 from verl_mas.metrics.names import AGENT, CORE, POLICY, agent, key_of_policy, names_in, policy, session
 
 Metrics: TypeAlias = Mapping[str, float | None]
-# With few tasks per step, a step or two without any signal happen in sound runs.
-STEPS = 3
-# Where most tasks are too easy or too hard, the same finding comes and goes all the time.
-AGAIN = 100
+STEPS = 3  # With few tasks per step, a step or two without any signal happen in sound runs
+AGAIN = 100  # Where most tasks are too easy or too hard, the same finding comes and goes all the time
 SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
 LITTLE = 0.25  # of signal: four times the samples for the same progress
 MOST = 0.9  # of the groups
 NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have been another one
 OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
-# A difference in success that says nothing, where a validation has no interval.
-MARGIN = 0.02
+MARGIN = 0.02  # A difference in success that says nothing, where a validation has no interval
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 EVERYONE = "team"
 

@@ -27,8 +27,7 @@ from verl_mas.run_folder.disk import recording, write_whole
 from verl_mas.run_folder.secrets import without_secrets
 
 FILE = "run.yaml"
-# Raised when a reader of an earlier version would read the file wrongly.
-FORMAT = 1
+FORMAT = 1  # Raised when a reader of an earlier version would read the file wrongly
 CONFIG, ATTEMPTS, CHANGED, ENDED = "config", "attempts", "changed", "ended"
 Plain: TypeAlias = dict[str, object]
 # A child of verl's logger, which has the handler in the trainer's process.

@@ -22,8 +22,7 @@ from verl_mas.errors import DataError
 from verl_mas.run_folder.disk import append
 
 LEVEL = 9
-# A skippable frame: its magic number, and the size of what follows.
-FRAME = struct.Struct("<II")
+FRAME = struct.Struct("<II")  # A skippable frame: its magic number, and the size of what follows
 MAGIC, TAG = 0x184D2A5D, b"mas2"
 START = re.compile(re.escape(struct.pack("<I", MAGIC)) + b"(?s:....)" + TAG)
 logger = logging.getLogger(__name__)

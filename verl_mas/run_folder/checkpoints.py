@@ -33,8 +33,7 @@ class Checkpoint:
 
     folder: Path
     step: int
-    # What `run.json` holds: the identity of the run, and the files.
-    run: Mapping[str, object]
+    run: Mapping[str, object]  # What `run.json` holds: the identity of the run, and the files
 
     @property
     def arguments(self) -> str:

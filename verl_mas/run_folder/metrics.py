@@ -25,16 +25,14 @@ FILE = "metrics.jsonl"
 DROPPED = "metrics.dropped.jsonl"
 METRICS = "metrics"
 RECORDED = "its metrics, some 10 kB per step,"
-# verl's own logger of such lines, and its key for METRICS.
-LOGGER, VERLS = "file", "data"
+LOGGER, VERLS = "file", "data"  # verl's own logger of such lines, and its key for METRICS
 
 
 @dataclass(frozen=True)
 class Step:
     number: int
     values: dict[str, float]
-    # When it was logged, in seconds of the wall clock; None in a file of verl's logger.
-    time: float | None = None
+    time: float | None = None  # When it was logged, in seconds of the wall clock; None in a file of verl's logger
 
 
 class MetricsFile:

@@ -19,11 +19,9 @@ from verl_mas.row import session_key
 from verl_mas.util.text import encodable
 
 SCHEMA = 2
-# A session as plain data.
-Record: TypeAlias = dict[str, Any]
+Record: TypeAlias = dict[str, Any]  # A session as plain data
 MESSAGES, LEFT_OUT = "messages", "left_out"
-# Of the question and the answer in an index.
-EXCERPT = 80
+EXCERPT = 80  # Of the question and the answer in an index
 
 
 @dataclass(frozen=True)

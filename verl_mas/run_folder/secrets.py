@@ -22,10 +22,8 @@ _FORM = re.compile(
     r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
 )
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\",\]})]+", re.IGNORECASE)
-# Mappings of which every value is hidden, as their names are anything.
-VARIABLES = ("env", "env_vars", "headers")
-# Shorter ones of an environment could be any word.
-SHORTEST = 8
+VARIABLES = ("env", "env_vars", "headers")  # Mappings of which every value is hidden, as their names are anything
+SHORTEST = 8  # Shorter ones of an environment could be any word
 
 
 def is_secret(name: str) -> bool:

@@ -28,8 +28,7 @@ from verl_mas.run_folder.blocks import append_block, blocks_of, lines_of
 from verl_mas.run_folder.disk import append, writing
 
 TRAIN, VAL = PARTITIONS = ("train", "val")
-# The folder of all, in that of the run, unless mas.trajectories.dir names another one.
-FOLDER = "trajectories"
+FOLDER = "trajectories"  # The folder of all, in that of the run, unless mas.trajectories.dir names another one
 IMAGES = "images"
 ADVANTAGES = "advantages"
 PLAIN, COMPRESSED = ".jsonl", ".jsonl.zst"

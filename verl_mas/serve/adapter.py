@@ -21,11 +21,9 @@ from verl_mas.serve.model import Tensors, load_base, read_record, read_weights, 
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS, plain_config, write_weights
 from verl_mas.workflow.team_file import TeamPolicy
 
-# What verl saves of its LoRA configuration beside the weights of a policy.
-LORA_FILE = "lora_train_meta.json"
+LORA_FILE = "lora_train_meta.json"  # What verl saves of its LoRA configuration beside the weights of a policy
 BASE = "base_model_name_or_path"
-# The name of verl's one adapter in PEFT.
-_NAME = ".default."
+_NAME = ".default."  # The name of verl's one adapter in PEFT
 _LORA = ".lora_"
 PROMPT = "Explain in two or three sentences how 17 * 23 can be computed in one's head, and why the answer is odd."
 

@@ -27,8 +27,7 @@ from verl_mas.workflow.task import Task
 T = TypeVar("T")
 MAX_SESSIONS = 256
 MAX_BODY = 16 << 20
-# A stream in which nothing is sent for so long gets a comment, so that no proxy ends it.
-ALIVE_S = 10.0
+ALIVE_S = 10.0  # A stream in which nothing is sent for so long gets a comment, so that no proxy ends it
 
 
 class TeamServer:

@@ -18,8 +18,7 @@ from verl_mas.sessions.run import is_run, open_run
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 CARD, CURVE = "README.md", "validation.svg"
-# By it an export recognises its own card.
-MARK = "<!-- Written by verl-mas export. -->"
+MARK = "<!-- Written by verl-mas export. -->"  # By it an export recognises its own card
 SETTINGS = {
     "estimator": "algorithm.adv_estimator",
     "tasks per step": "data.train_batch_size",

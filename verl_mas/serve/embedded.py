@@ -34,10 +34,8 @@ from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import TeamPolicy
 
-# Seconds between two pieces of text that are streamed.
-PIECE_S = 0.03
-# Where neither the file nor the user says how long prompts and replies are.
-LENGTH = 4096
+PIECE_S = 0.03  # Seconds between two pieces of text that are streamed
+LENGTH = 4096  # Where neither the file nor the user says how long prompts and replies are
 
 
 @dataclass

@@ -27,6 +27,7 @@ from verl_mas.workflow.team_file import TEAM_FILE
 
 FORMAT = 1
 MEDIA = ("images", "videos", "audios")
+OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # What a record has of each act, as it is
 WRITTEN = "each session is written when it has ended"
 # Number of a task, number of a session on it.
 Key = tuple[int, int]
@@ -128,11 +129,8 @@ def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
         raise DataError(f"{where} has no {prompt_key}", rule=rule, fix=nearest(prompt_key, list(row)))
     messages = row[prompt_key]
     if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
-        raise DataError(
-            f"{where}: {prompt_key}={messages!r:.80}",
-            rule="it is a list of messages with role and content",
-            fix='write [{"role": "user", "content": "..."}]',
-        )
+        rule, fix = "it is a list of messages with role and content", 'write [{"role": "user", "content": "..."}]'
+        raise DataError(f"{where}: {prompt_key}={messages!r:.80}", rule=rule, fix=fix)
     if media := next((name for name in MEDIA if row.get(name)), None):
         raise DataError(f"{where} has {media}", rule="an evaluation asks in text", fix="leave such rows out")
     extra = row.get("extra_info") or {}
@@ -200,14 +198,9 @@ def _record_of(ended: EndedSession, key: Key) -> Fields:
         "answer": session.answer,
         "ground_truth": session.task.ground_truth,
         "acts": [
-            {
-                "agent": reply.agent,
-                "turn": reply.turn,
-                "text": reply.text,
-                "malformed": reply.malformed,
-                "truncated": reply.truncated,
+            {name: getattr(reply, name) for name in OF_ACTS}
+            | {
                 "tokens": reply.generation.sampled,
-                "reward": reply.reward,
                 "tool_calls": len(reply.tool_calls),
                 "tool_errors": sum(call.error is not None for call in reply.tool_calls),
             }

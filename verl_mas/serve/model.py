@@ -23,10 +23,8 @@ from verl_mas.errors import ConfigError, DiskError, MasError
 # Where a policy has its model's configuration and tokenizer, and which file names the number of workers.
 HUGGINGFACE, WORKERS_FILE = "huggingface", "fsdp_config.json"
 Tensors = dict[str, torch.Tensor]
-# Which every tokenizer has.
-TOKENIZER_FILE = "tokenizer_config.json"
-# Not copied: written with the weights.
-_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")
+TOKENIZER_FILE = "tokenizer_config.json"  # Which every tokenizer has
+_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")  # Not copied: written with the weights
 
 
 def write_model(weights: Tensors, like: Path, folder: Path, *, trust: bool) -> str:

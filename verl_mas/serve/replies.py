@@ -20,6 +20,8 @@ from verl_mas.workflow.session import Session
 from verl_mas.workflow.streaming import ActText, Usage
 
 TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
+# What a transcript has of each act.
+OF_ACTS = ("agent", "instance", "turn", "branch", "committed", "policy", "text", "malformed")
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,11 @@ class Answers:
 
     @classmethod
     def of_policy(cls, generations: Sequence[Generation]) -> Answers:
-        usage = Usage()
+        usage, choices = Usage(), []
         for generation in generations:
             usage.add(generation)
-        return cls(
-            [Choice(one.text, "length" if one.stop_reason == "length" else "stop") for one in generations], usage
-        )
+            choices.append(Choice(generation.text, "length" if generation.stop_reason == "length" else "stop"))
+        return cls(choices, usage)
 
 
 def answer_of(session: Session) -> Choice:
@@ -66,19 +67,7 @@ def answer_of(session: Session) -> Choice:
 
 def transcript(session: Session) -> JsonObject:
     """Every act, and the reward where the request had what it is computed from."""
-    acts = [
-        {
-            "agent": reply.agent,
-            "instance": reply.instance,
-            "turn": reply.turn,
-            "branch": reply.branch,
-            "committed": reply.committed,
-            "policy": reply.policy,
-            "text": reply.text,
-            "malformed": reply.malformed,
-        }
-        for reply in session.replies
-    ]
+    acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
     # What JSON has not, such as NaN, is text; numbers of numpy are numbers.
     info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
     return {"acts": acts, "reward": session.team_reward, "info": info, "seconds": round(session.seconds, 3)}
@@ -91,15 +80,10 @@ class ReplyWriter:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, found: Answers) -> JsonObject:
-        choices = [
-            {
-                "index": number,
-                "message": {"role": "assistant", "content": answer.text},
-                "logprobs": None,
-                "finish_reason": answer.finish_reason,
-            }
-            for number, answer in enumerate(found.answers)
-        ]
+        choices = []
+        for number, answer in enumerate(found.answers):
+            message, reason = {"role": "assistant", "content": answer.text}, answer.finish_reason
+            choices.append({"index": number, "message": message, "logprobs": None, "finish_reason": reason})
         return {**self._head("chat.completion"), "choices": choices, "usage": _usage(found.usage), **(found.ours or {})}
 
     def piece(self, delta: JsonObject, *, index: int = 0, finish_reason: str | None = None) -> str:

@@ -23,8 +23,7 @@ SAMPLING = {
     )
 } | {"max_completion_tokens": "max_tokens"}
 TEAM = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
-# Of no effect.
-IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")  # Of no effect
 # What is not supported may be given with the value that means its absence.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "logprobs": (False,),

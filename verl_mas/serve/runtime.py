@@ -38,8 +38,7 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
 _OWN_UID = Task([]).uid
-# Instead of settings: those that agents sample with in training.
-TRAINING = "training"
+TRAINING = "training"  # Instead of settings: those that agents sample with in training
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,8 @@ from verl_mas.sessions.reader import SessionIndex
 from verl_mas.sessions.report import LAST, RunReport, panels, table, watched
 from verl_mas.trainer.pass_at_k import interval
 
-# Of a normal distribution: 95 % are within so many standard errors.
-ERRORS = 1.96
-# verl's name of an accuracy, among the numbers of an outcome.
-ACC = "acc"
+ERRORS = 1.96  # Of a normal distribution: 95 % are within so many standard errors
+ACC = "acc"  # verl's name of an accuracy, among the numbers of an outcome
 Task: TypeAlias = tuple[str, str]
 
 

@@ -17,8 +17,7 @@ COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, GAP = 760, 130, 64, 190, 34, 34
 INNER = WIDTH - LEFT - RIGHT
 MARKS = 12  # points that are few are drawn as dots, too
-# The numbers of the steps, and the values there.
-Curve: TypeAlias = tuple[Sequence[int], Sequence[float]]
+Curve: TypeAlias = tuple[Sequence[int], Sequence[float]]  # The numbers of the steps, and the values there
 
 
 @dataclass(frozen=True)

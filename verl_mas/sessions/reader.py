@@ -20,10 +20,8 @@ from verl_mas.run_folder.session_files import SessionFile
 K = TypeVar("K")
 V = TypeVar("V")
 Attempts: TypeAlias = Literal["last", "all"]
-# Blocks, and steps of advantages, that stay in memory: sessions are mostly read one after the other.
-KEPT = 4
-# By the key of an act.
-Advantages: TypeAlias = Mapping[str, float]
+KEPT = 4  # Blocks, and steps of advantages, that stay in memory: sessions are mostly read one after the other
+Advantages: TypeAlias = Mapping[str, float]  # By the key of an act
 # What is raised for a line that is not a record.
 NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 logger = logging.getLogger(__name__)

@@ -18,8 +18,7 @@ from verl_mas.trainer import timeline
 from verl_mas.workflow.members import role_of
 
 Settings: TypeAlias = Mapping[str, object]
-# One of these makes a folder the folder of a run.
-MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)
+MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # One of these makes a folder the folder of a run
 
 
 @dataclass(frozen=True)

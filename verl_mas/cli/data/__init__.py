@@ -19,8 +19,7 @@ from verl_mas.data.dataset import DATA_SETS, Loader
 from verl_mas.data.prepare import FILES, MANIFEST, Prepared
 from verl_mas.run_folder.disk import writing
 
-# What some data sets write beside their rows.
-BESIDE = ("corpus.jsonl", "model")
+BESIDE = ("corpus.jsonl", "model")  # What some data sets write beside their rows
 
 
 def parser(only: str | None = None) -> Parser:

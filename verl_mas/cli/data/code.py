@@ -24,8 +24,7 @@ from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
 
 DEFAULT_TESTS = ("livecodebench_v6", "apps_test", "code_contests_test")
-# Tasks per test set for validation during training.
-IN_TRAINING = 50
+IN_TRAINING = 50  # Tasks per test set for validation during training
 
 
 @DATA_SETS.register("code")

@@ -17,11 +17,9 @@ from verl_mas.run_folder.session_files import PARTITIONS, files_of
 from verl_mas.sessions.reader import SessionEntry, SessionIndex
 
 TITLE, ANSWER = 140, 80
-# Characters of all searched texts together. Of each session the page searches its share of them.
-SEARCHED = 24_000_000
+SEARCHED = 24_000_000  # Characters of all searched texts together. Of each session the page searches its share of them
 SEARCHED_OF_ONE = 40_000
-# Ends a session's text in the long one. No text has it: lines end in it, and they are joined.
-END = "\n"
+END = "\n"  # Ends a session's text in the long one. No text has it: lines end in it, and they are joined
 
 
 @dataclass(frozen=True)
@@ -30,8 +28,7 @@ class StepPart:
 
     partition: str
     step: int
-    # Name and size of each file: a run appends to them and adds others.
-    files: tuple[tuple[str, int], ...]
+    files: tuple[tuple[str, int], ...]  # Name and size of each file: a run appends to them and adds others
 
 
 class SessionSource:

@@ -38,15 +38,11 @@ STYLE, TEMPLATE = "page.css", "page.html.j2"
 # A chunk ends with the first session behind this size that ends its group; a large group is divided.
 CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
 IMAGE_BYTES = 2_000_000
-# Of gzip. Higher levels take twice the time and save a tenth.
-LEVEL = 4
+LEVEL = 4  # Of gzip. Higher levels take twice the time and save a tenth
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
-# Sessions above this size, packed, are files in a folder beside the page.
-INLINE = 12_000_000
-# Of the timeline: about 2,000 steps.
-SPANS = 20_000
-# The page of a run that trains asks for `live.js`, and loads what is new.
-LIVE = "live"
+INLINE = 12_000_000  # Sessions above this size, packed, are files in a folder beside the page
+SPANS = 20_000  # Of the timeline: about 2,000 steps
+LIVE = "live"  # The page of a run that trains asks for `live.js`, and loads what is new
 SECONDS = 2.0
 # How every file of data begins.
 ARRIVES = b"verlMasView.arrive("
