@@ -52,10 +52,8 @@ class EvalProgress:
     def _line(self) -> None:
         seconds = time.monotonic() - self._started
         left = seconds / self._done * (self._total - self._done)
-        mean = self._sum / self._done
-        sys.stderr.write(
-            f"{self._title}: {self._done}/{self._total} sessions, mean {mean:.3f}, {seconds:.0f} s, {left:.0f} s left\n"
-        )
+        done = f"{self._done}/{self._total} sessions, mean {self._sum / self._done:.3f}"
+        sys.stderr.write(f"{self._title}: {done}, {seconds:.0f} s, {left:.0f} s left\n")
 
 
 def tables(teams: Sequence[Fields], difference: Numbers) -> Iterator[RenderableType]:

@@ -91,11 +91,10 @@ class SavedAdapter:
         layers = [(name, module) for name, module in adapted.named_modules() if isinstance(module, LoraLayer)]
         for name, layer in layers:
             if users[cast(torch.Tensor, layer.get_base_layer().weight).data_ptr()] > 1:
-                raise ConfigError(
-                    f"the adapter is on {name.removeprefix('base_model.model.')}, whose weights another layer has, too",
-                    rule="merged into tied weights, an adapter changes both layers, and it was trained on one",
-                    fix="leave out --merge, and serve the adapter itself",
-                )
+                layer_name = name.removeprefix("base_model.model.")
+                value = f"the adapter is on {layer_name}, whose weights another layer has, too"
+                rule = "merged into tied weights, an adapter changes both layers, and it was trained on one"
+                raise ConfigError(value, rule=rule, fix="leave out --merge, and serve the adapter itself")
         return adapted
 
 

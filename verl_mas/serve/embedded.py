@@ -100,12 +100,12 @@ class Embedded:
             if hf_logging.is_progress_bar_enabled():
                 hf_logging.disable_progress_bar()
                 stack.callback(hf_logging.enable_progress_bar)
-            return TransformersServer(
-                f"of {model.path}", rollout_config, model_config, RolloutMode.STANDALONE, 0, device
-            )
+            name, mode = f"of {model.path}", RolloutMode.STANDALONE
+            return TransformersServer(name, rollout_config, model_config, mode, 0, device)
 
     def _view(self, name: str, policy: TeamPolicy, place: Place) -> DictConfig:
         settings, config = self.settings, self.config.copy()
+        engine = {"threads": settings.threads or cores(), "cache_gib": settings.cache_gib}
         values = {
             "model.path": place.model,
             "model.trust_remote_code": self.trust,
@@ -118,9 +118,7 @@ class Embedded:
             # A request has its seed from its session, so a session is the same whatever runs beside it.
             "rollout.full_determinism": True,
             "rollout.seed": settings.seed,
-            "rollout.engine_kwargs": {
-                ENGINE: {"threads": settings.threads or cores(), "cache_gib": settings.cache_gib}
-            },
+            "rollout.engine_kwargs": {ENGINE: engine},
         }
         for key, value in values.items():
             OmegaConf.update(config, f"{SECTION}.{key}", value, force_add=True)

@@ -14,15 +14,11 @@ from verl_mas.workflow.client import Message
 from verl_mas.workflow.codecs import JsonObject
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-# OpenAI's name -> ours. A team takes those of `TEAM`: its agents have formats, which the others could break.
-SAMPLING = {
-    name: name
-    for name in (
-        *("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens", "stop"),
-        *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-    )
-} | {"max_completion_tokens": "max_tokens"}
+# What a team takes: its agents have formats, which the others could break.
 TEAM = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
+# OpenAI's name -> ours.
+SAMPLING = {name: name for name in (*TEAM, "stop", "presence_penalty", "frequency_penalty", "repetition_penalty")}
+SAMPLING["max_completion_tokens"] = "max_tokens"
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")  # Of no effect
 # What is not supported may be given with the value that means its absence.
 NEUTRAL: dict[str, tuple[object, ...]] = {

@@ -158,9 +158,8 @@ class Runtime:
         tools = tools_of([*verls, *self._servers.start().tools])
         raise_all(unknown_tools(self.members.values(), tools))
         limits = tool_limits(self.verl.actor_rollout_ref.rollout.multi_turn)
-        return SessionConfig(
-            self.members, self.clients, self.file.branch, self.file.reward, self.file.faults, tools, limits
-        )
+        file = self.file
+        return SessionConfig(self.members, self.clients, file.branch, file.reward, file.faults, tools, limits)
 
 
 @contextmanager

@@ -68,54 +68,44 @@ class Comparison:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "report.txt"
         file.write_text(self.text(), encoding="utf-8")
-        both = zip(panels(self.a.steps), panels(self.b.steps), strict=True)
-        curves = [
-            Panel(
-                a.title,
-                {f"{run} {legend}": curve for run, one in (("A", a), ("B", b)) for legend, curve in one.curves.items()},
-            )
-            for a, b in both
-        ]
+        curves = []
+        for a, b in zip(panels(self.a.steps), panels(self.b.steps), strict=True):
+            of_a = {f"A {legend}": curve for legend, curve in a.curves.items()}
+            curves.append(Panel(a.title, of_a | {f"B {legend}": curve for legend, curve in b.curves.items()}))
         return [file, *write_curves(curves, folder / "curves", f"A {self.a.run.name}, B {self.b.run.name}")]
 
     def json(self) -> dict[str, object]:
-        return {
-            "a": str(self.a.run.folder),
-            "b": str(self.b.run.folder),
-            "differences": [asdict(one) for one in self.differences],
-        }
+        differences = [asdict(each) for each in self.differences]
+        return {"a": str(self.a.run.folder), "b": str(self.b.run.folder), "differences": differences}
 
 
 def compare(a: RunReport, b: RunReport) -> Comparison:
     """Raises DataError for runs without a common metric."""
-    found = [*by_task(a, b), *by_step(a.steps, b.steps)]
-    if not found:
+    differences = [*by_task(a, b), *by_step(a.steps, b.steps)]
+    if not differences:
         value = f"{a.run.folder} and {b.run.folder} have no metric in common at the same step"
         rule = "runs are compared by the metrics to watch of the steps that both have"
         raise DataError(value, rule=rule, fix="compare runs of the same task, of which both have logged these steps")
-    return Comparison(a, b, found)
+    return Comparison(a, b, differences)
 
 
 def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
     other = {step.number: step.values for step in b}
-    found = []
+    differences = []
     for key in [key for key in watched(a) if key in watched(b)]:
-        pairs = [
-            (step.values[key], other[step.number][key])
-            for step in a
-            if key in step.values and key in other.get(step.number, {})
-        ]
+        both = [step for step in a if key in step.values and key in other.get(step.number, {})]
+        pairs = [(step.values[key], other[step.number][key]) for step in both]
         pairs = [pair for pair in pairs if all(map(math.isfinite, pair))][-LAST:]
         if not pairs:
             continue
         before, after = (fmean(values) for values in zip(*pairs, strict=True))
         if len(pairs) == 1:
-            found.append(MetricDifference(key, before, after, None, None, "1 step"))
+            differences.append(MetricDifference(key, before, after, None, None, "1 step"))
             continue
         half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
         low, high = after - before - half, after - before + half
-        found.append(MetricDifference(key, before, after, low, high, f"{len(pairs)} steps"))
-    return found
+        differences.append(MetricDifference(key, before, after, low, high, f"{len(pairs)} steps"))
+    return differences
 
 
 def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
@@ -128,13 +118,12 @@ def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
             if task in theirs:
                 pairs[task[0]].append((value, theirs[task]))
         if pairs:
-            found = []
+            differences = []
             for source, own in pairs.items():
                 what, (before, after) = f"success of {source}, step {step}", map(fmean, zip(*own, strict=True))
-                found.append(
-                    MetricDifference(what, before, after, *interval([b - a for a, b in own]), f"{len(own)} tasks")
-                )
-            return found
+                low, high = interval([b - a for a, b in own])
+                differences.append(MetricDifference(what, before, after, low, high, f"{len(own)} tasks"))
+            return differences
     return []
 
 

@@ -90,10 +90,9 @@ class RunReport:
         return table(("to watch", "first", "last", "", "steps"), rows)
 
     def agents(self) -> list[str]:
-        rows = [
-            (name, *("-" if value is None else f"{value:.3g}" for value in row.values()))
-            for name, row in self.agent_table().items()
-        ]
+        rows = []
+        for name, row in self.agent_table().items():
+            rows.append((name, *("-" if value is None else f"{value:.3g}" for value in row.values())))
         recent = len(self.training[-LAST:])
         lines = table(("agent", *COLUMNS, "grad norm"), rows)
         return [f"mean of the last {recent} steps", *lines] if rows else []
@@ -238,7 +237,6 @@ def _range(numbers: Sequence[int]) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

@@ -115,15 +115,12 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
     by_uid: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
     for record in sessions:
         by_uid[record.get("attempt"), record["uid"]].append(record)
-    return tuple(
-        Group(
-            uid,
-            one_line(question_of(records[0]))[:TITLE],
-            bool(records[0].get("uniform")),
-            tuple(_entry(record, searched) for record in records),
-        )
-        for (_, uid), records in by_uid.items()
-    )
+    groups = []
+    for (_, uid), records in by_uid.items():
+        entries = tuple(_entry(record, searched) for record in records)
+        title = one_line(question_of(records[0]))[:TITLE]
+        groups.append(Group(uid, title, bool(records[0].get("uniform")), entries))
+    return tuple(groups)
 
 
 def _entry(record: Record, searched: int) -> IndexEntry:

@@ -364,13 +364,10 @@ def render(title: str, payloads: dict[str, str], folder: str) -> str:
     style = (HERE / STYLE).read_text(encoding="utf-8")
     # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
     others = " file: 'self'" if folder else ""
-    policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    return environment.get_template(TEMPLATE).render(
-        title=title, policy=policy, script=script, style=style, payloads=payloads, folder=folder
-    )
+    sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
+    policy = f"{sources}; img-src data:; base-uri 'none'; form-action 'none'"
+    values = {"title": title, "policy": policy, "script": script, "style": style}
+    return environment.get_template(TEMPLATE).render(**values, payloads=payloads, folder=folder)
 
 
 def _digest(text: str) -> str:
