@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import output_of
 from data_rows import PUZZLES, QUESTIONS
-
-from verl_mas import cli
-from verl_mas.cli.check import main
 
 SMALL = [
     *("+platform=cpu", "algorithm.adv_estimator=agent_grpo", "data.train_batch_size=8"),
@@ -26,21 +24,19 @@ def test_a_team_is_shown_as_a_tree_with_a_verdict_in_lines_that_are_not_wrapped(
     def filled(texts: list[str]) -> list[str]:
         return [text.replace("LETTERS", str(letters)).replace("HERE", str(tmp_path)) for text in texts]
 
-    assert main([*TEAM, *filled(TREES[of]["changed"])]) == 0
-    output, parts = capsys.readouterr().out, [*filled(TREES[of]["shows"]), f"python: {sys.version.split()[0]}"]
+    output = output_of(capsys, "check", *TEAM, *filled(TREES[of]["changed"]))
+    parts = [*filled(TREES[of]["shows"]), f"python: {sys.version.split()[0]}"]
     assert [part for part in parts if part not in output] == [] and "where it branches" not in output
     assert output.rstrip().splitlines()[-1].startswith("accepted")
 
 
 def test_the_rows_of_a_branching_team_are_multiplied_by_its_candidates(capsys):
     branching = ["+mas=planner_executor", *SMALL, "mas.branch.k=8", "algorithm.adv_estimator=at_grpo"]
-    assert main([*branching, *PUZZLES]) == 0
-    assert "rows where it branches: 32 x 8 candidates = 256" in capsys.readouterr().out
+    assert "rows where it branches: 32 x 8 candidates = 256" in output_of(capsys, "check", *branching, *PUZZLES)
 
 
 def test_a_run_without_a_team_is_shown_too(capsys):
-    assert main([*SMALL, *QUESTIONS, "algorithm.adv_estimator=gae"]) == 0
-    output = capsys.readouterr().out
+    output = output_of(capsys, "check", *SMALL, *QUESTIONS, "algorithm.adv_estimator=gae")
     assert "no team: mas is not set, so verl's trainer `sync` runs" in output
     assert "main: trained, owner/tiny" in output and "advantages: gae" in output
 
@@ -53,8 +49,7 @@ def test_all_errors_are_shown_with_their_number(capsys):
         (two, ["agent solver acts on policy c", "trainer.use_v1=False"], "refused: 3 errors"),
         (team, [executor], "refused: "),
     ):
-        assert cli.main(["check", *TEAM, *changed]) == 1
-        output = capsys.readouterr().out
+        output = output_of(capsys, "check", *TEAM, *changed, code=1)
         assert all(part in output for part in parts) and output.rstrip().splitlines()[-1].startswith(verdict)
 
 
@@ -65,8 +60,8 @@ def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypa
     team.write_text("# @package _global_\ndefaults: [solver_verifier, _self_]\nmas: {updates_per_step: 3}\n")
     reward = [f"reward.custom_reward_function.{item}" for item in ("path=pkg://verl_mas.testing.letters", "name=score")]
     changed = ["mas.workflow.args=null", *SMALL[1:2], *SMALL[3:5], *reward, *PUZZLES]
-    main(["--config-dir", "my (teams)", "+platform=cpu", "+recipe=plan_path/laptop", "+mas=mine", *changed])
-    assert "3 optimiser steps per training step" in " ".join(capsys.readouterr().out.split())
+    both = ["--config-dir", "my (teams)", "+platform=cpu", "+recipe=plan_path/laptop", "+mas=mine"]
+    assert "3 optimiser steps per training step" in output_of(capsys, "check", *both, *changed)
 
 
 def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, monkeypatch, tmp_path):
@@ -77,13 +72,11 @@ def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, mo
         "    async def run(self, task, team):\n        await team.solver.act(task.messages)\n"
     )
     mine = ["+mas=team", "mas.workflow.name=Mine", "mas.workflow.path=our_team_here", *SMALL, *QUESTIONS]
-    assert cli.main(["check", *mine]) == 0
-    assert "solver acts on main" in capsys.readouterr().out
+    assert "solver acts on main" in output_of(capsys, "check", *mine)
 
 
 def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_meaning(capsys):
-    assert main(["--schema"]) == 0
-    output = capsys.readouterr().out
+    output = output_of(capsys, "check", "--schema")
     for line in (
         "mas.branch.k: a whole number, at least 1 (default 1)\n    Candidates per prompt.",
         "mas.agents.<name>.sampling.top_p: a finite number, above 0, at most 1\n    Sample from",
@@ -93,30 +86,26 @@ def test_the_schema_lists_every_setting_with_what_it_takes_its_default_and_its_m
     ):
         assert line in output
     assert "mas.workflow.args." not in output
-    assert main(["--schema", "+mas=solver_verifier"]) == 0, "with the arguments of the workflow that is named"
     rounds = "mas.workflow.args.max_rounds: a whole number, at least 1 (default 2)\n    Proposals"
-    assert rounds in capsys.readouterr().out
-    assert main(["--schema", "--json"]) == 0
-    settings = {setting["path"]: setting for setting in json.loads(capsys.readouterr().out)["settings"]}
+    assert rounds in output_of(capsys, "check", "--schema", "+mas=solver_verifier"), "of the workflow that is named"
+    listed = json.loads(output_of(capsys, "check", "--schema", "--json"))["settings"]
+    settings = {setting["path"]: setting for setting in listed}
     assert settings["mas.branch.k"].keys() == {"path", "takes", "default", "meaning"}
 
 
 def test_a_run_without_arguments_is_not_checked(capsys):
-    assert cli.main(["check"]) == 2
-    assert "verl-mas check: missing: ARGUMENTS" in capsys.readouterr().err
+    assert "verl-mas check: missing: ARGUMENTS" in output_of(capsys, "check", code=2)
 
 
 def test_json_has_the_run_the_machine_the_verdict_and_the_errors(capsys):
-    assert main(["--json", *TEAM]) == 0
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(output_of(capsys, "check", "--json", *TEAM))
     assert list(report) == ["verdict", "accepted", "errors", "warnings", "run", "machine"]
     assert report["verdict"] == "accepted with 1 warning" and report["accepted"] is True
     assert [sorted(warning) for warning in report["warnings"]] == [["fix", "reason", "value"]]
     assert report["run"]["policies"]["a"]["learning_rate"] == 1e-6
     assert report["run"]["agents"]["verifier"] == {"policy": "b", "trained": False, "settings": {}}
     assert {"what": "python", "seen": sys.version.split()[0], "ok": True, "fix": ""} in report["machine"]
-    assert main(["--json", *TEAM, "mas.agents.solver.policy=c"]) == 1
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(output_of(capsys, "check", "--json", *TEAM, "mas.agents.solver.policy=c", code=1))
     assert report["verdict"].startswith("refused: 2 errors") and report["run"] is None
     fix = "set ++mas.agents.solver.policy; known: a, b"
     rule = "an agent acts on one of mas.policies"
