@@ -47,9 +47,7 @@ def test_a_server_whose_index_cannot_be_built_ends_with_the_error(refused, conte
 
 @pytest.mark.usefixtures("no_server")
 def test_a_port_in_use_is_refused(refused):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "already in use" in refused(FINE, taken.getsockname()[1])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ray_start import free_port
 from saved_policies import exported_pair
 
 import verl_mas
@@ -23,13 +23,8 @@ from verl_mas.engines.vllm_cpu import readiness
 MISSING = readiness.readiness()
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")]
 BIN = Path(sys.executable).parent
-ENVIRONMENT = {
-    **os.environ,
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
+ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0}
 
 
@@ -51,12 +46,6 @@ def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
