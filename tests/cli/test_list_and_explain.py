@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 from commands import output_of
 
 from verl_mas.cli._explained import explained
 from verl_mas.cli._names import KINDS
 from verl_mas.errors import ConfigError
 
-# Other tests register names of their own in this process.
-OF_TESTS = ("worst", "my_service", "test_registered")
-OF_POLICY = "mas.policies.<name>.overrides.rollout"
+NAMES = yaml.safe_load((Path(__file__).parent / "explained.yaml").read_text())
+OF_TESTS = ("worst", "my_service", "test_registered")  # Other tests register names of their own in this process
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -31,38 +32,13 @@ def test_teams_and_recipes_are_those_of_hydra_and_without_a_kind_all_are_counted
     assert "did you mean 'estimators'" in output_of(capsys, "list", "estimator", code=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("mas.branch.k", ["a setting of verl-mas", "takes:   a whole number", "set by:  mas.branch.k=VALUE"]),
-        ("branch.k", ["mas.branch.k"]),
-        ("+mas.branch.k=4", ["mas.branch.k"]),
-        ("mas.agents.solver.policy", ["mas.agents.<name>.policy", "default: main", "++mas.agents.<name>.policy"]),
-        ("mas.branch", ["settings:", "mas.branch.commit"]),
-        ("mas.workflow.args.max_rounds", ["an argument of the workflow solver_verifier"]),
-        ("actor_rollout_ref.rollout.temperature", ["a setting of verl", "default: 1.0", f"++{OF_POLICY}.temperature"]),
-        ("trainer.device", ["a setting of verl", "set by:  trainer.device=VALUE"]),
-        ("agent_grpo", ["estimator", "algorithm.adv_estimator=agent_grpo", "A = (R - mu_k)"]),
-        ("algorithm.adv_estimator=agent_grpo", ["a setting of verl", "estimator", "Dr. MAS"]),
-        ("agent/solver/reward/score", ["metric", "mean score of the agent's rows"]),
-        ("math/shared", ["recipe", "python -m verl.trainer.main_ppo +recipe=math/shared"]),
-        ("solver_verifier", ["team", "workflow"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "says"), NAMES["explained"].items())
 def test_a_name_is_explained(name, says):
     text = "\n".join(map(str, explained(name)))
     assert [words for words in says if words not in text] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "fix"),
-    [
-        ("mas.brnach.k", "mas.branch.k"),
-        ("agent_grop", "agent_grpo"),
-        ("trainer.ppo_mini_batch_size", "actor_rollout_ref.actor.ppo_mini_batch_size"),
-        ("xyzzy", "verl-mas list"),
-    ],
-)
+@pytest.mark.parametrize(("name", "fix"), NAMES["suggested"].items())
 def test_an_unknown_name_gets_a_suggestion(name, fix):
     with pytest.raises(ConfigError) as refused:
         explained(name)

@@ -22,8 +22,7 @@ from verl_mas.config.schema import TrajectorySpec
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.workflow.session import SessionResult
 
-# Its blocks are signatures.
-NO_SNIPPETS = ROOT / "docs/api.md"
+NO_SNIPPETS = ROOT / "docs/api.md"  # Its blocks are signatures
 DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS]
 PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "recipes").glob("**/README.md"))]
 # What a user may write in place of a command's last `...`.

@@ -61,16 +61,14 @@ def test_two_adapters_served_from_one_base_answer_as_each_alone(folder, team):
     servers = {client.client.server for client in team.runtime.clients.values()}
     assert len(servers) == 1 and len(next(iter(servers)).batcher.adapters.names) == 2
 
-    async def asked(runtime, models):
-        """At the same time, so that rows of different adapters meet."""
-        server = TeamServer(runtime, name="team")
+    def answers(*models):
+        """Asked at the same time, so that rows of different adapters meet."""
         bodies = [{"model": f"team/{model}", "temperature": 0, "max_tokens": 12, **ASK} for model in models]
-        replies = await asyncio.gather(*[post(server, body) for body in bodies])
-        return [reply.json()["choices"][0]["message"]["content"] for reply in replies]
+        found = replies(Runtime(folder, EngineSettings(threads=1)), *bodies)
+        return [reply.json()["choices"][0]["message"]["content"] for reply in found]
 
-    together = asyncio.run(asked(Runtime(folder, EngineSettings(threads=1)), ["a", "b"] * 3))
-    alone = [asyncio.run(asked(Runtime(folder, EngineSettings(threads=1)), [name])) for name in ("a", "b")]
-    assert together == [alone[0][0], alone[1][0]] * 3 and alone[0] != alone[1]
+    alone = [*answers("a"), *answers("b")]
+    assert answers(*["a", "b"] * 3) == alone * 3 and alone[0] != alone[1]
 
 
 def test_many_sessions_come_in_order_or_as_they_finish_and_a_failure_is_a_result(team):
@@ -97,9 +95,6 @@ def test_many_tasks_run_without_an_export(serve):
         list(verl_mas.run_many("single", ["a"], client, concurrency=0))
 
 
-# -- what cannot be loaded ------------------------------------------------------------------------------------
-
-
 def test_an_export_without_all_policies_is_refused(folder, tmp_path):
     (tmp_path / "team.yaml").write_text((folder / "team.yaml").read_text())
     with pytest.raises(ConfigError, match=r"(?s)/a is not there.*/b is not there"):
@@ -119,9 +114,6 @@ def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, se
             verl_mas.load(folder, endpoints={policy: endpoint})
 
 
-# -- the server -----------------------------------------------------------------------------------------------
-
-
 async def post(server, body, **headers):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     transport = httpx.ASGITransport(server.app())
@@ -134,6 +126,9 @@ def runtime(folder):
     return Runtime(folder, EngineSettings(threads=1))
 
 
+LOOP = asyncio.new_event_loop()
+
+
 def replies(runtime, *bodies, **settings):
     """All at the same time, in the one loop of the runtime."""
 
@@ -142,9 +137,6 @@ def replies(runtime, *bodies, **settings):
         return await asyncio.gather(*[post(server, body) for body in bodies])
 
     return LOOP.run_until_complete(all_of_them())
-
-
-LOOP = asyncio.new_event_loop()
 
 
 def test_the_model_is_the_team_and_usage_is_of_all_acts(runtime):
@@ -237,9 +229,6 @@ def test_a_port_in_use_and_an_open_host_are_refused_before_anything_is_loaded(tm
     assert "already in use" in message.lower()
     open_host = output_of(capsys, "serve", tmp_path, "--host", "0.0.0.0", "--port", "0", code=1)
     assert "--host 0.0.0.0 without --api-key-env" in open_host
-
-
-# -- evaluation and chat --------------------------------------------------------------------------------------
 
 
 @pytest.fixture

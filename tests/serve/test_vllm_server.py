@@ -55,18 +55,13 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def vllm(folder) -> Iterator[str]:
+def endpoints(folder) -> Iterator[list[str]]:
     port = free_port()
     command = [BIN / "vllm", "serve", folder.parent / "model", "--dtype", "float32", "--port", port]
     command += ["--enable-lora", "--max-loras", "2", "--lora-modules", f"a={folder / 'a'}", f"b={folder / 'b'}"]
     command += ["--enforce-eager", "--max-model-len", "1024"]
     with running(command, folder.parent / "vllm.log", "Application startup complete"):
-        yield f"http://127.0.0.1:{port}/v1"
-
-
-@pytest.fixture(scope="module")
-def endpoints(vllm) -> list[str]:
-    return ["--endpoint", f"a={vllm}", "--endpoint", f"b={vllm}"]
+        yield [word for name in "ab" for word in ("--endpoint", f"{name}=http://127.0.0.1:{port}/v1")]
 
 
 @pytest.fixture(scope="module")

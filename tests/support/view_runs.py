@@ -12,6 +12,7 @@ import yaml
 from verl_mas.run_folder.records import Record, packed
 from verl_mas.trainer.timeline import ENGINE, FILE, SAMPLE, STEP, UPDATE, Event
 
+DEFAULTS = yaml.safe_load((Path(__file__).parent / "session.yaml").read_text())
 # What a model, a tool or a user may write to get out of its place.
 HOSTILE = [
     "</script><script>document.title='owned'</script>",
@@ -23,9 +24,6 @@ HOSTILE = [
     "{{ title }} ${document.title='owned'} `;document.title='owned'//",
     "a lone surrogate \udc80, a null \x00",
 ]
-
-
-DEFAULTS = yaml.safe_load((Path(__file__).parent / "session.yaml").read_text())
 
 
 def act(agent: str = "solver", text: str = "Answer: 4", **more: object) -> Record:

@@ -1,7 +1,5 @@
 """The functions of the page's script that need no page, in Node.js."""
 
-# ruff: noqa: E501  # programs in JavaScript, and the signs that the page writes
-
 from __future__ import annotations
 
 import json
@@ -18,7 +16,7 @@ from verl_mas.sessions.view.page import HERE, SCRIPTS, as_json, packed
 
 NODE = shutil.which("node")
 pytestmark = pytest.mark.skipif(NODE is None, reason="needs Node.js (`node` on the path), not used by the package")
-PROGRAMS = yaml.safe_load((Path(__file__).parent / "script.yaml").read_text(encoding="utf-8"))
+CASES = yaml.safe_load((Path(__file__).parent / "script.yaml").read_text(encoding="utf-8"))
 PAGELESS = ("data.js", "filter.js", "text.js")
 SESSIONS = [
     session(1, "1-0", 0, 0.0),
@@ -38,10 +36,10 @@ def answer(program: str) -> object:
         pages.append(Page(StepPart("train", step, ()), groups_of(records), ((f"chunk{step}", len(records)),)))
     lines = [
         *((HERE / name).read_text() for name in PAGELESS),
-        f"const index = {json.dumps(packed(as_json(index_of(pages, {}))))}, texts = {json.dumps(packed(search_of(pages)[0]))};",
+        f"const index = '{packed(as_json(index_of(pages, {})))}', texts = '{packed(search_of(pages)[0])}';",
         "(async () => { let answer; const run = openIndex(JSON.parse(await unpack(index)));",
         "const search = openSearch(await unpack(texts), run.count);",
-        "const wanted = (changes) => [...filtered(run, { ...NO_FILTER, ...changes }, searched(search, changes.text || ''))];",
+        CASES["before"],
         program,
         "console.log(JSON.stringify(answer)); })();",
     ]
@@ -59,6 +57,6 @@ def test_every_script_is_in_the_page_and_its_syntax_is_right():
     node("--check", "-", program="\n".join((HERE / name).read_text() for name in SCRIPTS))
 
 
-@pytest.mark.parametrize("what", PROGRAMS)
+@pytest.mark.parametrize("what", CASES["programs"])
 def test_a_function_of_the_script_answers(what):
-    assert answer(PROGRAMS[what]["program"]) == PROGRAMS[what]["answer"]
+    assert answer(CASES["programs"][what]["program"]) == CASES["programs"][what]["answer"]
