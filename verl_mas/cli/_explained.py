@@ -59,22 +59,22 @@ class Explained:
 
 def known_settings(overrides: Sequence[str] = ()) -> list[Setting]:
     """Those of `mas` and of the embedded engine; with the arguments of a run those of its workflow, too."""
-    found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
+    known = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
     if overrides:
         mas = load(compose(overrides).get("mas"))
         load_user_code(mas)
-        found += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
-    return found
+        known += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
+    return known
 
 
 def explained(given: str) -> list[Explained]:
     """All that the name may mean; at least one entry."""
     name = given.lstrip("+~").partition("=")[0].strip()
-    found = [*_setting(name), *_argument(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
-    if not found:
+    meanings = [*_setting(name), *_argument(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
+    if not meanings:
         rule = "a setting of verl-mas or verl, or a name that `verl-mas list` lists"
         raise ConfigError(f"NAME {given}", rule=rule, fix=_near(name))
-    return found
+    return meanings
 
 
 def _setting(name: str) -> Iterator[Explained]:
@@ -145,10 +145,10 @@ def _listed(name: str) -> Iterator[Explained]:
     for kind, (where, names) in KINDS.items():
         if kind == "metrics":
             continue
-        found = names()
-        if name in found:
+        entries = names()
+        if name in entries:
             singular = {"data": "data set", "codecs": "codec"}.get(kind, kind.removesuffix("s").replace("-", " "))
-            about = found[name] + _more(kind, name)
+            about = entries[name] + _more(kind, name)
             yield Explained(name, singular, about, set_by=where.replace("NAME", name))
 
 

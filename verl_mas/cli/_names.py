@@ -25,12 +25,12 @@ def teams() -> Named:
 
 def recipes() -> Named:
     """Those that are a run; the others are parts of them."""
-    found = {}
+    runs = {}
     for name, file in group_files("recipe").items():
         comments = _comments(file)
         if comments and comments[0].startswith("python -m verl.trainer.main_ppo"):
-            found[name] = comments[1]
-    return found
+            runs[name] = comments[1]
+    return runs
 
 
 def recipe_command(name: str) -> str:
@@ -63,12 +63,12 @@ def _registry(path: str) -> Callable[[], Named]:
 
 def _entries(registry: Registry[T]) -> Named:
     """The entries of the registry's folder by the docstring of their file, the others by their own."""
-    found = {}
+    lines = {}
     for name in registry:
         entry = registry[name]
         module = sys.modules.get(f"{registry.package}.{name}")
-        found[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry))
-    return found
+        lines[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry))
+    return lines
 
 
 def _paragraph(text: str | None) -> str:

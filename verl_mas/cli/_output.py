@@ -41,8 +41,8 @@ def show(options: argparse.Namespace, found: Mapping[str, object], text: str) ->
 
 def refusal(error: MasError) -> dict[str, object]:
     errors = error.errors if isinstance(error, ConfigErrors) else [error]
-    found = [
+    listed = [
         {"value": one.value, "rule": one.rule, "fix": one.fix} if isinstance(one, InvalidInput) else {"value": str(one)}
         for one in errors
     ]
-    return {"accepted": False, "errors": found}
+    return {"accepted": False, "errors": listed}

@@ -23,38 +23,38 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas eval", __doc__)
-    add_team(made)
-    made.add_argument("--data", required=True, type=Path, metavar="FILE", help="parquet or jsonl, as for training")
-    made.add_argument("--n", type=whole(1), default=1, metavar="N", help="sessions per task")
-    add_limit(made, "tasks at most: the first ones of the file")
-    made.add_argument("--compare", type=Path, metavar="DIR", help="another team, on the same tasks")
-    add_out(made, "the file of the sessions; without it DIR/eval/FILE.jsonl")
-    add_settings(made, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
-    made.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
-    made.add_argument("--concurrency", type=whole(1), default=512, metavar="N", help="sessions at once")
-    add_loading(made)
-    add_json(made)
-    return made
+    command = Parser("verl-mas eval", __doc__)
+    add_team(command)
+    command.add_argument("--data", required=True, type=Path, metavar="FILE", help="parquet or jsonl, as for training")
+    command.add_argument("--n", type=whole(1), default=1, metavar="N", help="sessions per task")
+    add_limit(command, "tasks at most: the first ones of the file")
+    command.add_argument("--compare", type=Path, metavar="DIR", help="another team, on the same tasks")
+    add_out(command, "the file of the sessions; without it DIR/eval/FILE.jsonl")
+    add_settings(command, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
+    command.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
+    command.add_argument("--concurrency", type=whole(1), default=512, metavar="N", help="sessions at once")
+    add_loading(command)
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     teams = [options.dir, *([options.compare] if options.compare else [])]
-    found = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
+    evaluated = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
 
     from verl_mas.cli._eval_output import tables
     from verl_mas.serve.eval_report import difference, summary
 
-    made = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, found, strict=True)]
-    compared = difference(*found) if len(found) == 2 else {}
+    summaries = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, evaluated, strict=True)]
+    compared = difference(*evaluated) if len(evaluated) == 2 else {}
     if not options.json:
-        for table in tables(made, compared):
+        for table in tables(summaries, compared):
             console().print(table)
-    for folder, records in zip(teams, found, strict=True):
+    for folder, records in zip(teams, evaluated, strict=True):
         _check(folder, records)
     if options.json:
-        write_json({"teams": made, **({"difference": compared} if compared else {})})
+        write_json({"teams": summaries, **({"difference": compared} if compared else {})})
     return 0
 
 

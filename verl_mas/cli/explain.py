@@ -15,10 +15,10 @@ from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas explain", __doc__)
-    made.add_argument("name", metavar="NAME", help="a setting, or a team, recipe, workflow, estimator, ...")
-    add_json(made)
-    return made
+    command = Parser("verl-mas explain", __doc__)
+    command.add_argument("name", metavar="NAME", help="a setting, or a team, recipe, workflow, estimator, ...")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

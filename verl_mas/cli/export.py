@@ -14,16 +14,16 @@ from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas export", __doc__)
-    add_run(made, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
-    add_step(made, "the checkpoint of this step; without it the latest one")
-    add_out(made, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
-    made.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
+    command = Parser("verl-mas export", __doc__)
+    add_run(command, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
+    add_step(command, "the checkpoint of this step; without it the latest one")
+    add_out(command, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
+    command.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
     merged = "adapters merged into their base; prints how far the log-probs of a prompt move by it"
-    made.add_argument("--merge", action="store_true", help=merged)
-    made.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
-    add_json(made)
-    return made
+    command.add_argument("--merge", action="store_true", help=merged)
+    command.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

@@ -14,10 +14,10 @@ from verl_mas.registry import nearest
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas list", __doc__)
-    made.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(KINDS))
-    add_json(made)
-    return made
+    command = Parser("verl-mas list", __doc__)
+    command.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(KINDS))
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

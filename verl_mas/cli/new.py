@@ -27,13 +27,13 @@ FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas new", __doc__)
-    made.add_argument("name", metavar="NAME", help="of the team, in lower case with underscores: my_team")
-    add_out(made, "the folder to write; without it one of that name, here")
+    command = Parser("verl-mas new", __doc__)
+    command.add_argument("name", metavar="NAME", help="of the team, in lower case with underscores: my_team")
+    add_out(command, "the folder to write; without it one of that name, here")
     tiny = "also write model/, a tiny model with random weights, for a CPU"
-    made.add_argument("--tiny-model", action="store_true", help=tiny)
-    add_json(made)
-    return made
+    command.add_argument("--tiny-model", action="store_true", help=tiny)
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

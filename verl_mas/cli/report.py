@@ -16,11 +16,11 @@ FILES = ("report.txt", "curves.svg", "curves.png")
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas report", __doc__)
-    add_run(made, several=True)
-    add_out(made, "a folder for the report and its curves")
-    add_json(made)
-    return made
+    command = Parser("verl-mas report", __doc__)
+    add_run(command, several=True)
+    add_out(command, "a folder for the report and its curves")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

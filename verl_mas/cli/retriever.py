@@ -23,8 +23,8 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas retriever", __doc__)
-    commands = made.add_subparsers(metavar="ACTION", required=True)
+    command = Parser("verl-mas retriever", __doc__)
+    commands = command.add_subparsers(metavar="ACTION", required=True)
 
     about = "index a corpus into a folder"
     building = commands.add_parser("build", help=about, description=about)
@@ -52,7 +52,7 @@ def parser() -> Parser:
     asking.add_argument("query", metavar="QUERY", help="the words to search for")
     add_json(asking)
     asking.set_defaults(run=_query)
-    return made
+    return command
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:

@@ -26,19 +26,21 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas try", __doc__)
+    command = Parser("verl-mas try", __doc__)
     forms = "FILE.py:CLASS, module:CLASS, or the name of a registered workflow"
-    made.add_argument("workflow", metavar="WORKFLOW", help=forms)
-    add_settings(made, "--args", "arguments of the workflow, as mas.workflow.args")
-    made.add_argument("--task", default="2 + 2?", metavar="TEXT", help="the question")
-    made.add_argument("--truth", metavar="TEXT", help="its ground truth")
+    command.add_argument("workflow", metavar="WORKFLOW", help=forms)
+    add_settings(command, "--args", "arguments of the workflow, as mas.workflow.args")
+    command.add_argument("--task", default="2 + 2?", metavar="TEXT", help="the question")
+    command.add_argument("--truth", metavar="TEXT", help="its ground truth")
     replies = 'the scripted good reply, or "AGENT: TEXT" of one agent or role; may be given several times'
-    made.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
-    made.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1")
-    made.add_argument("--model", metavar="NAME", help="the model of the endpoint, as the server names it")
-    made.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
-    add_json(made)
-    return made
+    command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
+    command.add_argument(
+        "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
+    )
+    command.add_argument("--model", metavar="NAME", help="the model of the endpoint, as the server names it")
+    command.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

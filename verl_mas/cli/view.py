@@ -14,15 +14,15 @@ from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas view", __doc__)
-    add_run(made)
-    add_out(made, "the HTML file; without it view.html in the folder of the run")
-    add_steps(made)
-    add_limit(made, "sessions at most, the newest ones")
-    made.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
-    made.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
-    add_json(made)
-    return made
+    command = Parser("verl-mas view", __doc__)
+    add_run(command)
+    add_out(command, "the HTML file; without it view.html in the folder of the run")
+    add_steps(command)
+    add_limit(command, "sessions at most, the newest ones")
+    command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
+    command.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

@@ -68,8 +68,8 @@ class AboutFile:
 
 def attempts(content: Mapping[str, object]) -> list[Plain]:
     """The starts of a run, of what `read_about` has read."""
-    found = content.get(ATTEMPTS)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    starts = content.get(ATTEMPTS)
+    return [one for one in starts if isinstance(one, dict)] if isinstance(starts, list) else []
 
 
 def read_about(folder: Path) -> Plain:

@@ -55,9 +55,9 @@ class Block:
 
 def append_block(path: Path, lines: bytes, index: bytes) -> int:
     """Adds a block in one write; returns its size. Raises OSError, and then nothing was added."""
-    made = block_of(lines, index)
-    append(path, made)
-    return len(made)
+    block = block_of(lines, index)
+    append(path, block)
+    return len(block)
 
 
 def block_of(lines: bytes, index: bytes) -> bytes:
@@ -105,10 +105,10 @@ def lines_of(path: Path, block: Block) -> list[bytes]:
 
 def _block(file: BinaryIO, start: int, size: int) -> Block | None:
     file.seek(start)
-    found = file.read(FRAME.size + HEAD.size)
-    if len(found) < FRAME.size + HEAD.size:
+    read = file.read(FRAME.size + HEAD.size)
+    if len(read) < FRAME.size + HEAD.size:
         return None
-    (magic, length), head = FRAME.unpack_from(found), Head(*HEAD.unpack_from(found, FRAME.size))
+    (magic, length), head = FRAME.unpack_from(read), Head(*HEAD.unpack_from(read, FRAME.size))
     lines_at = start + FRAME.size + length
     stop = lines_at + head.lines_stored
     if magic != MAGIC or head.tag != TAG or stop > size:

@@ -67,7 +67,7 @@ def read_steps(file: Path) -> list[Step]:
     """
     if not file.exists():
         return []
-    found: dict[int, Step] = {}
+    steps: dict[int, Step] = {}
     # What follows the last line break is incomplete.
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     for place, line in enumerate(lines, 1):
@@ -86,9 +86,9 @@ def read_steps(file: Path) -> list[Step]:
             fix = f"give the folder of a run, or remove the line if something else wrote into {FILE}"
             raise DataError(f"{file}, line {place}: {line[:80]!r}", rule=rule, fix=fix) from None
         # Of a number with two lines, the later of two values.
-        before = found[number].values if number in found else {}
-        found[number] = Step(number, {**before, **read}, float(when) if isinstance(when, int | float) else None)
-    return [found[number] for number in sorted(found)]
+        before = steps[number].values if number in steps else {}
+        steps[number] = Step(number, {**before, **read}, float(when) if isinstance(when, int | float) else None)
+    return [steps[number] for number in sorted(steps)]
 
 
 def series(steps: Sequence[Step], key: str) -> tuple[list[int], list[float]]:

@@ -66,14 +66,14 @@ def clean_command(arguments: Sequence[str]) -> list[str]:
 
 
 def _arguments(values: Sequence[object], name: str) -> list[object]:
-    found: list[object] = []
+    cleaned: list[object] = []
     follows = False  # --token SECRET
     for value in values:
         if not isinstance(value, str):
-            found.append(without_secrets(value, name))
+            cleaned.append(without_secrets(value, name))
             continue
         key, equals, text = value.partition("=")
         hide = equals and text and (is_secret(key) or any(f".{one}." in key for one in VARIABLES))
-        found.append(HIDDEN if follows else f"{key}={HIDDEN}" if hide else clean(value))
+        cleaned.append(HIDDEN if follows else f"{key}={HIDDEN}" if hide else clean(value))
         follows = value.startswith("-") and not equals and is_secret(value)
-    return found
+    return cleaned

@@ -64,7 +64,7 @@ def file_of(directory: str | Path, validate: bool, step: int, attempt: str, work
 
 def files_of(folder: Path) -> list[SessionFile]:
     """The files of a partition, by step, attempt and worker. Other files are left alone."""
-    found = []
+    files = []
     for path in folder.glob(f"*{PLAIN}*"):
         compressed = path.name.endswith(COMPRESSED)
         if not (compressed or path.name.endswith(PLAIN)):
@@ -72,8 +72,8 @@ def files_of(folder: Path) -> list[SessionFile]:
         step, _, rest = path.name.removesuffix(COMPRESSED).removesuffix(PLAIN).partition("-")
         attempt, _, worker = rest.rpartition("-")
         if step.isdecimal():
-            found.append(SessionFile(int(step), attempt, worker, compressed, path))
-    return sorted(found)
+            files.append(SessionFile(int(step), attempt, worker, compressed, path))
+    return sorted(files)
 
 
 def write_advantages(

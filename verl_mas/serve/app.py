@@ -59,10 +59,8 @@ class TeamServer:
 
     async def list_models(self, request: Request) -> JSONResponse:
         self._authorise(request)
-        models = [
-            {"id": name, "object": "model", "created": self._started, "owned_by": "verl-mas"} for name in self.models
-        ]
-        return JSONResponse({"object": "list", "data": models})
+        about = {"object": "model", "created": self._started, "owned_by": "verl-mas"}
+        return JSONResponse({"object": "list", "data": [{"id": name, **about} for name in self.models]})
 
     async def chat(self, request: Request) -> Response:
         self._authorise(request)

@@ -51,10 +51,10 @@ class Embedded:
         shared: dict[tuple[str, str], list[str]] = defaultdict(list)
         for name, place in placed.items():
             shared[place.model, self._dtype(policies[name])].append(name)
-        found: dict[str, LLMClient] = {}
+        clients: dict[str, LLMClient] = {}
         for names in shared.values():
-            found |= self._of_one_model({name: placed[name] for name in names}, policies)
-        return {name: found[name] for name in placed}
+            clients |= self._of_one_model({name: placed[name] for name in names}, policies)
+        return {name: clients[name] for name in placed}
 
     def _of_one_model(self, placed: Mapping[str, Place], policies: Mapping[str, TeamPolicy]) -> dict[str, LLMClient]:
         views = {name: self._view(name, policies[name], placed[name]) for name in placed}
@@ -75,12 +75,12 @@ class Embedded:
                 fix = "make that base available where team.yaml names it"
                 raise ConfigError(f"{folder} cannot be served: {error}", rule=rule, fix=fix) from error
         model_type = str(server.batcher.model.config.model_type)
-        found: dict[str, LLMClient] = {}
+        clients: dict[str, LLMClient] = {}
         for name, place in placed.items():
             tokenizer = cast(Tokenizer, load_tokenizer(place.tokenizer, place.chat_template, trust=self.trust))
             client = LocalClient(server, name if name in table else None, tokenizer)
-            found[name] = VerlPolicy(views[name], client, Model(tokenizer, None, model_type, {}), RLHFDataset)
-        return found
+            clients[name] = VerlPolicy(views[name], client, Model(tokenizer, None, model_type, {}), RLHFDataset)
+        return clients
 
     def _server(self, views: Sequence[DictConfig], table: Mapping[str, Adapter]) -> TransformersServer:
         config = views[0].copy()

@@ -62,13 +62,13 @@ class Results:
     def open(cls, path: Path, identity: Identity, *, force: bool) -> Results:
         """Those of an earlier call are read. `force`: a file of another evaluation is replaced when sessions begin,
         so that it is still there if the team cannot be loaded."""
-        found = cls(path, identity, replaces=force and path.exists())
+        results = cls(path, identity, replaces=force and path.exists())
         with writing(path, WRITTEN):
             if not path.exists():
-                found._write_head()
+                results._write_head()
             elif not force:
-                found._read()
-        return found
+                results._read()
+        return results
 
     def begin(self) -> None:
         """Before the first session."""
@@ -134,7 +134,7 @@ def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
     if media := next((name for name in MEDIA if row.get(name)), None):
         raise DataError(f"{where} has {media}", rule="an evaluation asks in text", fix="leave such rows out")
     extra = row.get("extra_info") or {}
-    made = {
+    fields = {
         **row,
         RAW_PROMPT: [{name: value for name, value in one.items() if value is not None} for one in messages],
         "extra_info": extra,
@@ -142,7 +142,7 @@ def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
         "tools_kwargs": extra.get("tools_kwargs", {}),
         "interaction_kwargs": extra.get("interaction_kwargs", {}),
     }
-    return {name: value for name, value in made.items() if name not in MEDIA}
+    return {name: value for name, value in fields.items() if name not in MEDIA}
 
 
 @dataclass

@@ -36,18 +36,18 @@ def open_export(folder: Path) -> TeamFile:
 
 def places(folder: Path, team: TeamFile, policies: list[str]) -> dict[str, Place]:
     """Where these policies are; refuses all of which a part is missing."""
-    found, missing = {}, []
+    placed, missing = {}, []
     for name in policies:
         policy, own = team.policies[name], folder / name
         if policy.folder is None:
-            found[name] = Place(str(policy.model), policy.tokenizer or str(policy.model), policy.chat_template)
+            placed[name] = Place(str(policy.model), policy.tokenizer or str(policy.model), policy.chat_template)
             continue
         adapter = (own / CONFIG).exists()
-        found[name] = Place(str(policy.model), str(own), adapter=own) if adapter else Place(str(own), str(own))
+        placed[name] = Place(str(policy.model), str(own), adapter=own) if adapter else Place(str(own), str(own))
         parts = [own / file for file in ((CONFIG, WEIGHTS) if adapter else ("config.json",))]
         rule = f"{TEAM_FILE} says that policy {name} has weights of its own in the folder {name}"
         fix = "export the run again, or copy the whole folder"
         absent = [path for path in (parts if own.is_dir() else [own]) if not path.exists()]
         missing += [ConfigError(f"{path} is not there", rule=rule, fix=fix) for path in absent]
     raise_all(missing)
-    return found
+    return placed

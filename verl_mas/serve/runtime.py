@@ -136,14 +136,14 @@ class Runtime:
         # `model` of a policy with a folder is where it started from, which the endpoint of an adapter serves, too.
         at |= remotes(endpoints, {name: None if policies[name].folder else policies[name].model for name in acting})
         here = [name for name in acting if name not in at]
-        found: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
+        clients: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
         placed = places(self.folder, self.file, here)
         if placed:
             with quiet_import():
                 from verl_mas.serve.embedded import Embedded
 
-            found |= Embedded(self.verl, engine, trust).clients(placed, policies)
-        return found
+            clients |= Embedded(self.verl, engine, trust).clients(placed, policies)
+        return clients
 
     def _session_config(self) -> SessionConfig:
         with quiet_import():
@@ -184,15 +184,15 @@ def quiet_import() -> Iterator[None]:
 def _sampling_as(members: Mapping[str, Member], sampling: Mapping[str, object] | str) -> dict[str, Member]:
     """The members with these settings over their own; `max_tokens` only shortens."""
     given = {} if isinstance(sampling, str) else checked_sampling(sampling, "sampling")
-    found = {}
+    changed = {}
     for name, member in members.items():
         own = member.spec.sampling if sampling == TRAINING else member.spec.validation_sampling
         merged = {**own, **given}
         limits = [limit for limit in (own.get("max_tokens"), given.get("max_tokens")) if limit is not None]
         if limits:
             merged["max_tokens"] = min(limits)
-        found[name] = replace(member, spec=replace(member.spec, validation_sampling=cast(Sampling, merged)))
-    return found
+        changed[name] = replace(member, spec=replace(member.spec, validation_sampling=cast(Sampling, merged)))
+    return changed
 
 
 def checked_sampling(sampling: Mapping[str, object], where: str) -> Sampling:

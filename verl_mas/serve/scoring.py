@@ -62,8 +62,8 @@ class VerlScorer:
             verl = f"{{{CUSTOM}.path: ..., {REWARD_MODEL}: false}}"
             fix = f"write a function that scores the answer, and name it in team.yaml: verl: {verl}"
             raise ConfigError(f"{folder} was trained with a reward model", rule=rule, fix=fix)
-        made: RewardManagerBase = load_reward_manager(config, self._tokenizer)
-        return made
+        manager: RewardManagerBase = load_reward_manager(config, self._tokenizer)
+        return manager
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:

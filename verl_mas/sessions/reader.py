@@ -86,7 +86,7 @@ class SessionIndex:
     def refresh(self) -> bool:
         """Lists the sessions again, reading only files that have changed. Returns whether any has."""
         before = self._state()
-        self._files, found = {}, []
+        self._files, entries = {}, []
         self._advantages.clear()
         for partition in self._partitions:
             by_step: dict[int, list[SessionFile]] = defaultdict(list)
@@ -98,9 +98,9 @@ class SessionIndex:
                 by_attempt = self._by_attempt(partition, step)
                 # Of one attempt, advantages need not be known: they are read with the records.
                 several = len(by_attempt) > 1
-                found += with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
-        self.entries = [entry for entry in found if not entry.left_out]
-        self.left_out = len(found) - len(self.entries)
+                entries += with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
+        self.entries = [entry for entry in entries if not entry.left_out]
+        self.left_out = len(entries) - len(self.entries)
         return before != self._state()
 
     def read(self, entry: SessionEntry) -> Record:
@@ -160,7 +160,7 @@ class SessionIndex:
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
         """The sessions of each attempt, which may be none."""
         files = self._files[partition, step]
-        found: dict[str, list[SessionEntry]] = {file.attempt: [] for file in files}
+        by_attempt: dict[str, list[SessionEntry]] = {file.attempt: [] for file in files}
         sessions = [file for file in files if not file.of_advantages]
         # Plain files first: a worker that is at work adds them to the compressed one, and deletes them.
         listed = {file: self._entries(file) for file in sorted(sessions, key=lambda file: file.compressed)}
@@ -169,9 +169,9 @@ class SessionIndex:
             # A worker that was killed between the two has left sessions twice.
             of_worker = known[file.attempt, file.worker]
             own = [entry for entry in listed[file] if entry.key not in of_worker]
-            found[file.attempt] += own
+            by_attempt[file.attempt] += own
             of_worker.update(entry.key for entry in own)
-        return found
+        return by_attempt
 
     def _entries(self, file: SessionFile) -> list[SessionEntry]:
         try:
@@ -200,17 +200,17 @@ class SessionIndex:
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
     """What is damaged is skipped with a warning."""
-    found: list[SessionEntry] = []
+    entries: list[SessionEntry] = []
 
     def add(one: Listed, offset: int, line: int = 0) -> None:
         attempt = file.attempt or None
-        found.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, offset=offset, line=line))
+        entries.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, offset=offset, line=line))
 
     if file.compressed:
         for block in blocks_of(file.path):
             for number, one in enumerate(read_index(block.index)):
                 add(one, block.start, number)
-        return found
+        return entries
     start = 0
     with file.path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -220,7 +220,7 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
                 kind = "is damaged" if line.endswith(b"\n") else "was not finished"
                 logger.warning("%s, line %d %s and is skipped: %s", file.path, number, kind, error)
             start += len(line)
-    return found
+    return entries
 
 
 def selected(

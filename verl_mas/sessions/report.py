@@ -100,13 +100,13 @@ class RunReport:
     def agent_table(self) -> dict[str, dict[str, float | None]]:
         recent = [step.values for step in self.training[-LAST:]]
         trained = list(dict.fromkeys(one for values in recent for one in policies_in(values)))
-        made: dict[str, dict[str, float | None]] = {}
+        rows: dict[str, dict[str, float | None]] = {}
         for name in dict.fromkeys(one for values in recent for one in agents_in(values)):
-            made[name] = {column: _mean_of(recent, [agent(name, key)]) for column, key in COLUMNS.items()}
+            rows[name] = {column: _mean_of(recent, [agent(name, key)]) for column, key in COLUMNS.items()}
             of = str(self.run.agent(name).get("policy") or (trained[0] if len(trained) == 1 else ""))
             norms = [key_of_policy(recent[-1], of, GRAD_NORM)] if of in trained else []
-            made[name]["grad norm"] = _mean_of(recent, norms)
-        return made
+            rows[name]["grad norm"] = _mean_of(recent, norms)
+        return rows
 
     def says(self) -> list[str]:
         if not self.training:
@@ -165,18 +165,18 @@ def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Hel
     for end in range(STEPS, len(training) + 1):
         for one in findings(values[end - STEPS : end], agents):
             held[one.kind, one.name].append((end, one))
-    found = []
+    lasting = []
     for (kind, name), places in held.items():
         first, last = _longest([end for end, _ in places])
         begin = first - STEPS
         whole = [one for one in findings(values[begin:last], agents) if (one.kind, one.name) == (kind, name)]
         text = whole[0].text if whole else dict(places)[last].text
         holds = places[-1][0] == len(training)
-        found.append(HeldFinding(kind, name, text, training[begin].number, training[last - 1].number, holds))
+        lasting.append(HeldFinding(kind, name, text, training[begin].number, training[last - 1].number, holds))
     trend = Trend()
     trends = [one for step in steps for one in trend.add(step.values)][-1:]
-    found += [HeldFinding(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
-    return sorted(found, key=lambda one: (not one.holds, one.first - one.last))
+    lasting += [HeldFinding(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
+    return sorted(lasting, key=lambda one: (not one.holds, one.first - one.last))
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
@@ -200,14 +200,14 @@ def watched(steps: Sequence[Step]) -> list[str]:
 def panels(steps: Sequence[Step]) -> list[Panel]:
     """A panel per metric to watch, with a curve for each agent, policy or source."""
     keys = dict.fromkeys(key for step in steps for key in step.values)
-    made = []
+    drawn = []
     for metric in TO_WATCH:
         own = [key for key in keys if metric.expression.fullmatch(key)]
         title = metric.pattern.replace("agent/<agent>/", "")
         parts = {key: key.split("/") for key in own}
         legends = {key: part[1] if part[0] in ("agent", "policy", "val-core") else "all" for key, part in parts.items()}
-        made.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
-    return made
+        drawn.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
+    return drawn
 
 
 def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -24,8 +24,8 @@ BESIDE = ("corpus.jsonl", "model")  # What some data sets write beside their row
 
 def parser(only: str | None = None) -> Parser:
     """With `only` one of the data sets; the others are not imported."""
-    made = Parser("verl-mas data", __doc__)
-    names = made.add_subparsers(metavar="NAME", required=True)
+    command = Parser("verl-mas data", __doc__)
+    names = command.add_subparsers(metavar="NAME", required=True)
     if only in (None, ROWS):
         add_arguments(names.add_parser(ROWS, help=_first(ABOUT), description=ABOUT))
     for name in DATA_SETS if only is None else [only] if only != ROWS else []:
@@ -36,7 +36,7 @@ def parser(only: str | None = None) -> Parser:
         add_out(below, "the folder to write", required=True)
         add_json(below)
         below.set_defaults(dataset=dataset)
-    return made
+    return command
 
 
 def _first(text: str) -> str:
@@ -67,8 +67,6 @@ def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) ->
         lines.append(f"{verb}: {manifest['train_rows_also_in_test']} training rows that are also in the test")
     for name, source in prepared.sources.items():
         if source.get("revision_pinned") is False:
-            pin = f"{name}={source['revision']}"
-            lines.append(
-                f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add --revision {pin}"
-            )
+            pin = f"--revision {name}={source['revision']}"
+            lines.append(f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add {pin}")
     return "".join(f"{line}\n" for line in lines)

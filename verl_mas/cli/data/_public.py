@@ -55,11 +55,11 @@ class Reading:
     def items(
         self, make: MakeItem, train: Sequence[PublicSet], test: Sequence[PublicSet]
     ) -> tuple[list[Item], list[Item]]:
-        def made(part: Iterable[Source]) -> list[Item]:
+        def items_of(part: Iterable[Source]) -> list[Item]:
             return [make(row, number, source.name) for source in part for number, row in enumerate(source.read())]
 
         of_train, of_test = self.open(train, test)
-        return made(of_train), made(of_test)
+        return items_of(of_train), items_of(of_test)
 
     def prepared(
         self,

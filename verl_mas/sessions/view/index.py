@@ -43,12 +43,12 @@ class SessionSource:
         """As the files are now. In the order in which they happened: a validation follows the training of its step."""
         if self.folder is None:
             return []
-        found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
+        sizes: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
         for partition in PARTITIONS:
             for file in files_of(self.folder / partition):
                 if steps is None or steps[0] <= file.step <= steps[1]:
-                    found[file.step, partition].append((file.path.name, file.path.stat().st_size))
-        if found:
+                    sizes[file.step, partition].append((file.path.name, file.path.stat().st_size))
+        if sizes:
             if self._index is None:
                 self._index = SessionIndex(self.folder)
             else:
@@ -57,7 +57,7 @@ class SessionSource:
             for entry in self._index.entries:
                 # Tasks from before the first step have numbers below 0 and are filed with step 0.
                 self._entries[entry.partition, max(entry.step, 0)].append(entry)
-        return [StepPart(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(found.items())]
+        return [StepPart(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(sizes.items())]
 
     def sessions(self, part: StepPart) -> list[Record]:
         """Those of one group beside each other, the groups in the order in which their first sessions ended."""
@@ -163,14 +163,14 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 
     A part that is too long for its share keeps its begin and its end, where the answer of a reply usually is.
     """
-    cut, made = False, []
+    cut, lines = False, []
     for number, part in enumerate(parts):
         text, share = one_line(part).lower(), max(limit, 0) // (len(parts) - number)
         if len(text) > share:
             cut, text = True, f"{text[: share // 2]} {text[len(text) - share // 2 :]}"
-        made.append(text)
+        lines.append(text)
         limit -= len(text)
-    return tuple(made), cut
+    return tuple(lines), cut
 
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
@@ -220,9 +220,9 @@ def searched_of(number: int) -> int:
 def search_of(pages: Sequence[Page]) -> tuple[str, int]:
     """The text that the page searches, a line per session, and of how many sessions it is not whole."""
     entries = [entry for page in pages for entry in page.entries]
-    found = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
-    missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, found, strict=True))
-    return END.join(" ".join(texts) for texts, _ in found), missing
+    shortened = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
+    missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, shortened, strict=True))
+    return END.join(" ".join(texts) for texts, _ in shortened), missing
 
 
 def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]:

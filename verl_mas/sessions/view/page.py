@@ -77,7 +77,7 @@ class Chunk:
         self.chars += len(self.sessions[-1])
 
     def _all(self, messages: Sequence[Record], images: Path) -> list[int]:
-        found = []
+        places = []
         for message in messages:
             content = message.get("content")
             parts = {"content": [_part(part, images) for part in content]} if isinstance(content, list) else {}
@@ -86,8 +86,8 @@ class Chunk:
                 self._places[text] = len(self.messages)
                 self.messages.append(text)
                 self.chars += len(text)
-            found.append(self._places[text])
-        return found
+            places.append(self._places[text])
+        return places
 
     def text(self) -> str:
         return f'{{"messages":[{",".join(self.messages)}],"sessions":[{",".join(self.sessions)}]}}'
@@ -138,14 +138,14 @@ def as_json(value: object) -> str:
 
 def _finite(value: T) -> T:
     """The same value with each NaN and infinity as text: JSON has none, and a browser refuses the whole payload."""
-    made: object = value
+    finite: object = value
     if isinstance(value, float):
-        made = value if math.isfinite(value) else str(value)
+        finite = value if math.isfinite(value) else str(value)
     elif isinstance(value, dict):
-        made = {str(name): _finite(item) for name, item in value.items()}
+        finite = {str(name): _finite(item) for name, item in value.items()}
     elif isinstance(value, list | tuple):
-        made = [_finite(item) for item in value]
-    return made  # type: ignore[return-value]
+        finite = [_finite(item) for item in value]
+    return finite  # type: ignore[return-value]
 
 
 @dataclass
@@ -162,7 +162,7 @@ class RunView:
         self.source = index.SessionSource(self.run.trajectories)
 
     def read(self, progress: Progress | None = None) -> None:
-        found, left, before = {}, self.options.limit, self._pages
+        pages, left, before = {}, self.options.limit, self._pages
         if self.source.folder is None:
             # A run that starts makes the folder with its first session.
             self.source.folder = self.run.trajectories
@@ -174,12 +174,12 @@ class RunView:
                 break
             page = before.get((part, left)) or before.get((part, None)) or self._page(part, left, searched_of(count))
             whole = left is None or len(page.entries) < left
-            found[part, None if whole else left] = page
+            pages[part, None if whole else left] = page
             count += len(page.entries)
             left = None if left is None else left - len(page.entries)
             if progress:
                 progress(number + 1, len(wanted))
-        self._pages = dict(reversed(found.items()))
+        self._pages = dict(reversed(pages.items()))
         named = {name for page in self._pages.values() for name, _ in page.chunks}
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
@@ -213,14 +213,14 @@ class RunView:
             "timeline": (self.run.folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
-        found = {
+        payloads = {
             "index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))),
             "search": packed(text),
         }
         if about["timeline"]:
             events = timeline.read_timeline(self.run.folder)
-            found["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
-        return found
+            payloads["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
+        return payloads
 
 
 def timeline_of(events: Sequence[timeline.Event], steps: tuple[int, int] | None = None) -> dict[str, object]:
