@@ -1,7 +1,5 @@
 """`verl-mas list` and `verl-mas explain`: everything that a configuration can name has a line about it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`verl-mas plan`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -59,13 +59,8 @@ def test_the_new_team_is_accepted_and_its_rewards_are_printed_with_replies_by_ag
 
 def test_a_broken_workflow_is_refused_with_its_problem_and_the_exit_code(tmp_path, capsys):
     file = tmp_path / "broken.py"
-    file.write_text(
-        "from verl_mas import Outcome, Workflow\n"
-        "class Broken(Workflow):\n"
-        "    agents = ('a',)\n"
-        "    async def run(self, task, team):\n"
-        "        return Outcome(answer=team.a.act('x'))\n"
-    )
+    run = "    async def run(self, task, team):\n        return Outcome(answer=team.a.act('x'))\n"
+    file.write_text(f"from verl_mas import Outcome, Workflow\nclass Broken(Workflow):\n    agents = ('a',)\n{run}")
     endpoint = ["--endpoint", "http://localhost:1/v1", "--model", "m"]
     shown = output_of(capsys, "try", f"{file}:Broken", *endpoint, code=1)
     assert "`await` is missing" in shown and "so no session was run" in shown

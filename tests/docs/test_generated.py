@@ -1,7 +1,5 @@
 """The generated pages are what `python scripts/generate_pages.py` writes; the others list what there is."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

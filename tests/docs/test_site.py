@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-
 PAGES = build_site.files(build_site.PAGES)
 # A list right under a paragraph is a list on GitHub and text in the site.
 LIST_IN_PARAGRAPH = re.compile(r"^(?![-*|#>]|\d+\. |    )\S.*\n(?:[-*] |\d+\. )", re.MULTILINE)

@@ -26,8 +26,8 @@ NO_SNIPPETS = ROOT / "docs/api.md"  # Its blocks are signatures
 DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS]
 PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "recipes").glob("**/README.md"))]
 # What a user may write in place of a command's last `...`.
-REST = ["actor.ppo_mini_batch_size=8", "actor.use_dynamic_bsz=true", "rollout.n=4", "rollout.name=vllm"]
-REST = ["data.train_batch_size=8", *(f"actor_rollout_ref.{item}" for item in (*REST, "model.path=hub/tiny"))]
+OF_POLICY = ["actor.ppo_mini_batch_size=8", "actor.use_dynamic_bsz=true", "rollout.n=4", "rollout.name=vllm"]
+REST = ["data.train_batch_size=8", *(f"actor_rollout_ref.{item}" for item in (*OF_POLICY, "model.path=hub/tiny"))]
 MAIN = ["python", "-m", "verl.trainer.main_ppo"]
 
 BLOCKS = [block for page in PAGES for block in (*fenced(page), *indented(page))]

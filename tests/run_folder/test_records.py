@@ -1,7 +1,5 @@
 """Records and their lines: nothing is lost, and each message is stored once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

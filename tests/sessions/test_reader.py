@@ -1,7 +1,5 @@
 """Sessions are read as they were written: attempts apart, compressed or not, damage limited to what it hit."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
