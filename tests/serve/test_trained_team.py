@@ -16,8 +16,8 @@ import verl_mas
 from verl_mas import cli
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.serve.app import TeamServer
+from verl_mas.serve.endpoints import EngineSettings
 from verl_mas.serve.runtime import Runtime
-from verl_mas.serve.settings import EngineSettings
 from verl_mas.workflow import Generation
 from verl_mas.workflow.streaming import ON_TEXT
 

@@ -62,10 +62,10 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     """The sessions of one team. Those that are in its file already are not run again."""
     from verl_mas.cli._eval_output import EvalProgress
     from verl_mas.config.values import load_dataclass
+    from verl_mas.serve.endpoints import EngineSettings
     from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
     from verl_mas.serve.places import open_export
     from verl_mas.serve.runtime import TRAINING, checked_sampling
-    from verl_mas.serve.settings import EngineSettings
 
     team = open_export(folder)
     rows = read_rows(options.data, str(team.verl.get("data.prompt_key", "prompt")), options.limit)

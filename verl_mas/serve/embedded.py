@@ -24,9 +24,9 @@ from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.rollout.verl_client import Model, VerlPolicy
+from verl_mas.serve.endpoints import EngineSettings
 from verl_mas.serve.model import available, load_tokenizer, read_record, reading
 from verl_mas.serve.places import Place
-from verl_mas.serve.settings import EngineSettings
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.util import cores
 from verl_mas.verl_.types import Fields, Tokenizer

@@ -1,25 +1,42 @@
-"""Policies at OpenAI-compatible endpoints: vLLM, SGLang, or any other server."""
+"""Where the policies of a loaded team are served: by the engine of this process, or at OpenAI-compatible endpoints, which
+are those of vLLM, SGLang or any other server. Loads no torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import httpx
 import yaml
 
 from verl_mas.config.schema import RemoteSpec
-from verl_mas.config.values import load_dataclass
+from verl_mas.config.values import Checked, Count, Positive, Range, load_dataclass
 from verl_mas.endpoints.endpoint import check_endpoint, hidden
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
+from verl_mas.workflow.team_file import Dtype
 
 # A URL, or the fields of RemoteSpec. Without a model the endpoint is asked for the one of the policy.
 Endpoint = str | Mapping[str, object] | RemoteSpec
 TIMEOUT_S = 10.0
 FORM = "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}"
+
+
+@dataclass(frozen=True)
+class EngineSettings(Checked):
+    """`engine` of `verl_mas.load`, and --engine of the commands."""
+
+    device: str | None = None  # Where it computes, such as cuda:1. None: on a GPU if there is one
+    dtype: Dtype | None = None  # Precision of the weights. None: that of the run
+    threads: Count | None = None  # Threads of torch. None: one per core
+    cache_gib: Positive = 2.0  # Memory for keys and values; decides how many sequences run at once
+    max_sequences: Count = 256  # Sequences that run at once, at most
+    max_model_len: Count | None = None  # Tokens of prompt and reply together. None: what the run allowed
+    seed: Annotated[int, Range(0)] = 0  # The same task, session number and seed give the same session
 
 
 def read_endpoints(given: list[str]) -> dict[str, Endpoint]:

@@ -23,9 +23,8 @@ from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.grading.grader import ASKED
 from verl_mas.mcp.servers import McpServers
-from verl_mas.serve.endpoints import Endpoint, remotes
+from verl_mas.serve.endpoints import Endpoint, EngineSettings, remotes
 from verl_mas.serve.places import open_export, places
-from verl_mas.serve.settings import EngineSettings
 from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
