@@ -1,5 +1,5 @@
-"""Where the policies of a loaded team are served: by the engine of this process, or at OpenAI-compatible endpoints, which
-are those of vLLM, SGLang or any other server. Loads no torch."""
+"""Where the policies of a loaded team are served: by the engine of this process, or at OpenAI-compatible endpoints (of
+vLLM, SGLang, or any other server). Loads no torch."""
 
 from __future__ import annotations
 
