@@ -37,8 +37,8 @@ def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | No
     assert isinstance(acts, list)
     keyed = [{**one, "key": one["key"] or f"{uid}_{number}_{place}"} for place, one in enumerate(acts)]
     own = {"uid": uid, "group": uid, "session": number, "step": step, "acts": keyed}
-    outcome = {"answer": "4", "reward": reward, "info": {}}
-    return {**deepcopy(DEFAULTS["session"]), **own, "outcome": outcome, **more}
+    own["outcome"] = {"answer": "4", "reward": reward, "info": {}}
+    return {**deepcopy(DEFAULTS["session"]), **own, **more}
 
 
 def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Path:

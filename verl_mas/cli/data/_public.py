@@ -77,7 +77,7 @@ class Reading:
         opened = []
         for one in sources.pinned(sets, self._revisions):
             rows, revision = self._load(one)
-            record = {"repository": one.repository, "split": one.split, "revision": revision}
-            record["revision_pinned"] = one.revision is not None
+            place: dict[str, object] = {"repository": one.repository, "split": one.split}
+            record = {**place, "revision": revision, "revision_pinned": one.revision is not None}
             opened.append(Source(one.name, rows, f"{one.repository} ({one.split})", record, one.rows))
         return opened
