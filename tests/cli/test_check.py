@@ -42,7 +42,7 @@ def test_a_run_without_a_team_is_shown_too(capsys):
 
 
 def test_all_errors_are_shown_with_their_number(capsys):
-    executor = "mas.workflow.args.execution.executor=docker"  # that nobody knows
+    executor = "mas.workflow.args.execution.executor=docker"  # no such executor
     team = ["mas.policies=null", "mas.agents=null", "mas.workflow.name=reasoner_tool_user", f"++{executor}"]
     two = ["mas.agents.solver.policy=c", "trainer.use_v1=false"]
     for changed, parts, verdict in (

@@ -64,8 +64,10 @@ def main(argv: list[str]) -> int:
     found = {"accepted": report.ok, "problems": report.problems, "cases": [asdict(case) for case in report.cases]}
     verdict = "accepted" if report.ok else f"refused: {len(report.problems)} problems"
     verdict += "" if report.ok or not options.endpoint else ", so no session was run"
-    shown = f"\n{session}\n" if session else ""
-    show(options, found | ({"session": dict(session.record())} if session else {}), f"{report}\n{shown}{verdict}\n")
+    of_session = f"\n{session}\n" if session else ""
+    show(
+        options, found | ({"session": dict(session.record())} if session else {}), f"{report}\n{of_session}{verdict}\n"
+    )
     return 0 if report.ok else 1
 
 
