@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
+from commands import output_of
 
 from verl_mas import cli
 from verl_mas.cli import export
 from verl_mas.cli._arguments import add_address, add_out, add_run, add_settings, add_step, free, values
-from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.errors import ConfigError, ConfigErrors
+
+
+def error(value: str) -> ConfigError:
+    return ConfigError(value, rule="no", fix="yes")
+
+
+AS_JSON = {"accepted": False, "errors": [{"value": value, "rule": "no", "fix": "yes"} for value in "ab"]}
 
 
 @pytest.fixture
@@ -29,30 +35,27 @@ def parser() -> Parser:
 def test_settings_do_not_take_the_commands_own_arguments(parser):
     options = parser.parse_args(["--size", "size=6", "boxes=1", "runs/a", "--size", "walls=0.5"])
     assert values(options.size) == {"size": 6, "boxes": 1, "walls": 0.5} and str(options.run) == "runs/a"
+    with pytest.raises(ConfigError, match="the form is NAME=VALUE"):
+        values(parser.parse_args(["--size=4", "runs/a"]).size)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message", "fix"),
     [
-        ([], "missing: RUN", "verl-mas report --help"),
-        (["runs/a", "--forse"], "not known: --forse", "did you mean '--force'"),
-        (["runs/a", "--fo"], "not known: --fo", "--force"),
-        (["runs/a", "--step", "two"], "--step: 'two' is not a whole number at least 0", "--help"),
-        (["runs/a", "--port", "70000"], "'70000' is not a whole number from 0 to 65535", "--help"),
-        (["runs/a", "--size"], "--size: expected one argument", "--help"),
-        (["runs/a", "--size", "--force"], "--size: expected one argument", "--help"),
+        ("", "missing: RUN", "verl-mas report --help"),
+        ("runs/a --forse", "not known: --forse", "did you mean '--force'"),
+        ("runs/a --fo", "not known: --fo", "--force"),
+        ("runs/a --step two", "--step: 'two' is not a whole number at least 0", "--help"),
+        ("runs/a --port 70000", "'70000' is not a whole number from 0 to 65535", "--help"),
+        ("runs/a --size", "--size: expected one argument", "--help"),
+        ("runs/a --size --force", "--size: expected one argument", "--help"),
     ],
 )
 def test_wrong_arguments_name_the_value_the_rule_and_the_fix(parser, arguments, message, fix):
     with pytest.raises(UsageError) as refused:
-        parser.parse_args(arguments)
+        parser.parse_args(arguments.split())
     assert message in refused.value.value and fix in refused.value.fix
     assert refused.value.rule.startswith("the command is: verl-mas report")
-
-
-def test_a_pair_without_an_equals_sign_is_refused_with_its_form(parser):
-    with pytest.raises(ConfigError, match="the form is NAME=VALUE"):
-        values(parser.parse_args(["--size=4", "runs/a"]).size)
 
 
 def test_help_has_the_defaults_and_keeps_paragraphs_apart(parser):
@@ -64,64 +67,41 @@ def test_what_exists_is_kept_unless_forced(tmp_path):
     (tmp_path / "a").write_text("")
     assert free(tmp_path / "new", False) == tmp_path / "new"
     assert free(tmp_path / "a", True) == tmp_path / "a" and free(tmp_path, False, "b") == tmp_path
-    with pytest.raises(ConfigError, match="add --force to replace a"):
-        free(tmp_path / "a", False)
-    with pytest.raises(ConfigError, match="add --force to replace a"):
-        free(tmp_path, False, "b", "a")
-    with pytest.raises(ConfigError, match="a is a file, not a folder"):
-        free(tmp_path / "a" / "b", True)
-    with pytest.raises(ConfigError, match="a is a file, not a folder"):
-        free(tmp_path / "a", True, "b")
+    kept, no_folder = "add --force to replace a", "a is a file, not a folder"
+    for path, force, names, message in (
+        (tmp_path / "a", False, (), kept),
+        (tmp_path, False, ("b", "a"), kept),
+        (tmp_path / "a" / "b", True, (), no_folder),
+        (tmp_path / "a", True, ("b",), no_folder),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            free(path, force, *names)
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path, capsys):
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"question": "1 + 1?", "answer": 2}\n')
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "metrics": {"critic/score/mean": 0.5}}\n')
-    for command in (
-        ["new", "adders", "--out", "/proc/none"],
-        ["data", "rows", str(rows), "--out", "/proc/none.parquet"],
-        ["data", "split_clues", "--out", "/proc/none", "--train-rows", "8", "--test-rows", "8"],
-    ):
-        assert cli.main(command) == 1
-        assert "/proc/none" in (error := capsys.readouterr().err) and "cannot be written" in error, command
+    small = ("--train-rows", "8", "--test-rows", "8")
+    for words in (["new", "adders"], ["data", "rows", rows], ["data", "split_clues", *small]):
+        out = "/proc/none.parquet" if rows in words else "/proc/none"
+        error = output_of(capsys, *words, "--out", out, code=1)
+        assert out in error and "cannot be written" in error, words
 
 
-def test_text_of_others_in_an_error_is_no_order_to_a_terminal(monkeypatch, capsys):
-    def refuse(argv):
-        raise ConfigError("\x1b[2J\u202e", rule="no", fix="yes")
+@pytest.mark.parametrize(
+    ("raised", "options", "code", "out", "err"),
+    [
+        # Text of others is no order to a terminal.
+        (error("\x1b[2J"), [], 1, "", "verl-mas export: \\x1b[2J\n  rule: no\n  fix:  yes\n"),
+        (ConfigErrors([error("a"), error("b")]), ["--json"], 1, f"{json.dumps(AS_JSON, indent=1)}\n", ""),
+        (KeyboardInterrupt(), [], 130, "", "\nverl-mas export: interrupted\n"),
+    ],
+    ids=["refused", "json", "interrupted"],
+)
+def test_a_refusal_and_an_interrupt_are_no_tracebacks(monkeypatch, capsys, raised, options, code, out, err):
+    def fails(argv):
+        raise raised
 
-    monkeypatch.setattr(export, "main", refuse)
-    assert cli.main(["export"]) == 1
-    assert "\\x1b[2J\\u202e\n  rule: no" in capsys.readouterr().err
-
-
-def test_an_interrupt_is_no_traceback(monkeypatch, capsys):
-    def interrupted(argv):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(export, "main", interrupted)
-    assert cli.main(["export"]) == 130
-    assert capsys.readouterr().err == "\nverl-mas export: interrupted\n"
-
-
-def test_a_refusal_is_json_where_json_is_asked_for(monkeypatch, capsys):
-    errors = [ConfigError(name, rule="no", fix="yes") for name in "ab"]
-
-    def refuse(argv):
-        raise ConfigErrors(errors)
-
-    monkeypatch.setattr(export, "main", refuse)
-    assert cli.main(["export", "--json"]) == 1
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["errors"][1] == {"value": "b", "rule": "no", "fix": "yes"} and not printed.err
-
-
-def test_wrong_usage_exits_with_2(capsys):
-    assert cli.main(["export"]) == 2
-    assert "missing: RUN, --out" in capsys.readouterr().err
-
-
-def test_json_is_one_object(capsys):
-    write_json({"path": sys.prefix, "steps": [1]})
-    assert json.loads(capsys.readouterr().out) == {"path": sys.prefix, "steps": [1]}
+    monkeypatch.setattr(export, "main", fails)
+    assert cli.main(["export", *options]) == code
+    assert capsys.readouterr() == (out, err)

@@ -9,65 +9,57 @@ import pytest
 
 pytest.importorskip("tantivy")
 
-from verl_mas.cli import main
+from commands import output_of
 
 FINE = '{"text": "fine"}\n'
 
 
 @pytest.fixture
-def serve(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def serving(content: str | None) -> int:
+def refused(tmp_path, capsys):
+    def refused(content: str | None, port: int = 0) -> str:
         if content is not None:
             (tmp_path / "c.jsonl").write_text(content)
-        paths = ["--corpus", str(tmp_path / "c.jsonl"), "--index", str(tmp_path / "i")]
-        return main(["retriever", "serve", *paths, "--port", str(port)])
+        paths = ["--corpus", tmp_path / "c.jsonl", "--index", tmp_path / "i"]
+        return output_of(capsys, "retriever", "serve", *paths, "--port", port, code=1)
 
-    return serving
+    return refused
+
+
+@pytest.fixture
+def no_server(monkeypatch):
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets=None: pytest.fail("the server was started"))
 
 
 @pytest.mark.parametrize(
     ("content", "message"), [(None, "c.jsonl"), ('{"id": 1}\n', "row 0 (id 1) has no text"), ("no json", "line 1")]
 )
-def test_wrong_arguments_are_refused_before_the_server_starts(serve, capsys, monkeypatch, content, message):
-    monkeypatch.setattr("uvicorn.Server.run", lambda self: pytest.fail("the server was started"))
-    assert serve(content) == 1
-    assert message in capsys.readouterr().err
+@pytest.mark.usefixtures("no_server")
+def test_wrong_arguments_are_refused_before_the_server_starts(refused, content, message):
+    assert message in refused(content)
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(("content", "message"), [(FINE * 3 + "{}\n", "row 3"), ("", "the corpus is empty")])
-def test_a_server_whose_index_cannot_be_built_ends_with_the_error(serve, capsys, content, message):
-    assert serve(content) == 1
-    err = capsys.readouterr().err
-    assert message in err and "Traceback" not in err
+def test_a_server_whose_index_cannot_be_built_ends_with_the_error(refused, content, message):
+    error = refused(content)
+    assert message in error and "Traceback" not in error
 
 
-def test_a_port_in_use_is_refused(serve, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: pytest.fail("the server was started"))
-    (tmp_path / "c.jsonl").write_text(FINE)
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        paths = ["--corpus", str(tmp_path / "c.jsonl"), "--index", str(tmp_path / "i")]
-        assert main(["retriever", "serve", *paths, "--port", str(taken.getsockname()[1])]) == 1
-    assert "already in use" in capsys.readouterr().err
+@pytest.mark.usefixtures("no_server")
+def test_a_port_in_use_is_refused(refused):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "already in use" in refused(FINE, taken.getsockname()[1])
 
 
 @pytest.mark.parametrize("topk", ["0", "-1", "few"])
 def test_a_topk_below_1_is_refused(topk, capsys):
-    assert main(["retriever", "query", "--index", "i", "--topk", topk, "what"]) == 2
-    assert "--topk" in capsys.readouterr().err
+    assert "--topk" in output_of(capsys, "retriever", "query", "--index", "i", "--topk", topk, "what", code=2)
 
 
 def test_an_index_is_built_and_searched_with_json(tmp_path, capsys):
-    (tmp_path / "c.jsonl").write_text('{"id": "1", "title": "Lamps", "text": "Lamps need oil."}\n')
-    index = str(tmp_path / "i")
-    assert main(["retriever", "build", "--corpus", str(tmp_path / "c.jsonl"), "--index", index, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"index": index, "passages": 1}
-    assert main(["retriever", "query", "--index", index, "oil", "--json"]) == 0
-    (hit,) = json.loads(capsys.readouterr().out)["hits"]
+    corpus, index = tmp_path / "c.jsonl", str(tmp_path / "i")
+    corpus.write_text('{"id": "1", "title": "Lamps", "text": "Lamps need oil."}\n')
+    built = output_of(capsys, "retriever", "build", "--corpus", corpus, "--index", index, "--json")
+    assert json.loads(built) == {"index": index, "passages": 1}
+    (hit,) = json.loads(output_of(capsys, "retriever", "query", "--index", index, "oil", "--json"))["hits"]
     assert (hit["id"], hit["title"], hit["text"]) == ("1", "Lamps", "Lamps need oil.") and hit["score"] > 0

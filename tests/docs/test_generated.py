@@ -1,6 +1,4 @@
-"""The generated pages are what `python scripts/generate_pages.py` writes."""
-
-from __future__ import annotations
+"""The generated pages are what `python scripts/generate_pages.py` writes; the others list what there is."""
 
 import re
 from pathlib import Path
@@ -8,6 +6,8 @@ from pathlib import Path
 import pytest
 from generate_pages import PAGES
 from pages.entry_points import stale
+
+from verl_mas.advantage import ESTIMATORS
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,9 +23,8 @@ def test_an_entry_point_that_the_metadata_lacks_is_named_with_the_fix(tmp_path):
 
 
 def test_the_gallery_has_every_recipe_once():
-    listed = re.findall(
-        r"`[^`]*\+recipe=(\S+?)[` ]", (ROOT / "recipes/README.md").read_text().partition("## On a laptop")[2]
-    )
+    gallery = (ROOT / "recipes/README.md").read_text().partition("## On a laptop")[2]
+    listed = re.findall(r"`[^`]*\+recipe=(\S+?)[` ]", gallery)
     runs = {str(file.relative_to(ROOT / "recipes").with_suffix("")) for file in ROOT.glob("recipes/*/*.yaml")}
     shared = {run for run in runs if run.partition("/")[2] in ("common", "roles")}
     # The first run has no team.
@@ -33,8 +32,15 @@ def test_the_gallery_has_every_recipe_once():
 
 
 def test_the_settings_have_each_path_once():
-    rows = re.findall(
-        r"^\| `(<name>\.[^`]+)` \|", (ROOT / "docs/settings.md").read_text().partition("## `mas.policies`")[0], re.M
-    )
-    assert "<name>.sampling.temperature" in rows
-    assert len(rows) == len(set(rows))
+    of_agents = (ROOT / "docs/settings.md").read_text().partition("## `mas.policies`")[0]
+    rows = re.findall(r"^\| `(<name>\.[^`]+)` \|", of_agents, re.M)
+    assert "<name>.sampling.temperature" in rows and len(rows) == len(set(rows))
+
+
+def test_the_table_of_estimators_has_all_of_them_once():
+    page = (ROOT / "docs/advantages.md").read_text()
+    (section,) = re.findall(r"^## Estimators\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
+    cells = re.findall(r"^\|([^|]*)\|", section, re.MULTILINE)
+    # Pages and benchmarks register further ones.
+    shipped = [name for name in ESTIMATORS if ESTIMATORS[name].function.__module__.startswith("verl_mas.")]
+    assert sorted(name for cell in cells for name in re.findall(r"`([^`]+)`", cell)) == sorted(shipped)

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
-
 PAGES = build_site.files(build_site.PAGES)
 # A list right under a paragraph is a list on GitHub and text in the site.
 LIST_IN_PARAGRAPH = re.compile(r"^(?![-*|#>]|\d+\. |    )\S.*\n(?:[-*] |\d+\. )", re.MULTILINE)
@@ -44,14 +43,12 @@ def test_lists_begin_after_an_empty_line(page):
 def test_links_between_pages_stay_and_others_go_to_the_repository(tmp_path, monkeypatch):
     monkeypatch.setattr(build_site, "ROOT", tmp_path)
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs/a.md").write_text(
-        "[b](b.md#x) [code](../src/c.py) [web](https://x.org) [here](#y)\n```\n[k](../no.py)\n```\n"
-    )
+    page = "[b](b.md#x) [code](../src/c.py) [web](https://x.org) [here](#y)\n```\n[k](../no.py)\n```\n"
+    (tmp_path / "docs/a.md").write_text(page)
     text = build_site.staged(Path("docs/a.md"), {Path("docs/b.md")})
-    assert "[b](b.md#x)" in text
-    assert f"[code]({build_site.REPOSITORY}/blob/main/src/c.py)" in text
-    assert "[web](https://x.org) [here](#y)" in text
-    assert "[k](../no.py)" in text
+    code = f"[code]({build_site.REPOSITORY}/blob/main/src/c.py)"
+    for link in ("[b](b.md#x)", code, "[web](https://x.org) [here](#y)", "[k](../no.py)"):
+        assert link in text
 
 
 def test_what_a_browser_would_load_from_the_network_is_found(tmp_path):

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import output_of
 from page_blocks import ROOT, commands, fenced, indented
 
 import verl_mas
@@ -21,22 +22,12 @@ from verl_mas.config.schema import TrajectorySpec
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.workflow.session import SessionResult
 
-# Its blocks are signatures.
-NO_SNIPPETS = ROOT / "docs/api.md"
-PAGES = [
-    ROOT / "README.md",
-    *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS),
-    *sorted((ROOT / "recipes").glob("**/README.md")),
-]
+NO_SNIPPETS = ROOT / "docs/api.md"  # Its blocks are signatures
+DOCS = [page for page in sorted((ROOT / "docs").glob("*.md")) if page != NO_SNIPPETS]
+PAGES = [ROOT / "README.md", *DOCS, *sorted((ROOT / "recipes").glob("**/README.md"))]
 # What a user may write in place of a command's last `...`.
-REST = [
-    "data.train_batch_size=8",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
-    "actor_rollout_ref.actor.use_dynamic_bsz=true",
-    "actor_rollout_ref.rollout.n=4",
-    "actor_rollout_ref.rollout.name=vllm",
-    "actor_rollout_ref.model.path=hub/tiny",
-]
+OF_POLICY = ["actor.ppo_mini_batch_size=8", "actor.use_dynamic_bsz=true", "rollout.n=4", "rollout.name=vllm"]
+REST = ["data.train_batch_size=8", *(f"actor_rollout_ref.{item}" for item in (*OF_POLICY, "model.path=hub/tiny"))]
 MAIN = ["python", "-m", "verl.trainer.main_ppo"]
 
 BLOCKS = [block for page in PAGES for block in (*fenced(page), *indented(page))]
@@ -49,12 +40,9 @@ COMMANDS = [words for block in BLOCKS if block.language == "bash" for words in c
 OURS = [words[1:] for words in COMMANDS if words[0] == "verl-mas" and words[1] not in ("check", "doctor", "plan")]
 PLANS = [words[2:] for words in COMMANDS if words[:2] == ["verl-mas", "plan"]]
 SCHEMAS = [words[1:] for words in COMMANDS if words[:3] == ["verl-mas", "check", "--schema"]]
+CHECKS = [words for words in COMMANDS if words[:2] in (["verl-mas", "check"], ["verl-mas", "doctor"])]
 TRAINERS = [words[3:] for words in COMMANDS if words[:3] == MAIN]
-TRAINERS += [
-    words[2:]
-    for words in COMMANDS
-    if words[:2] in (["verl-mas", "check"], ["verl-mas", "doctor"]) and words[2:] and words[1:] not in SCHEMAS
-]
+TRAINERS += [words[2:] for words in CHECKS if words[2:] and words[1:] not in SCHEMAS]
 ALONE = [["+mas=solver_verifier", *words] for words in COMMANDS if all("=" in word for word in words)]
 
 
@@ -122,14 +110,12 @@ def test_a_command_of_verl_mas_is_accepted(words, monkeypatch):
 
 @pytest.mark.parametrize("words", each(SCHEMAS))
 def test_a_schema_command_lists_settings(words, here, capsys):
-    assert main(words) == 0
-    assert "mas.workflow" in capsys.readouterr().out
+    assert "mas.workflow" in output_of(capsys, *words)
 
 
 @pytest.mark.parametrize("words", each(PLANS))
 def test_a_planned_run_fits(words, here, capsys):
-    assert main(["plan", *words]) == 0
-    assert capsys.readouterr().out.rstrip().splitlines()[-1].startswith("fits")
+    assert output_of(capsys, "plan", *words).rstrip().splitlines()[-1].startswith("fits")
 
 
 @pytest.mark.parametrize("overrides", each(TRAINERS))

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_blocks import ROOT, Block, commands, fenced
@@ -20,12 +21,8 @@ from ray_start import free_port
 
 PAGE = ROOT / "docs/tutorial.md"
 # What takes long, and shorter.
-SHORTER = {
-    "steps=400": "steps=20",
-    "total_training_steps: 20": "total_training_steps: 2",
-    "test_freq: 5": "test_freq: 2",
-    "save_freq: 10": "save_freq: 2",
-}
+SHORTER = {"steps=400": "steps=20", "total_training_steps: 20": "total_training_steps: 2"}
+SHORTER |= {"test_freq: 5": "test_freq: 2", "save_freq: 10": "save_freq: 2"}
 SERVES_WITHIN_S = 120
 
 
@@ -50,9 +47,7 @@ class Walk:
         elif words[0] == "curl":
             self.ask(words[1], words[words.index("-d") + 1])
         else:
-            done = subprocess.run(
-                self.command(words), cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
-            )
+            done = subprocess.run(self.command(words), **self.where, capture_output=True, text=True, check=False)
             assert done.returncode == 0, f"{shlex.join(words)}:\n{(done.stdout + done.stderr)[-6000:]}"
             self.outputs[shlex.join(words[:2])] = done.stdout
 
@@ -60,14 +55,13 @@ class Walk:
         return [*self.programs[words[0]], *(self.port if word == "8000" else word for word in words[1:])]
 
     @property
-    def environment(self) -> dict[str, str]:
-        return os.environ | {"PYTHONPATH": str(ROOT)}
+    def where(self) -> dict[str, Any]:
+        return {"cwd": self.folder, "env": os.environ | {"PYTHONPATH": str(ROOT)}}
 
     def ask(self, url: str, data: str) -> None:
         """The request of `curl`, as soon as the server answers."""
-        request = urllib.request.Request(
-            url.replace("8000", self.port), data.encode(), {"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(url.replace("8000", self.port), data.encode(), headers)
         deadline = time.monotonic() + SERVES_WITHIN_S
         while True:
             try:
@@ -83,9 +77,7 @@ class Walk:
     @contextmanager
     def serving(self, words: list[str]) -> Iterator[None]:
         with (self.folder / "serve.log").open("w") as log:
-            process = subprocess.Popen(
-                self.command(words), cwd=self.folder, env=self.environment, stdout=log, stderr=subprocess.STDOUT
-            )
+            process = subprocess.Popen(self.command(words), **self.where, stdout=log, stderr=subprocess.STDOUT)
             try:
                 yield
             finally:

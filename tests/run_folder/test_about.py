@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import pytest
 
 from verl_mas.errors import DiskError
@@ -20,8 +22,8 @@ def test_every_start_is_kept_and_the_settings_are_those_of_the_last_one(tmp_path
 
 
 def test_no_secret_is_written(tmp_path):
-    made = AboutFile(tmp_path, start(command="x --token abc"), {"api_key": "very secret", "env": {"A": "very secret"}})
-    made.end({"by": "Error: hf_abcdefghijklmnopqrst"})
+    about = AboutFile(tmp_path, start(command="x --token abc"), {"api_key": "very secret", "env": {"A": "very secret"}})
+    about.end({"by": "Error: hf_abcdefghijklmnopqrst"})
     text = (tmp_path / FILE).read_text()
     assert "very secret" not in text and "hf_abc" not in text
 
@@ -31,19 +33,12 @@ def test_a_damaged_file_is_kept_aside_and_the_run_starts(tmp_path, caplog):
     AboutFile(tmp_path, start(), {1: {2.5}})
     assert read_about(tmp_path)["config"] == {"1": "{2.5}"}, "what YAML cannot hold is text"
     assert len(attempts(read_about(tmp_path))) == 1
-    assert (tmp_path / f"{FILE}.damaged").read_text() == "[1"
-    assert "is replaced" in caplog.text
-
-
-def test_a_folder_without_the_file_has_nothing(tmp_path):
-    assert read_about(tmp_path) == {}
-    assert attempts({}) == attempts({"attempts": "x"}) == []
+    assert (tmp_path / f"{FILE}.damaged").read_text() == "[1" and "is replaced" in caplog.text
+    assert read_about(tmp_path / "other") == {} and attempts({}) == attempts({"attempts": "x"}) == []
 
 
 def test_a_full_disk_is_an_error_with_its_fix(tmp_path, monkeypatch):
-    def full(path, text):
-        raise OSError(28, "No space left on device")
-
+    full = Mock(side_effect=OSError(28, "No space left on device"))
     monkeypatch.setattr("verl_mas.run_folder.about.write_whole", full)
     with pytest.raises(DiskError, match=r"No space(.|\n)*make room"):
         AboutFile(tmp_path, start(), {})

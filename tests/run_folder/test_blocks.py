@@ -1,7 +1,5 @@
 """Blocks of lines: what was written is read, and damage costs no other block."""
 
-from __future__ import annotations
-
 import contextlib
 
 import pyarrow
@@ -12,9 +10,8 @@ from hypothesis import strategies as st
 from verl_mas.errors import DataError
 from verl_mas.run_folder.blocks import append_block, block_at, block_of, blocks_of, lines_of
 
-LINES = st.lists(
-    st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b"") + b"\n"), max_size=5
-)
+LINE = st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"").replace(b"\r", b"") + b"\n")
+LINES = st.lists(LINE, max_size=5)
 CONTENTS = st.lists(st.tuples(LINES, st.binary(max_size=50)), min_size=1, max_size=4)
 
 # Machines that run tests are loaded.
@@ -78,7 +75,5 @@ def test_other_programs_read_the_lines(path):
 def test_lines_are_not_inflated_to_list_a_file(path, monkeypatch):
     path.write_bytes(block_of(b"x" * 100_000 + b"\n", b"1"))
     inflated = []
-    from verl_mas.run_folder import blocks
-
-    monkeypatch.setattr(blocks, "_inflated", lambda data, size: inflated.append(size) or b"")
+    monkeypatch.setattr("verl_mas.run_folder.blocks._inflated", lambda data, size: inflated.append(size) or b"")
     assert len(list(blocks_of(path))) == 1 and inflated == [1]

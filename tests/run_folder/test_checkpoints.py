@@ -1,36 +1,27 @@
-from __future__ import annotations
-
 import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.errors import ConfigError
-from verl_mas.run_folder.checkpoints import (
-    POINTER,
-    RUN_FILE,
-    complete,
-    folder_of_step,
-    latest,
-    to_resume,
-    whole_checkpoints,
-)
+from verl_mas.run_folder import checkpoints
+from verl_mas.run_folder.checkpoints import POINTER, RUN_FILE, latest, to_resume
 
 
 @pytest.fixture
 def save(tmp_path):
     def save(step, finish=True):
-        folder = folder_of_step(tmp_path, step)
+        folder = checkpoints.folder_of_step(tmp_path, step)
         (folder / "main").mkdir(parents=True)
         (folder / "main" / "model.pt").write_bytes(b"weights")
         (folder / "data.pt").write_bytes(b"data")
         if finish:
-            complete(folder, {"models": {"main": "m"}})
+            checkpoints.complete(folder, {"models": {"main": "m"}})
         return folder
 
     return save
 
 
 def steps(folder):
-    return [one.step for one in whole_checkpoints(folder)]
+    return [checkpoint.step for checkpoint in checkpoints.whole_checkpoints(folder)]
 
 
 def test_the_pointer_names_the_last_complete_checkpoint(save, tmp_path):

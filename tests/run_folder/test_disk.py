@@ -2,21 +2,23 @@ from __future__ import annotations
 
 import errno
 import os
+from unittest.mock import Mock
 
 import pytest
 
 from verl_mas.run_folder.disk import append_line, write_whole
 
 
+def fails_with(code: int) -> Mock:
+    return Mock(side_effect=OSError(code, os.strerror(code)))
+
+
 def test_a_file_has_its_former_text_until_the_new_one_is_on_the_disk(tmp_path, monkeypatch):
     path = tmp_path / "pointer"
     write_whole(path, "2")
 
-    def fails(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fails)
+        patch.setattr(os, "fsync", fails_with(errno.ENOSPC))
         with pytest.raises(OSError, match="No space left"):
             write_whole(path, "4")
     assert path.read_text() == "2"
@@ -25,10 +27,7 @@ def test_a_file_has_its_former_text_until_the_new_one_is_on_the_disk(tmp_path, m
 
 
 def test_a_file_system_without_fsync_is_used_without_it(tmp_path, monkeypatch):
-    def unknown(descriptor):
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    monkeypatch.setattr(os, "fsync", unknown)
+    monkeypatch.setattr(os, "fsync", fails_with(errno.EINVAL))
     write_whole(tmp_path / "pointer", "2")
     assert (tmp_path / "pointer").read_text() == "2"
 

@@ -1,11 +1,10 @@
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
 import subprocess
 import sys
 import threading
+from unittest.mock import Mock
 
 import pytest
 from omegaconf import OmegaConf
@@ -70,15 +69,9 @@ def test_a_run_waits_for_the_end_of_one_that_was_killed(tmp_path, monkeypatch):
 
 
 def test_a_file_system_without_locks_is_reported_and_another_error_is_raised(tmp_path, monkeypatch, caplog):
-    def fails_with(code):
-        def flock(*args):
-            raise OSError(code, os.strerror(code))
-
-        return flock
-
-    monkeypatch.setattr(fcntl, "flock", fails_with(errno.ENOLCK))
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
     RunLock(tmp_path).close()
     assert "no locks" in caplog.text
-    monkeypatch.setattr(fcntl, "flock", fails_with(errno.EIO))
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     with pytest.raises(OSError, match="Input/output error"):
         RunLock(tmp_path)

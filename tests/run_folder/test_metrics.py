@@ -14,17 +14,14 @@ def values(folder) -> dict[int, dict[str, float]]:
     return {step.number: step.values for step in read_steps(folder / FILE)}
 
 
-def test_a_step_is_read_as_it_was_logged(tmp_path):
-    MetricsFile(tmp_path).log({"a": 1, "b": np.float32(0.5), "c": torch.tensor(2.0), "text": "no number"}, 3)
+def test_a_step_is_read_as_it_was_logged_and_what_is_not_finite_is_null_in_the_file_and_nan_when_read(tmp_path):
+    numbers = {"a": 1, "b": np.float32(0.5), "c": torch.tensor(2.0)}
+    MetricsFile(tmp_path).log({**numbers, "text": "no number", "d": math.nan, "e": math.inf}, 3)
+    assert json.loads((tmp_path / FILE).read_text())["metrics"] == {"a": 1, "b": 0.5, "c": 2, "d": None, "e": None}
     (step,) = read_steps(tmp_path / FILE)
+    assert math.isnan(step.values.pop("d")) and math.isnan(step.values.pop("e"))
     assert (step.number, step.values) == (3, {"a": 1.0, "b": 0.5, "c": 2.0})
     assert step.time == pytest.approx(time.time(), abs=60)
-
-
-def test_what_is_not_finite_is_null_in_the_file_and_nan_when_read(tmp_path):
-    MetricsFile(tmp_path).log({"a": math.nan, "b": math.inf}, 1)
-    assert json.loads((tmp_path / FILE).read_text())["metrics"] == {"a": None, "b": None}
-    assert all(math.isnan(value) for value in values(tmp_path)[1].values())
 
 
 def test_a_run_that_resumes_drops_the_steps_after_its_checkpoint_and_keeps_them_aside(tmp_path):
@@ -52,9 +49,8 @@ def test_a_line_that_was_cut_is_left_out_and_does_not_spoil_the_next_one(tmp_pat
 def test_a_file_of_verls_logger_is_read_too(tmp_path):
     (tmp_path / "log.jsonl").write_text('{"step": 1, "data": {"a": 1}}\n{"step": 2, "data": {"a": null, "t": "x"}}\n')
     first, second = read_steps(tmp_path / "log.jsonl")
-    assert first == Step(1, {"a": 1.0})
-    assert math.isnan(second.values["a"])
-    assert list(second.values) == ["a"]
+    assert first == Step(1, {"a": 1.0}) and math.isnan(second.values["a"]) and list(second.values) == ["a"]
+    assert series([first, Step(2, {}), Step(3, {"a": 3})], "a") == ([1, 3], [1, 3]), "the steps that have the metric"
 
 
 @pytest.mark.parametrize("line", ["[1]", '{"step": 1}', '{"step": "one", "metrics": {}}', "no json"])
@@ -62,7 +58,3 @@ def test_a_line_that_is_no_step_is_refused_by_its_number(tmp_path, line):
     (tmp_path / FILE).write_text(f'{{"step": 1, "metrics": {{}}}}\n{line}\n')
     with pytest.raises(DataError, match="line 2"):
         read_steps(tmp_path / FILE)
-
-
-def test_a_series_has_the_steps_that_have_the_metric():
-    assert series([Step(1, {"a": 1}), Step(2, {}), Step(3, {"a": 3})], "a") == ([1, 3], [1, 3])

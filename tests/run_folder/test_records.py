@@ -1,7 +1,5 @@
 """Records and their lines: nothing is lost, and each message is stored once."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -14,18 +12,14 @@ from verl_mas.run_folder.records import EXCERPT, index_of, left_out, listed, pac
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-PART = st.one_of(
-    st.fixed_dictionaries({"type": st.just("text"), "text": TEXT}), st.just({"type": "image", "file": "x"})
-)
-MESSAGE = st.fixed_dictionaries(
-    {
-        "role": st.sampled_from(["system", "user", "tool"]),
-        "content": st.one_of(st.none(), TEXT, st.lists(PART, max_size=2)),
-    }
-)
+PART = st.fixed_dictionaries({"type": st.just("text"), "text": TEXT}) | st.just({"type": "image", "file": "x"})
+CONTENT = st.none() | TEXT | st.lists(PART, max_size=2)
+MESSAGE = st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "tool"]), "content": CONTENT})
 MESSAGES = st.lists(MESSAGE, max_size=4)
-LOG_PROB = st.one_of(st.none(), st.integers(-900, 0).map(lambda hundredths: hundredths / 100))
-TOKENS = st.one_of(st.none(), st.lists(st.tuples(TEXT, LOG_PROB).map(list), max_size=5))
+LOG_PROB = st.none() | st.integers(-900, 0).map(lambda hundredths: hundredths / 100)
+TOKENS = st.none() | st.lists(st.tuples(TEXT, LOG_PROB).map(list), max_size=5)
+# Machines that run tests are loaded.
+LOADED = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -44,7 +38,7 @@ RECORD = records()
 
 
 @given(RECORD)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@LOADED
 def test_a_record_is_read_as_it_was_and_a_line_is_one_line(record):
     line = packed(record)
     assert unpacked(line) == record
@@ -52,7 +46,7 @@ def test_a_record_is_read_as_it_was_and_a_line_is_one_line(record):
 
 
 @given(st.lists(RECORD, max_size=3))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@LOADED
 def test_an_index_has_of_each_record_what_the_record_says(records):
     entries = [listed(record) for record in records]
     assert read_index(index_of(entries)) == entries
@@ -86,13 +80,10 @@ def test_a_conversation_of_many_turns_takes_room_in_proportion_to_its_turns():
     assert sizes[1] < 2.2 * sizes[0]
 
 
-def test_an_index_of_another_version_is_read_with_what_both_know():
+def test_an_index_of_another_version_is_read_with_what_both_know_and_a_session_left_out_is_a_line():
     index = json.dumps({"uid": ["u"], "session": [1], "step": [2], "partition": ["val"], "colour": ["red"]}).encode()
     (entry,) = read_index(index)
     assert (entry.key, entry.step, entry.status, entry.faults) == ("u_1", 2, "", ())
-
-
-def test_a_session_that_is_left_out_is_a_line_without_a_record():
     record = unpacked(packed(left_out("u", 3, 2, "train")))
     assert listed(record).left_out and listed(record).key == "u_3"
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.config.schema import AgentSpec
@@ -19,20 +17,17 @@ def test_a_card_has_the_validations_up_to_its_step(tmp_path):
     (tmp_path / "out").mkdir()
     Card.of("team", TEAM, tmp_path).write(tmp_path / "out")
     card, curve = tmp_path / "out" / CARD, tmp_path / "out" / CURVE
-    assert (
-        "| `sums/acc/mean@4` | 0.250 (step 0) | 0.500 (step 2) |  |" in card.read_text()
-        and "0.75" not in card.read_text()
-    )
-    assert f"]({CURVE})" in card.read_text() and ">sums/acc/mean@4<" in curve.read_text()
+    text = card.read_text()
+    assert "| `sums/acc/mean@4` | 0.250 (step 0) | 0.500 (step 2) |  |" in text and "0.75" not in text
+    assert f"]({CURVE})" in text and ">sums/acc/mean@4<" in curve.read_text()
     assert is_card(card) and is_card(curve)
 
 
 def test_a_card_has_the_first_and_last_success_with_its_interval_once(tmp_path):
-    name = "val-core/sums"
-    steps = [
-        Step(step, {f"{name}/acc/mean@8": right} | {f"{name}/pass@1{end}": right + more for end, more in ENDS.items()})
-        for step, right in ((0, 0.25), (1, float("nan")), (2, 0.75))
-    ]
+    steps = []
+    for step, right in enumerate((0.25, float("nan"), 0.75)):
+        success = {f"val-core/sums/pass@1{end}": right + more for end, more in ENDS.items()}
+        steps.append(Step(step, {"val-core/sums/acc/mean@8": right, **success}))
     Card("team", TEAM, steps=steps).write(tmp_path)
     text = (tmp_path / CARD).read_text()
     assert "| `sums/pass@1` | 0.250 (step 0) | 0.750 (step 2) | 0.650 to 0.850 |" in text

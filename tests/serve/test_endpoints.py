@@ -1,7 +1,5 @@
 """Which of the models of an endpoint is a policy."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.errors import ConfigError

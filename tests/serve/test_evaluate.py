@@ -1,7 +1,5 @@
 """The file of an evaluation's sessions."""
 
-from __future__ import annotations
-
 import pytest
 
 from verl_mas.errors import ConfigError, DiskError

@@ -1,25 +1,27 @@
 """An exported team in Python, behind a server and in an evaluation. Its two policies are adapters on one base."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket
+from pathlib import Path
 
 import httpx
 import pytest
+import yaml
+from commands import output_of
+from ray_start import free_port
 from saved_policies import exported_pair
 
 import verl_mas
 from verl_mas import cli
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.serve.app import TeamServer
+from verl_mas.serve.endpoints import EngineSettings
 from verl_mas.serve.runtime import Runtime
-from verl_mas.serve.settings import EngineSettings
 from verl_mas.workflow import Generation
 from verl_mas.workflow.streaming import ON_TEXT
 
-ENGINE = {"threads": 1}
+ENGINE, THREADS = {"threads": 1}, ["--engine", "threads=1"]
 ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}]}
 
 
@@ -59,16 +61,14 @@ def test_two_adapters_served_from_one_base_answer_as_each_alone(folder, team):
     servers = {client.client.server for client in team.runtime.clients.values()}
     assert len(servers) == 1 and len(next(iter(servers)).batcher.adapters.names) == 2
 
-    async def asked(runtime, models):
-        """At the same time, so that rows of different adapters meet."""
-        server = TeamServer(runtime, name="team")
+    def answers(*models):
+        """Asked at the same time, so that rows of different adapters meet."""
         bodies = [{"model": f"team/{model}", "temperature": 0, "max_tokens": 12, **ASK} for model in models]
-        replies = await asyncio.gather(*[post(server, body) for body in bodies])
-        return [reply.json()["choices"][0]["message"]["content"] for reply in replies]
+        found = replies(Runtime(folder, EngineSettings(threads=1)), *bodies)
+        return [reply.json()["choices"][0]["message"]["content"] for reply in found]
 
-    together = asyncio.run(asked(Runtime(folder, EngineSettings(threads=1)), ["a", "b"] * 3))
-    alone = [asyncio.run(asked(Runtime(folder, EngineSettings(threads=1)), [name])) for name in ("a", "b")]
-    assert together == [alone[0][0], alone[1][0]] * 3 and alone[0] != alone[1]
+    alone = [*answers("a"), *answers("b")]
+    assert answers(*["a", "b"] * 3) == alone * 3 and alone[0] != alone[1]
 
 
 def test_many_sessions_come_in_order_or_as_they_finish_and_a_failure_is_a_result(team):
@@ -95,9 +95,6 @@ def test_many_tasks_run_without_an_export(serve):
         list(verl_mas.run_many("single", ["a"], client, concurrency=0))
 
 
-# -- what cannot be loaded ------------------------------------------------------------------------------------
-
-
 def test_an_export_without_all_policies_is_refused(folder, tmp_path):
     (tmp_path / "team.yaml").write_text((folder / "team.yaml").read_text())
     with pytest.raises(ConfigError, match=r"(?s)/a is not there.*/b is not there"):
@@ -107,19 +104,14 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
 
 
 def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(ConfigError, match=f"policy a at {url}/v1: ConnectError"):
-        verl_mas.load(folder, endpoints={"a": url})
-    without_models = serve(lambda body: "yes").url
-    with pytest.raises(ConfigError, match=r"(?s)/models with HTTP 501.*a=\{base_url: .*, model: NAME\}"):
-        verl_mas.load(folder, endpoints={"a": without_models})
-    with pytest.raises(ConfigError, match="an endpoint for policy base"):
-        verl_mas.load(folder, endpoints={"base": url})
-
-
-# -- the server -----------------------------------------------------------------------------------------------
+    url, without_models = f"http://127.0.0.1:{free_port()}", serve(lambda body: "yes").url
+    for policy, endpoint, message in (
+        ("a", url, f"policy a at {url}/v1: ConnectError"),
+        ("a", without_models, r"(?s)/models with HTTP 501.*a=\{base_url: .*, model: NAME\}"),
+        ("base", url, "an endpoint for policy base"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            verl_mas.load(folder, endpoints={policy: endpoint})
 
 
 async def post(server, body, **headers):
@@ -134,6 +126,9 @@ def runtime(folder):
     return Runtime(folder, EngineSettings(threads=1))
 
 
+LOOP = asyncio.new_event_loop()
+
+
 def replies(runtime, *bodies, **settings):
     """All at the same time, in the one loop of the runtime."""
 
@@ -142,9 +137,6 @@ def replies(runtime, *bodies, **settings):
         return await asyncio.gather(*[post(server, body) for body in bodies])
 
     return LOOP.run_until_complete(all_of_them())
-
-
-LOOP = asyncio.new_event_loop()
 
 
 def test_the_model_is_the_team_and_usage_is_of_all_acts(runtime):
@@ -178,18 +170,15 @@ def test_a_stream_has_the_answer_then_the_reason_then_the_usage(runtime):
         assert found[-1]["usage"]["completion_tokens"] > 0
 
 
-class Spoken:
-    """Says two words, one after the other."""
-
-    async def generate(self, request, n=1):
-        on_text = ON_TEXT.get()
-        for word in ("two ", "words") if on_text else ():
-            on_text(word)
-        return [Generation("two words", "stop")] * n
-
-
 def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypatch):
     """Its agent has another name than the policy."""
+
+    class Spoken:
+        async def generate(self, request, n=1):
+            for word in ("two ", "words"):
+                ON_TEXT.get()(word)
+            return [Generation("two words", "stop")] * n
+
     monkeypatch.setitem(runtime.clients, "a", Spoken())
     [reply] = replies(runtime, {"model": "team/a", "stream": True, **ASK})
     deltas = [event["choices"][0]["delta"].get("content") for event in events(reply)]
@@ -197,22 +186,10 @@ def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypa
 
 
 def test_a_wrong_request_is_refused_with_the_reason(runtime):
-    wrong = [
-        (b"{", 400, "is not JSON"),
-        (b"[]", 400, "not a JSON object"),
-        ({"model": "team", "messages": []}, 400, "no messages"),
-        ({"model": "team", "messages": [{"role": "system", "content": "x"}]}, 400, "no message of role user"),
-        ({"model": "team", "messages": [{"role": [], "content": "x"}]}, 400, "messages[0]"),
-        ({"model": "tame", **ASK}, 404, "did you mean 'team'"),
-        (ASK, 400, "no model; it is one of team, team/a, team/b"),
-        ({"model": "team", "temperature": -1, **ASK}, 400, "temperature=-1"),
-        ({"model": "team", "stop": ["x"], **ASK}, 400, "stop is for one policy"),
-        ({"model": "team", "n": 2, **ASK}, 400, "n=2"),
-        ({"model": "team", "banana": 2, **ASK}, 400, "banana is not supported"),
-        ({"model": "team", "messages": [{"role": "user", "content": "x" * 600}]}, 400, "does not fit"),
-    ]
-    for reply, (_, status, says) in zip(replies(runtime, *[body for body, _, _ in wrong]), wrong, strict=True):
-        assert reply.status_code == status and says in reply.json()["error"]["message"]
+    wrong = yaml.safe_load((Path(__file__).parent / "requests.yaml").read_text().replace("LONG", "x" * 600))
+    bodies = [each["body"].encode() if isinstance(each["body"], str) else each["body"] for each in wrong]
+    for reply, each in zip(replies(runtime, *bodies), wrong, strict=True):
+        assert reply.status_code == each["status"] and each["says"] in reply.json()["error"]["message"]
 
 
 def test_a_key_is_asked_for_and_a_limit_holds(runtime):
@@ -230,65 +207,47 @@ def test_a_key_is_asked_for_and_a_limit_holds(runtime):
 def test_an_endpoint_that_fails_is_named(folder, serve):
     endpoint = serve(lambda body: 500)
     given = {name: {"base_url": endpoint.url, "model": name} for name in ("a", "b")}
-    runtime = Runtime(folder, endpoints=given)
-    [reply] = [asyncio.run(post(TeamServer(runtime, name="team"), {"model": "team", **ASK}))]
-    message = reply.json()["error"]["message"]
-    assert reply.status_code == 502 and f"policy a at {endpoint.url}" in message
+    reply = asyncio.run(post(TeamServer(Runtime(folder, endpoints=given), name="team"), {"model": "team", **ASK}))
+    assert reply.status_code == 502 and f"policy a at {endpoint.url}" in reply.json()["error"]["message"]
 
 
 def test_a_port_in_use_and_an_open_host_are_refused_before_anything_is_loaded(tmp_path, capsys):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert cli.main(["serve", str(tmp_path), "--port", str(port)]) == 1
-    assert "already in use" in capsys.readouterr().err.lower()
-    assert cli.main(["serve", str(tmp_path), "--host", "0.0.0.0", "--port", "0"]) == 1
-    assert "--host 0.0.0.0 without --api-key-env" in capsys.readouterr().err
-
-
-# -- evaluation and chat --------------------------------------------------------------------------------------
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        message = output_of(capsys, "serve", tmp_path, "--port", taken.getsockname()[1], code=1)
+    assert "already in use" in message.lower()
+    open_host = output_of(capsys, "serve", tmp_path, "--host", "0.0.0.0", "--port", "0", code=1)
+    assert "--host 0.0.0.0 without --api-key-env" in open_host
 
 
 @pytest.fixture
 def data(tmp_path):
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": f"{number} + {number}?"}],
-            "data_source": "sums",
-            "reward_model": {"ground_truth": str(2 * number)},
-        }
-        for number in range(3)
-    ]
     path = tmp_path / "test.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with path.open("w") as file:
+        for number in range(3):
+            prompt, truth = [{"role": "user", "content": f"{number} + {number}?"}], {"ground_truth": str(2 * number)}
+            file.write(json.dumps({"prompt": prompt, "data_source": "sums", "reward_model": truth}) + "\n")
     return path
 
 
 def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder, data, tmp_path, capsys):
     out = tmp_path / "sessions.jsonl"
-    command = ["eval", str(folder), "--data", str(data), "--n", "2", "--out", str(out)]
-    command += ["--json", "--engine", "threads=1"]
-    assert cli.main(command) == 0
-    first = json.loads(capsys.readouterr().out)["teams"][0]
+    command = ["eval", folder, "--data", data, "--n", "2", "--out", out, "--json", *THREADS]
+    first = json.loads(output_of(capsys, *command))["teams"][0]
     assert first["tasks"] == 3 and first["sessions"] == 6 and first["failed"] == 0
     assert first["sources"]["sums"]["pass@2"] == 0.0 and first["agents"]["solver"]["acts_per_session"] == 2
     whole = out.read_text().splitlines()
     # The last line is cut, as by a kill: its session is run again, and is the same.
     out.write_text("\n".join([*whole[:-1], whole[-1][:40]]))
-    assert cli.main([*command, "--compare", str(folder)]) == 0
-    again = json.loads(capsys.readouterr().out)
+    again = json.loads(output_of(capsys, *command, "--compare", folder))
     assert again["teams"][0] == first
-    assert again["difference"]["sums"] == {
-        f"{name}{end}": 0.0 for name in ("mean@2", "pass@1", "pass@2") for end in ("", "/low", "/high")
-    }
-    assert cli.main([*command, "--sampling", "temperature=0.5"]) == 1
-    assert "another sampling" in capsys.readouterr().out
+    names = [f"{name}{end}" for name in ("mean@2", "pass@1", "pass@2") for end in ("", "/low", "/high")]
+    assert again["difference"]["sums"] == dict.fromkeys(names, 0.0)
+    assert "another sampling" in output_of(capsys, *command, "--sampling", "temperature=0.5", code=1)
 
 
 def test_an_evaluation_that_failed_is_one_json_object(folder, data, capsys):
     data.write_text(json.dumps({"prompt": [{"role": "user", "content": "x" * 600}], "data_source": "sums"}) + "\n")
-    assert cli.main(["eval", str(folder), "--data", str(data), "--force", "--json", "--engine", "threads=1"]) == 1
+    assert cli.main(["eval", str(folder), "--data", str(data), "--force", "--json", *THREADS]) == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["accepted"] and "1 of 1 sessions" in found["errors"][0]["value"]
 
@@ -296,14 +255,13 @@ def test_an_evaluation_that_failed_is_one_json_object(folder, data, capsys):
 def test_data_that_no_team_can_be_asked_is_refused(folder, data, tmp_path, capsys):
     for content, says in (("{}\n", "has no prompt"), ('{"prompt": "text"}\n', "list of messages"), ("", "has no row")):
         data.write_text(content)
-        assert cli.main(["eval", str(folder), "--data", str(data)]) == 1
-        assert says in capsys.readouterr().err
+        assert says in output_of(capsys, "eval", folder, "--data", data, code=1)
 
 
 def test_a_chat_reads_questions_from_a_pipe(folder, monkeypatch, capsys):
     lines = iter(["hello", "/reset", "/nothing", "again", "/quit", "never asked"])
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
-    assert cli.main(["chat", str(folder), "--engine", "threads=1"]) == 0
+    assert cli.main(["chat", str(folder), *THREADS]) == 0
     found = capsys.readouterr()
     assert found.out.count("[solver]") == 4 and found.out.count("[verifier]") == 2
     assert "no command /nothing" in found.err

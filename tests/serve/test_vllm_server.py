@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from ray_start import free_port
 from saved_policies import exported_pair
 
 import verl_mas
@@ -23,13 +23,8 @@ from verl_mas.engines.vllm_cpu import readiness
 MISSING = readiness.readiness()
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")]
 BIN = Path(sys.executable).parent
-ENVIRONMENT = {
-    **os.environ,
-    "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-}
+ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+ENVIRONMENT |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 ASK = {"messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0}
 
 
@@ -53,12 +48,6 @@ def running(command: list[object], log: Path, ready: str) -> Iterator[str]:
             raise
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     """vLLM's CPU attention takes heads of 64."""
@@ -66,18 +55,13 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def vllm(folder) -> Iterator[str]:
+def endpoints(folder) -> Iterator[list[str]]:
     port = free_port()
     command = [BIN / "vllm", "serve", folder.parent / "model", "--dtype", "float32", "--port", port]
     command += ["--enable-lora", "--max-loras", "2", "--lora-modules", f"a={folder / 'a'}", f"b={folder / 'b'}"]
     command += ["--enforce-eager", "--max-model-len", "1024"]
     with running(command, folder.parent / "vllm.log", "Application startup complete"):
-        yield f"http://127.0.0.1:{port}/v1"
-
-
-@pytest.fixture(scope="module")
-def endpoints(vllm) -> list[str]:
-    return ["--endpoint", f"a={vllm}", "--endpoint", f"b={vllm}"]
+        yield [word for name in "ab" for word in ("--endpoint", f"{name}=http://127.0.0.1:{port}/v1")]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Sessions are read as they were written: attempts apart, compressed or not, damage limited to what it hit."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -22,10 +20,16 @@ def acts(folder, **wanted):
     return [(s["step"], s["attempt"], act["text"], act["advantage"]) for s in sessions for act in s["acts"]]
 
 
-@pytest.mark.parametrize("compressed", [False, True])
-def test_a_repeated_step_is_read_once_and_each_attempt_has_its_own_advantages(record, tmp_path, compressed):
+@pytest.fixture
+def attempts():
     first, second = new_attempt(), new_attempt()
     assert first < second
+    return first, second
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_a_repeated_step_is_read_once_and_each_attempt_has_its_own_advantages(record, tmp_path, attempts, compressed):
+    first, second = attempts
     for step, attempt, advantage in ((1, first, 1.0), (2, first, 2.0), (2, second, -2.0), (3, first, None)):
         record(step, attempt)
         if advantage is not None:
@@ -49,10 +53,9 @@ def test_a_damaged_line_costs_only_itself_and_is_named(record, tmp_path, caplog)
     lines = first.read_bytes().splitlines(keepends=True)
     first.write_bytes(lines[0] + lines[1][:-30] + b"\n" + b"5\n" + lines[2][:-30])
     assert [step for step, *_ in acts(tmp_path)] == [1, 2]
-    damaged, number, unfinished = (entry.getMessage() for entry in caplog.records)
-    assert f"{first}, line 2 is damaged and is skipped" in damaged
-    assert f"{first}, line 3 is damaged and is skipped" in number
-    assert f"{first}, line 4 was not finished and is skipped" in unfinished
+    states = ("line 2 is damaged", "line 3 is damaged", "line 4 was not finished")
+    for entry, state in zip(caplog.records, states, strict=True):
+        assert f"{first}, {state} and is skipped" in entry.getMessage()
 
 
 def test_a_damaged_block_costs_only_its_sessions_and_is_named(record, tmp_path, caplog):
@@ -85,15 +88,14 @@ def test_advantages_that_are_damaged_are_named_and_the_sessions_are_read(record,
 
 
 def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):
-    with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
-        list(read_sessions(tmp_path / "elsewhere"))
-    with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
-        SessionIndex(tmp_path)
+    for read in (lambda: list(read_sessions(tmp_path / "elsewhere")), lambda: SessionIndex(tmp_path)):
+        with pytest.raises(DataError, match=r"default_local_dir>/trajectories"):
+            read()
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_sessions_that_a_later_attempt_trained_on_are_read_with_its_advantages(record, tmp_path, compressed):
-    first, second = new_attempt(), new_attempt()
+def test_sessions_that_a_later_attempt_trained_on_are_read_with_its_advantages(record, tmp_path, attempts, compressed):
+    first, second = attempts
     for session in range(3):
         record(2, first, session=session)
     # The checkpoint kept sessions 0 and 1. Session 2 was repeated; session 1 has not been trained yet.
@@ -108,23 +110,22 @@ def test_sessions_that_a_later_attempt_trained_on_are_read_with_its_advantages(r
     assert acts(tmp_path, attempts="all") == everything
 
 
-def test_a_session_that_was_not_sampled_again_is_not_taken_from_an_earlier_attempt(tmp_path):
-    first, second = new_attempt(), new_attempt()
-    Recorder(tmp_path)(2, first)
+def test_a_session_that_was_not_sampled_again_is_not_taken_from_an_earlier_attempt(record, tmp_path, attempts):
+    first, second = attempts
+    record(2, first)
     again = Recorder(tmp_path, sampling_rate=0.0)
     again(2, second)
     again.writer(second).end_group("2-0")
     write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0})
-    assert acts(tmp_path) == []
-    assert SessionIndex(tmp_path).left_out == 1
+    assert acts(tmp_path) == [] and SessionIndex(tmp_path).left_out == 1
 
 
-def test_sessions_of_a_warm_up_are_read_as_of_step_0_and_advantages_of_an_attempt_before_as_its_own(record, tmp_path):
+def test_sessions_of_a_warm_up_are_of_step_0_and_of_an_attempt_before_have_its_advantages(record, tmp_path, attempts):
     record(-1)
     write_advantages(tmp_path, -1, "a", {"-1-0_0_0": 1.0})
     assert [(text, advantage) for _, _, text, advantage in acts(tmp_path, step=0)] == [("text of a", 1.0)]
     # An attempt that started no session of the step has trained on those of the attempt before.
-    first, second = new_attempt(), new_attempt()
+    first, second = attempts
     record(2, first)
     write_advantages(tmp_path, 2, second, {"2-0_0_0": 1.0})
     assert acts(tmp_path, step=2) == [(2, first, f"text of {first}", 1.0)]
@@ -138,12 +139,9 @@ def test_the_index_lists_what_the_records_say(record, tmp_path):
     record(4, validate=True, text="<answer>")
     index = SessionIndex(tmp_path)
     assert [(e.partition, e.step, e.key, e.reward, e.uniform) for e in index.entries] == [
-        ("train", 1, "1-0_0", 0.0, False),
-        ("train", 1, "1-0_1", 1.0, False),
-        ("train", 1, "1-1_0", 0.5, True),
-        ("train", 1, "1-1_1", 0.5, True),
-        ("train", 1, "1-2_0", 0.25, None),
-        ("val", 4, "4-0_0", None, None),
+        *(("train", 1, "1-0_0", 0.0, False), ("train", 1, "1-0_1", 1.0, False)),
+        *(("train", 1, "1-1_0", 0.5, True), ("train", 1, "1-1_1", 0.5, True)),
+        *(("train", 1, "1-2_0", 0.25, None), ("val", 4, "4-0_0", None, None)),
     ]
     for entry, session in zip(index.entries, index.records(), strict=True):
         assert (session["uid"], session["session"], session["uniform"]) == (entry.uid, entry.session, entry.uniform)
@@ -151,15 +149,12 @@ def test_the_index_lists_what_the_records_say(record, tmp_path):
 
 
 def test_a_dropped_session_does_not_count_in_its_group():
-    def group(*sessions):
-        entries = [
-            SessionEntry("u", number, 1, "train", status=status, scores={"a": [score, score]})
-            for number, (status, score) in enumerate(sessions)
-        ]
-        return {entry.uniform for entry in with_uniform(entries)}
+    def session(number, status, score):
+        return SessionEntry("u", number, 1, "train", status=status, scores={"a": [score, score]})
 
-    assert group(("success", 1.0), ("success", 1.0), ("dropped", 0.0)) == {True}
-    assert group(("success", 1.0), ("dropped", 1.0)) == {None}
+    first, same, dropped = session(0, "success", 1.0), session(1, "success", 1.0), session(2, "dropped", 0.0)
+    assert {entry.uniform for entry in with_uniform([first, same, dropped])} == {True}
+    assert {entry.uniform for entry in with_uniform([first, dropped])} == {None}
 
 
 def test_the_index_of_a_run_that_trains_follows_it(record, tmp_path):

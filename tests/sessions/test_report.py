@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from commands import output_of
 from view_runs import session, write_run
 
-from verl_mas import cli
 from verl_mas.errors import DataError
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.metrics import MetricsFile
@@ -16,32 +16,18 @@ from verl_mas.sessions.comparison import compare
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import open_run
 
-MAS = {
-    "agents": {"solver": {"policy": "main"}, "judge": {"policy": "still"}},
-    "policies": {"still": {"trainable": False}},
-}
+AGENTS = {"solver": {"policy": "main"}, "judge": {"policy": "still"}}
+MAS = {"agents": AGENTS, "policies": {"still": {"trainable": False}}}
 START = {"started": "2026-01-01", "resumed_from": None, "command": "python -m verl.trainer.main_ppo +mas=x"}
 
 
 def metrics(step: int, *, zero: float = 0.0, score: float = 0.5) -> dict[str, float]:
-    found = {
-        "policy/main/rows/real": 8,
-        "policy/main/updated": 1,
-        "actor/grad_norm": 0.7,
-        "actor/lr": 1e-6,
-        "timing_s/step": 2.0 + step,
-    }
-    for name in ("solver", "judge"):
-        found |= {
-            f"agent/{name}/acts": 8,
-            f"agent/{name}/reward/score": score,
-            f"agent/{name}/malformed": 0.1,
-            f"agent/{name}/advantage/zero": zero if name == "solver" else 1.0,
-            f"agent/{name}/group/groups_of_one": zero,
-            f"agent/{name}/group/groups_uniform": 0.0,
-            f"agent/{name}/length/response": 12.0,
-        }
-    return found
+    found = {"policy/main/rows/real": 8, "policy/main/updated": 1, "actor/grad_norm": 0.7, "actor/lr": 1e-6}
+    for name, without in (("solver", zero), ("judge", 1.0)):
+        own = {"acts": 8, "reward/score": score, "malformed": 0.1, "advantage/zero": without, "length/response": 12.0}
+        own |= {"group/groups_of_one": zero, "group/groups_uniform": 0.0}
+        found |= {f"agent/{name}/{key}": value for key, value in own.items()}
+    return found | {"timing_s/step": 2.0 + step}
 
 
 @pytest.fixture(autouse=True)
@@ -66,10 +52,10 @@ def run(tmp_path):
 
 
 def test_a_finding_has_the_steps_at_which_it_held_and_its_cause(run):
-    (found,) = report(open_run(run)).found
-    assert (found.kind, found.first, found.last, found.holds) == ("no_advantage", 3, 8, False)
-    assert "steps 3 to 8 (no longer): no row of any agent has had an advantage for 6 steps" in found.line
-    assert "Raise rollout.n" in found.line and found.name == "team", "all that learn, not the judge"
+    (finding,) = report(open_run(run)).found
+    assert (finding.kind, finding.first, finding.last, finding.holds) == ("no_advantage", 3, 8, False)
+    assert "steps 3 to 8 (no longer): no row of any agent has had an advantage for 6 steps" in finding.line
+    assert "Raise rollout.n" in finding.line and finding.name == "team", "all that learn, not the judge"
 
 
 def test_of_a_start_without_an_end_only_the_last_may_still_train(tmp_path):
@@ -83,7 +69,7 @@ def test_of_a_start_without_an_end_only_the_last_may_still_train(tmp_path):
     assert "start 2 of 2: 2026-01-01 resumed from step 4; trains, or was killed\n" in text
 
 
-def test_the_text_has_the_start_the_curves_and_the_agents(run):
+def test_the_text_has_the_start_the_curves_and_the_agents_and_says_what_is_missing(run):
     text = report(open_run(run)).text()
     assert "start 1 of 1: 2026-01-01 from the beginning; finished" in text
     assert "command    python -m verl.trainer.main_ppo +mas=x" in text
@@ -93,9 +79,6 @@ def test_the_text_has_the_start_the_curves_and_the_agents(run):
     table = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith(("solver", "judge"))}
     assert table["solver"] == ["0.5", "0.1", "0.6", "0", "-", "12", "0.7"]
     assert table["judge"][-1] == "-", "its policy has no gradient"
-
-
-def test_a_run_without_its_description_is_reported_and_says_what_is_missing(run):
     (run / "run.yaml").unlink()
     text = report(open_run(run)).text()
     assert "its command, settings and versions are not recorded" in text and "no row of agent judge" in text
@@ -104,27 +87,23 @@ def test_a_run_without_its_description_is_reported_and_says_what_is_missing(run)
 def test_a_run_that_has_just_begun_has_no_findings_yet_and_no_text_of_it_is_obeyed_by_a_terminal(tmp_path, capsys):
     folder = made(tmp_path / "run", [metrics(1)])
     AboutFile(folder, START, {}).end({"by": "WorkflowError: \x1b[2J", "step": 1})
-    assert cli.main(["report", str(folder)]) == 0
-    assert "\\x1b[2J" in (text := capsys.readouterr().out) and "\x1b" not in text and "they need 3 steps" in text
+    text = output_of(capsys, "report", folder)
+    assert "\\x1b[2J" in text and "\x1b" not in text and "they need 3 steps" in text
     with pytest.raises(DataError, match=r"has no metrics: nothing in .*metrics\.jsonl"):
         report(open_run(made(tmp_path / "empty", [])))
 
 
 def test_the_command_prints_json_and_writes_files_that_it_does_not_replace_unasked(run, tmp_path, capsys):
-    assert cli.main(["report", str(run), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(output_of(capsys, "report", run, "--json"))
     assert found["agents"]["solver"]["reward"] == 0.5 and found["findings"][0]["first"] == 3
     assert found["watched"]["timing_s/step"]["12"] == 14
     out = tmp_path / "out"
-    assert cli.main(["report", str(run), "--out", str(out)]) == 0
+    assert str(out / "curves.svg") in output_of(capsys, "report", run, "--out", out)
     assert {"report.txt", "curves.svg"} <= {path.name for path in out.iterdir()}
-    assert str(out / "curves.svg") in capsys.readouterr().out
-    assert cli.main(["report", str(run), "--out", str(out)]) == 1
-    assert "--force" in capsys.readouterr().err
-    assert cli.main(["report", str(run), "--out", str(out), "--force"]) == 0
-    capsys.readouterr()
-    assert cli.main(["report", str(run), "--out", "/proc/none", "--json"]) == 1
-    assert "cannot be written" in json.loads(capsys.readouterr().out)["errors"][0]["value"]
+    assert "--force" in output_of(capsys, "report", run, "--out", out, code=1)
+    output_of(capsys, "report", run, "--out", out, "--force")
+    refusal = json.loads(output_of(capsys, "report", run, "--out", "/proc/none", "--json", code=1))
+    assert "cannot be written" in refusal["errors"][0]["value"]
 
 
 def record(index: int, acc: float, **more: object) -> dict[str, object]:
@@ -165,17 +144,13 @@ def test_two_runs_are_compared_by_step_and_by_task_of_the_validation(two, tmp_pa
     success = found["success of letters, step 6"]
     assert (success.a, success.b, success.over) == (0.4, 0.7, "10 tasks")
     assert 0 <= success.low < 0.3 < success.high <= 0.6
-    assert cli.main(["report", *map(str, two), "--out", str(tmp_path / "out")]) == 0
-    text = capsys.readouterr().out
+    text = output_of(capsys, "report", *two, "--out", tmp_path / "out")
     assert "paired by task; bootstrap interval over the tasks" in text and "paired by step" in text
     assert "A solver" in (tmp_path / "out" / "curves.svg").read_text()
 
 
 def test_what_cannot_be_compared_is_refused(two, tmp_path, capsys):
     other = made(tmp_path / "other", [{"step_only": 1.0}])
-    assert cli.main(["report", str(two[0]), str(other)]) == 1
-    assert "no metric in common" in capsys.readouterr().err
-    assert cli.main(["report", *map(str, two), str(other)]) == 2
-    assert "give one or two folders" in capsys.readouterr().err
-    assert cli.main(["report", str(tmp_path)]) == 1
-    assert "is not the folder of a run" in capsys.readouterr().err
+    assert "no metric in common" in output_of(capsys, "report", two[0], other, code=1)
+    assert "give one or two folders" in output_of(capsys, "report", *two, other, code=2)
+    assert "is not the folder of a run" in output_of(capsys, "report", tmp_path, code=1)

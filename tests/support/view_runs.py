@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from pathlib import Path
+
+import yaml
 
 from verl_mas.run_folder.records import Record, packed
 from verl_mas.trainer.timeline import ENGINE, FILE, SAMPLE, STEP, UPDATE, TimelineEvent
 
+DEFAULTS = yaml.safe_load((Path(__file__).parent / "session.yaml").read_text())
 # What a model, a tool or a user may write to get out of its place.
 HOSTILE = [
     "</script><script>document.title='owned'</script>",
@@ -23,68 +27,18 @@ HOSTILE = [
 
 
 def act(agent: str = "solver", text: str = "Answer: 4", **more: object) -> Record:
-    reward = {"team": 1.0, "local": 0.0, "penalty": 0.0, "score": 1.0, "parts": {}}
-    return {
-        "key": None,
-        "agent": agent,
-        "role": agent,
-        "policy": "main",
-        "instance": 0,
-        "turn": 0,
-        "branch": 0,
-        "committed": True,
-        "trainable": True,
-        "probe": False,
-        "line": "",
-        "messages": [{"role": "system", "content": f"You are {agent}."}, {"role": "user", "content": "2 + 2?"}],
-        "text": text,
-        "steps": [],
-        "tool_calls": [],
-        "prompt_tokens": 8,
-        "response_tokens": 3,
-        "sampled_tokens": 3,
-        "stop_reason": "stop",
-        "temperature": 1.0,
-        "versions": [],
-        "aborts": 0,
-        "tokens": None,
-        "parses": [],
-        "malformed": None,
-        "reward": reward,
-        "advantage": None,
-        "started": 0.0,
-        "seconds": 1.0,
-        **more,
-    }
+    messages = [{"role": "system", "content": f"You are {agent}."}, {"role": "user", "content": "2 + 2?"}]
+    own = {"agent": agent, "role": agent, "messages": messages, "text": text}
+    return {**deepcopy(DEFAULTS["act"]), **own, **more}
 
 
 def session(step: int = 1, uid: str = "1-0", number: int = 0, reward: float | None = 1.0, **more: object) -> Record:
     acts = more.pop("acts", None) or [act(), act("checker", "Verdict: right")]
     assert isinstance(acts, list)
     keyed = [{**one, "key": one["key"] or f"{uid}_{number}_{place}"} for place, one in enumerate(acts)]
-    return {
-        "schema": 2,
-        "uid": uid,
-        "group": uid,
-        "session": number,
-        "step": step,
-        "partition": "train",
-        "status": "finished",
-        "task": {
-            "messages": [{"role": "user", "content": "2 + 2?"}],
-            "ground_truth": "4",
-            "data_source": "sums",
-            "index": 0,
-        },
-        "acts": keyed,
-        "uniform": None,
-        "boards": [],
-        "outcome": {"answer": "4", "reward": reward, "info": {}},
-        "faults": [],
-        "started": 1.79e9,
-        "seconds": 2.0,
-        **more,
-    }
+    own = {"uid": uid, "group": uid, "session": number, "step": step, "acts": keyed}
+    own["outcome"] = {"answer": "4", "reward": reward, "info": {}}
+    return {**deepcopy(DEFAULTS["session"]), **own, **more}
 
 
 def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Path:
@@ -99,11 +53,11 @@ def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Pat
 
 
 def write_metrics(folder: Path, steps: int = 3) -> Path:
-    lines = [
-        {"step": step, "time": step, "metrics": {"agent/solver/reward/score": step / 4, "agent/checker/malformed": 0.5}}
-        for step in range(1, steps + 1)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    lines = []
+    for step in range(1, steps + 1):
+        metrics = {"agent/solver/reward/score": step / 4, "agent/checker/malformed": 0.5}
+        lines.append(f"{json.dumps({'step': step, 'time': step, 'metrics': metrics})}\n")
+    (folder / "metrics.jsonl").write_text("".join(lines))
     return folder
 
 

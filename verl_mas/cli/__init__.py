@@ -61,9 +61,8 @@ def versions() -> str:
     """Read from the installed packages: nothing is imported."""
     from verl_mas.util import installed_version
 
-    return "\n".join(
-        f"{package} {installed_version(package) or 'not installed'}" for package in ("verl-mas", "verl", "torch")
-    )
+    packages = ("verl-mas", "verl", "torch")
+    return "\n".join(f"{package} {installed_version(package) or 'not installed'}" for package in packages)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -35,10 +35,10 @@ def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = Fals
 
 def free(path: Path, force: bool, *names: str) -> Path:
     """`path`, if it may be written: there is nothing, or --force is given. `names`: what is written into a folder."""
-    for found in [path / name for name in names] if names else [path]:
-        if not force and (found.exists() or found.is_symlink()):
-            fix = f"choose another --out, or add --force to replace {found.name}"
-            raise ConfigError(f"{found} exists", rule="what exists is kept", fix=fix)
+    for existing in [path / name for name in names] if names else [path]:
+        if not force and (existing.exists() or existing.is_symlink()):
+            fix = f"choose another --out, or add --force to replace {existing.name}"
+            raise ConfigError(f"{existing} exists", rule="what exists is kept", fix=fix)
     for above in [path, *path.parents] if names else path.parents:
         if above.exists() and not above.is_dir():
             raise ConfigError(f"--out {path}", rule=f"{above} is a file, not a folder", fix="choose another --out")
@@ -86,16 +86,16 @@ def listening(host: str, port: int) -> socket.socket:
     """A socket that listens there. A server that makes its own finds a port in use after all else is loaded."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
         # Only a socket that listens is refused to the next one.
-        made.listen(2048)
+        listener.listen(2048)
     except OSError as error:
         value = f"--host {host} --port {port}: {error.strerror}"
         rule = "the server listens on an address of this machine, at a port that is free"
         raise ConfigError(value, rule=rule, fix="use another --port, or --port 0 for a free one") from error
-    return made
+    return listener
 
 
 def url_of(listens: socket.socket) -> str:
@@ -127,13 +127,13 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def pairs(given: Sequence[str], form: str = SETTING) -> dict[str, str]:
     """`size=4 walls=0.2` as a mapping of texts."""
-    found = {}
+    mapping = {}
     for text in given:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise ConfigError(f"{text!r}", rule=f"the form is {form}", fix="write the name, '=' and the value")
-        found[name] = value
-    return found
+        mapping[name] = value
+    return mapping
 
 
 def values(given: Sequence[str], form: str = SETTING) -> dict[str, object]:
@@ -173,9 +173,8 @@ def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | 
 def check_rows(options: argparse.Namespace) -> None:
     for option, count in (("--train-rows", options.train_rows), ("--test-rows", options.test_rows)):
         if count is not None and count < 1:
-            raise ConfigError(
-                f"{option} {count}", rule="a file has at least one row", fix="leave it out for the default"
-            )
+            rule = "a file has at least one row"
+            raise ConfigError(f"{option} {count}", rule=rule, fix="leave it out for the default")
 
 
 def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS") -> argparse.ArgumentParser:
@@ -201,7 +200,6 @@ def hardware_of(options: argparse.Namespace) -> Hardware | None:
         if given and len(given) > 1:
             raise ConfigError(f"{name} twice", rule="a run is on one set of machines", fix="leave one of them out")
     if options.host_gib and not options.gpus:
-        raise ConfigError(
-            "--host-gib without --gpus", rule="it belongs to the machines of --gpus", fix="add --gpus 8x80"
-        )
+        rule = "it belongs to the machines of --gpus"
+        raise ConfigError("--host-gib without --gpus", rule=rule, fix="add --gpus 8x80")
     return parse_gpus(options.gpus[0], *(options.host_gib or [])) if options.gpus else None

@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -16,23 +15,22 @@ from verl_mas.serve.eval_report import Table as Numbers
 from verl_mas.util.text import printable
 from verl_mas.verl_.types import Fields
 
-# Seconds between two lines.
-EVERY_S = 10.0
+EVERY_S = 10.0  # Seconds between two lines
 
 
-class Progress:
+class EvalProgress:
     """Counts results, and shows their mean: a bar on a terminal, a line now and then elsewhere."""
 
     def __init__(self, title: str, total: int):
         self._title, self._total = title, total
         self._done, self._sum, self._started = 0, 0.0, time.monotonic()
         self._next = self._started + EVERY_S
-        self._bar: Bar | None = None
+        self._bar: Progress | None = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> EvalProgress:
         if sys.stderr.isatty():
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Bar(*columns, TextColumn("mean {task.fields[mean]:.3f}"), console=Console(stderr=True))
+            self._bar = Progress(*columns, TextColumn("mean {task.fields[mean]:.3f}"), console=Console(stderr=True))
             self._task = self._bar.add_task(self._title, total=self._total, mean=0.0)
             self._bar.start()
         return self
@@ -54,10 +52,8 @@ class Progress:
     def _line(self) -> None:
         seconds = time.monotonic() - self._started
         left = seconds / self._done * (self._total - self._done)
-        mean = self._sum / self._done
-        sys.stderr.write(
-            f"{self._title}: {self._done}/{self._total} sessions, mean {mean:.3f}, {seconds:.0f} s, {left:.0f} s left\n"
-        )
+        done = f"{self._done}/{self._total} sessions, mean {self._sum / self._done:.3f}"
+        sys.stderr.write(f"{self._title}: {done}, {seconds:.0f} s, {left:.0f} s left\n")
 
 
 def tables(teams: Sequence[Fields], difference: Numbers) -> Iterator[RenderableType]:

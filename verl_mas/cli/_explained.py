@@ -30,10 +30,8 @@ from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import WORKFLOWS, find
 
 ARGS = "mas.workflow.args"
-# verl's settings that a policy of a team can have of its own.
-PER_POLICY = "actor_rollout_ref."
-# A section with more settings is listed by `verl-mas check --schema`.
-MOST = 40
+PER_POLICY = "actor_rollout_ref."  # verl's settings that a policy of a team can have of its own
+MOST = 40  # A section with more settings is listed by `verl-mas check --schema`
 
 
 @dataclass(frozen=True)
@@ -61,23 +59,22 @@ class Explained:
 
 def known_settings(overrides: Sequence[str] = ()) -> list[Setting]:
     """Those of `mas` and of the embedded engine; with the arguments of a run those of its workflow, too."""
-    found = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
+    known = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, ENGINE)]
     if overrides:
         mas = load(compose(overrides).get("mas"))
         load_user_code(mas)
-        found += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
-    return found
+        known += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
+    return known
 
 
 def explained(given: str) -> list[Explained]:
     """All that the name may mean; at least one entry."""
     name = given.lstrip("+~").partition("=")[0].strip()
-    found = [*_setting(name), *_argument(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
-    if not found:
-        raise ConfigError(
-            f"NAME {given}", rule="a setting of verl-mas or verl, or a name that `verl-mas list` lists", fix=_near(name)
-        )
-    return found
+    meanings = [*_setting(name), *_argument(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
+    if not meanings:
+        rule = "a setting of verl-mas or verl, or a name that `verl-mas list` lists"
+        raise ConfigError(f"NAME {given}", rule=rule, fix=_near(name))
+    return meanings
 
 
 def _setting(name: str) -> Iterator[Explained]:
@@ -148,10 +145,10 @@ def _listed(name: str) -> Iterator[Explained]:
     for kind, (where, names) in KINDS.items():
         if kind == "metrics":
             continue
-        found = names()
-        if name in found:
+        entries = names()
+        if name in entries:
             singular = {"data": "data set", "codecs": "codec"}.get(kind, kind.removesuffix("s").replace("-", " "))
-            about = found[name] + _more(kind, name)
+            about = entries[name] + _more(kind, name)
             yield Explained(name, singular, about, set_by=where.replace("NAME", name))
 
 

@@ -25,12 +25,12 @@ def teams() -> Named:
 
 def recipes() -> Named:
     """Those that are a run; the others are parts of them."""
-    found = {}
+    runs = {}
     for name, file in group_files("recipe").items():
         comments = _comments(file)
         if comments and comments[0].startswith("python -m verl.trainer.main_ppo"):
-            found[name] = comments[1]
-    return found
+            runs[name] = comments[1]
+    return runs
 
 
 def recipe_command(name: str) -> str:
@@ -57,18 +57,18 @@ def commit_rules() -> Named:
     return {name: _paragraph(COMMIT_RULES[name].choose.__doc__) for name in COMMIT_RULES}
 
 
-def _of_registry(path: str) -> Named:
-    return _entries(resolve_name(path))
+def _registry(path: str) -> Callable[[], Named]:
+    return lambda: _entries(resolve_name(path))
 
 
 def _entries(registry: Registry[T]) -> Named:
     """The entries of the registry's folder by the docstring of their file, the others by their own."""
-    found = {}
+    lines = {}
     for name in registry:
         entry = registry[name]
         module = sys.modules.get(f"{registry.package}.{name}")
-        found[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry))
-    return found
+        lines[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry))
+    return lines
 
 
 def _paragraph(text: str | None) -> str:
@@ -85,18 +85,15 @@ def metrics() -> Named:
 KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "teams": ("+mas=NAME", teams),
     "recipes": ("+recipe=NAME", recipes),
-    "workflows": ("mas.workflow.name=NAME", partial(_of_registry, "verl_mas.workflow.base:WORKFLOWS")),
-    "estimators": ("algorithm.adv_estimator=NAME", partial(_of_registry, "verl_mas.advantage.estimator:ESTIMATORS")),
+    "workflows": ("mas.workflow.name=NAME", _registry("verl_mas.workflow.base:WORKFLOWS")),
+    "estimators": ("algorithm.adv_estimator=NAME", _registry("verl_mas.advantage.estimator:ESTIMATORS")),
     "codecs": ("verl_mas.NAME, in a workflow", codecs),
     "commit-rules": ("mas.branch.commit=NAME", commit_rules),
-    "graders": ("mas.workflow.args.score=NAME", partial(_of_registry, "verl_mas.grading.grader:GRADERS")),
-    "executors": (
-        "mas.workflow.args.execution.executor=NAME",
-        partial(_of_registry, "verl_mas.execution.executor:EXECUTORS"),
-    ),
-    "engines": ("actor_rollout_ref.rollout.name=NAME", partial(_of_registry, "verl_mas.engines.facts:ENGINES")),
+    "graders": ("mas.workflow.args.score=NAME", _registry("verl_mas.grading.grader:GRADERS")),
+    "executors": ("mas.workflow.args.execution.executor=NAME", _registry("verl_mas.execution.executor:EXECUTORS")),
+    "engines": ("actor_rollout_ref.rollout.name=NAME", _registry("verl_mas.engines.facts:ENGINES")),
     "metrics": ("logged by a run; docs/metrics.md", metrics),
-    "data": ("verl-mas data NAME", partial(_of_registry, "verl_mas.data.dataset:DATA_SETS")),
+    "data": ("verl-mas data NAME", _registry("verl_mas.data.dataset:DATA_SETS")),
 }
 # Of packages: an entry point names where such a name is used, and a registry.
 for point in installed("verl_mas.kinds"):

@@ -7,6 +7,7 @@ lists for what has an order. A command that refuses its arguments writes `{"acce
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Mapping
@@ -17,8 +18,7 @@ from verl_mas.errors import ConfigErrors, InvalidInput, MasError
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them.
-UNWRAPPED = 10_000
+UNWRAPPED = 10_000  # Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them
 
 
 def console() -> Console:
@@ -31,10 +31,18 @@ def write_json(found: Mapping[str, object]) -> None:
     sys.stdout.write(json.dumps(found, indent=1, default=str) + "\n")
 
 
+def show(options: argparse.Namespace, found: Mapping[str, object], text: str) -> None:
+    """The result of a command: the object with `--json`, else the text."""
+    if options.json:
+        write_json(found)
+    else:
+        sys.stdout.write(text)
+
+
 def refusal(error: MasError) -> dict[str, object]:
     errors = error.errors if isinstance(error, ConfigErrors) else [error]
-    found = [
+    listed = [
         {"value": one.value, "rule": one.rule, "fix": one.fix} if isinstance(one, InvalidInput) else {"value": str(one)}
         for one in errors
     ]
-    return {"accepted": False, "errors": found}
+    return {"accepted": False, "errors": listed}

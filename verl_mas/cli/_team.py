@@ -24,9 +24,8 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
 
 def load_runtime(options: argparse.Namespace, folder: Path, sampling: Mapping[str, object] | str = "") -> Runtime:
     from verl_mas.config.values import load_dataclass
-    from verl_mas.serve.endpoints import read_endpoints
+    from verl_mas.serve.endpoints import EngineSettings, read_endpoints
     from verl_mas.serve.runtime import Runtime
-    from verl_mas.serve.settings import EngineSettings
 
     endpoints = read_endpoints(options.endpoint)
     engine = load_dataclass(EngineSettings, values(options.engine), "--engine")

@@ -24,6 +24,8 @@ def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
     root = Tree(found["workflow"] or f"no team: mas is not set, so verl's trainer `{found['trainer']}` runs")
     # A problem is among the warnings.
     versions, others = ([f"{one.what}: {one.seen}" for one in machine if one.ok is ok] for ok in (True, None))
+    start = "starts from the models" if found["resumes_at"] is None else f"resumes after step {found['resumes_at']}"
+    contexts = {name: policy["context"] for name, policy in found["policies"].items()}
     sections = {
         "agents": [_agent(name, agent) for name, agent in found["agents"].items()],
         "policies": [_policy(name, policy) for name, policy in found["policies"].items()],
@@ -31,13 +33,9 @@ def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
         "training step": list(_step(found)),
         "lengths": [
             f"data: prompts of {found['prompt_tokens']} tokens, responses of {found['response_tokens']}",
-            *(
-                f"{name}: a context of {policy['context']} tokens"
-                for name, policy in found["policies"].items()
-                if policy["context"] is not None
-            ),
+            *(f"{name}: a context of {tokens} tokens" for name, tokens in contexts.items() if tokens is not None),
         ],
-        "output": [f"checkpoints: {found['folder']}", *_start(found)],
+        "output": [f"checkpoints: {found['folder']}", *([start] if found["workflow"] else [])],
         "this machine": [", ".join(part) for part in (versions, others) if part],
     }
     for title, lines in sections.items():
@@ -49,9 +47,8 @@ def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
 
 def _agent(name: str, agent: Summary) -> str:
     note = "" if agent["trained"] else " (its rows are left out of the loss)"
-    settings = "".join(
-        f", {setting}={shorten(str(value), 60, placeholder=' ...')}" for setting, value in agent["settings"].items()
-    )
+    short = {setting: shorten(str(value), 60, placeholder=" ...") for setting, value in agent["settings"].items()}
+    settings = "".join(f", {setting}={value}" for setting, value in short.items())
     return f"{name} acts on {agent['policy']}{note}{settings}"
 
 
@@ -78,17 +75,11 @@ def _pool(name: str, pool: Summary, on_cpu: bool) -> str:
     return f"{name}: {_count(pool['processes'], *units)}{nodes}{serving}: {', '.join(pool['policies'])}"
 
 
-def _mode(mode: Summary) -> str:
-    text = f"mode: {mode['name']}, {MODES[mode['name']]}"
-    if mode["warmup"] is None:
-        return text
-    return f"{text}; W={mode['warmup']:g} T={mode['threshold']} {mode['strategy']}"
-
-
 def _step(found: Summary) -> Iterator[str]:
     step = found["step"]
-    if found["mode"]:
-        yield _mode(found["mode"])
+    if mode := found["mode"]:
+        stale = f"; W={mode['warmup']:g} T={mode['threshold']} {mode['strategy']}" if mode["warmup"] is not None else ""
+        yield f"mode: {mode['name']}, {MODES[mode['name']]}{stale}"
     yield f"sessions: {step['tasks']} tasks x {step['sessions_per_task']} per task = {step['sessions']}"
     if step["at_once"]:
         yield f"sessions at once, also in validation: at most {step['at_once']}"
@@ -100,17 +91,9 @@ def _step(found: Summary) -> Iterator[str]:
         yield f"committed candidate: {step['commit']}"
     if step["reward"]:
         reward = step["reward"]
-        yield (
-            f"rewards: preset {reward['preset']}, {reward['team']:g} x team + {reward['local']:g} x act, "
-            f"format penalty on {reward['penalty_on']}"
-        )
+        parts = f"{reward['team']:g} x team + {reward['local']:g} x act, format penalty on {reward['penalty_on']}"
+        yield f"rewards: preset {reward['preset']}, {parts}"
     yield f"advantages: {step['estimator']}"
-
-
-def _start(found: Summary) -> Iterator[str]:
-    if found["workflow"]:
-        at = found["resumes_at"]
-        yield "starts from the models" if at is None else f"resumes after step {at}"
 
 
 def _count(number: int, one: str, more: str) -> str:

@@ -27,12 +27,12 @@ COLOURS = (36, 33, 35, 32, 34, 31)
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas chat", __doc__)
-    add_team(made)
-    add_settings(made, "--sampling", "settings over those of every agent's validation, such as temperature=0.7")
-    made.add_argument("--quiet", action="store_true", help="the answers only")
-    add_loading(made)
-    return made
+    command = Parser("verl-mas chat", __doc__)
+    add_team(command)
+    add_settings(command, "--sampling", "settings over those of every agent's validation, such as temperature=0.7")
+    command.add_argument("--quiet", action="store_true", help="the answers only")
+    add_loading(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

@@ -11,33 +11,31 @@ import sys
 from dataclasses import asdict
 
 from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
-from verl_mas.cli._output import console, write_json
+from verl_mas.cli._output import console, show
 from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas check", __doc__)
-    add_machines(made)
-    add_json(made)
-    made.add_argument("--schema", action="store_true", help="list every setting of mas instead of checking a run")
-    takes_run_arguments(made)
-    return made
+    command = Parser("verl-mas check", __doc__)
+    add_machines(command)
+    add_json(command)
+    command.add_argument("--schema", action="store_true", help="list every setting of mas instead of checking a run")
+    takes_run_arguments(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
-    made = parser()
-    options, arguments = made.parse_known_args(argv)
+    command = parser()
+    options, arguments = command.parse_known_args(argv)
     if options.schema:
         from verl_mas.cli._explained import known_settings
 
         found = known_settings(arguments)
-        if options.json:
-            write_json({"settings": [asdict(setting) for setting in found]})
-        else:
-            sys.stdout.write("".join(f"{setting}\n" for setting in found))
+        as_json = {"settings": [asdict(setting) for setting in found]}
+        show(options, as_json, "".join(f"{setting}\n" for setting in found))
         return 0
     if not argv:
-        made.error("the following arguments are required: ARGUMENTS")
+        command.error("the following arguments are required: ARGUMENTS")
     # The imports make half a million objects that all stay: looking for garbage among them takes a tenth of the time.
     gc.disable()
     try:

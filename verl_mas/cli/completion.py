@@ -21,9 +21,9 @@ SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas completion", __doc__)
-    made.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
-    return made
+    command = Parser("verl-mas completion", __doc__)
+    command.add_argument("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+    return command
 
 
 def main(argv: list[str]) -> int:
@@ -36,9 +36,9 @@ def main(argv: list[str]) -> int:
 
 def whole() -> Parser:
     """The parser of `verl-mas` with those of its commands below it; paths are completed by the shell."""
-    made = Parser("verl-mas")
-    made.add_argument("--version", action="store_true", help="print the versions")
-    below = made.add_subparsers()
+    everything = Parser("verl-mas")
+    everything.add_argument("--version", action="store_true", help="print the versions")
+    below = everything.add_subparsers()
     for command, own in parsers():
         for action in own.options():
             if action.type is Path:
@@ -46,13 +46,13 @@ def whole() -> Parser:
         if " " not in command:
             below.add_parser(command, help=summary(command))
             below.choices[command] = own
-    return made
+    return everything
 
 
 def parsers() -> Iterator[tuple[str, Parser]]:
     """'check', 'data', 'data rows', ... with their parsers; also the data sets of installed packages."""
     for command in commands():
-        made: Parser = importlib.import_module(module_of(command)).parser()
-        yield command, made
-        for name, below in made.below.items():
+        own: Parser = importlib.import_module(module_of(command)).parser()
+        yield command, own
+        for name, below in own.below.items():
             yield f"{command} {name}", below

@@ -17,8 +17,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.registry import installed, nearest
 
 DEFAULT = "split_clues"
-# Of the entry points of demos. Each is a function of (overrides, console, fresh).
-GROUP = "verl_mas.demos"
+GROUP = "verl_mas.demos"  # Of the entry points of demos. Each is a function of (overrides, console, fresh)
 
 
 def demos() -> dict[str, EntryPoint]:
@@ -29,9 +28,9 @@ def parser() -> Parser:
     found = demos()
     usage = f"verl-mas demo [{'|'.join(found)}] [--fresh] [ARGUMENTS]"
     names = "\n".join(f"{name:{max(map(len, found))}}  {_about(point)}" for name, point in found.items())
-    made = Parser("verl-mas demo", (__doc__ or "").replace("\n\n", f"\n\n{names}\n\n", 1), usage=usage)
-    made.add_argument("--fresh", action="store_true", help="start again instead of resuming")
-    return made
+    command = Parser("verl-mas demo", (__doc__ or "").replace("\n\n", f"\n\n{names}\n\n", 1), usage=usage)
+    command.add_argument("--fresh", action="store_true", help="start again instead of resuming")
+    return command
 
 
 def _about(demo: EntryPoint) -> str:

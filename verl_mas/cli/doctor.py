@@ -21,10 +21,10 @@ MARKS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas doctor", __doc__)
-    add_json(made)
-    takes_run_arguments(made, "[ARGUMENTS]")
-    return made
+    command = Parser("verl-mas doctor", __doc__)
+    add_json(command)
+    takes_run_arguments(command, "[ARGUMENTS]")
+    return command
 
 
 def main(argv: list[str]) -> int:

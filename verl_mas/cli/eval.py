@@ -23,49 +23,49 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas eval", __doc__)
-    add_team(made)
-    made.add_argument("--data", required=True, type=Path, metavar="FILE", help="parquet or jsonl, as for training")
-    made.add_argument("--n", type=whole(1), default=1, metavar="N", help="sessions per task")
-    add_limit(made, "tasks at most: the first ones of the file")
-    made.add_argument("--compare", type=Path, metavar="DIR", help="another team, on the same tasks")
-    add_out(made, "the file of the sessions; without it DIR/eval/FILE.jsonl")
-    add_settings(made, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
-    made.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
-    made.add_argument("--concurrency", type=whole(1), default=512, metavar="N", help="sessions at once")
-    add_loading(made)
-    add_json(made)
-    return made
+    command = Parser("verl-mas eval", __doc__)
+    add_team(command)
+    command.add_argument("--data", required=True, type=Path, metavar="FILE", help="parquet or jsonl, as for training")
+    command.add_argument("--n", type=whole(1), default=1, metavar="N", help="sessions per task")
+    add_limit(command, "tasks at most: the first ones of the file")
+    command.add_argument("--compare", type=Path, metavar="DIR", help="another team, on the same tasks")
+    add_out(command, "the file of the sessions; without it DIR/eval/FILE.jsonl")
+    add_settings(command, "--sampling", "settings over those of every agent's validation, such as temperature=1.0")
+    command.add_argument("--training-sampling", action="store_true", help="sample as in training, not as in validation")
+    command.add_argument("--concurrency", type=whole(1), default=512, metavar="N", help="sessions at once")
+    add_loading(command)
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     teams = [options.dir, *([options.compare] if options.compare else [])]
-    found = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
+    evaluated = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
 
     from verl_mas.cli._eval_output import tables
     from verl_mas.serve.eval_report import difference, summary
 
-    made = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, found, strict=True)]
-    compared = difference(*found) if len(found) == 2 else {}
+    summaries = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, evaluated, strict=True)]
+    compared = difference(*evaluated) if len(evaluated) == 2 else {}
     if not options.json:
-        for table in tables(made, compared):
+        for table in tables(summaries, compared):
             console().print(table)
-    for folder, records in zip(teams, found, strict=True):
+    for folder, records in zip(teams, evaluated, strict=True):
         _check(folder, records)
     if options.json:
-        write_json({"teams": made, **({"difference": compared} if compared else {})})
+        write_json({"teams": summaries, **({"difference": compared} if compared else {})})
     return 0
 
 
 def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
     """The sessions of one team. Those that are in its file already are not run again."""
-    from verl_mas.cli._eval_output import Progress
+    from verl_mas.cli._eval_output import EvalProgress
     from verl_mas.config.values import load_dataclass
+    from verl_mas.serve.endpoints import EngineSettings
     from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
     from verl_mas.serve.places import open_export
     from verl_mas.serve.runtime import TRAINING, checked_sampling
-    from verl_mas.serve.settings import EngineSettings
 
     team = open_export(folder)
     rows = read_rows(options.data, str(team.verl.get("data.prompt_key", "prompt")), options.limit)
@@ -84,7 +84,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
             reason = "greedy sessions on one task are equal, so pass@k is pass@1"
             warning = ConfigWarning(value, reason, "add --sampling temperature=1.0, or --training-sampling")
             sys.stderr.write(f"{warning}\n")
-        with Progress(f"{folder}", missing) as progress:
+        with EvalProgress(f"{folder}", missing) as progress:
             evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)
             asyncio.run(evaluation.run(lambda record: progress.add(record["value"])))
     sys.stderr.write(f"{out}\n")

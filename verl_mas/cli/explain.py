@@ -9,18 +9,16 @@ Settings are those of verl-mas and of verl; `mas.` may be left out.
 
 from __future__ import annotations
 
-import sys
-
 from verl_mas.cli._arguments import add_json
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas explain", __doc__)
-    made.add_argument("name", metavar="NAME", help="a setting, or a team, recipe, workflow, estimator, ...")
-    add_json(made)
-    return made
+    command = Parser("verl-mas explain", __doc__)
+    command.add_argument("name", metavar="NAME", help="a setting, or a team, recipe, workflow, estimator, ...")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
@@ -28,8 +26,5 @@ def main(argv: list[str]) -> int:
     from verl_mas.cli._explained import explained
 
     found = explained(options.name)
-    if options.json:
-        write_json({"found": [entry.as_json() for entry in found]})
-    else:
-        sys.stdout.write("\n\n".join(map(str, found)) + "\n")
+    show(options, {"found": [entry.as_json() for entry in found]}, "\n\n".join(map(str, found)) + "\n")
     return 0

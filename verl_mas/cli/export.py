@@ -14,19 +14,16 @@ from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas export", __doc__)
-    add_run(made, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
-    add_step(made, "the checkpoint of this step; without it the latest one")
-    add_out(made, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
-    made.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
-    made.add_argument(
-        "--merge",
-        action="store_true",
-        help="adapters merged into their base; prints how far the log-probs of a prompt move by it",
-    )
-    made.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
-    add_json(made)
-    return made
+    command = Parser("verl-mas export", __doc__)
+    add_run(command, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
+    add_step(command, "the checkpoint of this step; without it the latest one")
+    add_out(command, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
+    command.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
+    merged = "adapters merged into their base; prints how far the log-probs of a prompt move by it"
+    command.add_argument("--merge", action="store_true", help=merged)
+    command.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
@@ -35,14 +32,8 @@ def main(argv: list[str]) -> int:
     from verl_mas.workflow.team_file import read_team
 
     checkpoint = find_checkpoint(options.run.absolute(), options.step)
-    export = Export(
-        checkpoint,
-        read_team(checkpoint.folder),
-        options.out,
-        merge=options.merge,
-        force=options.force,
-        trust=options.trust_remote_code,
-    )
+    team, trust = read_team(checkpoint.folder), options.trust_remote_code
+    export = Export(checkpoint, team, options.out, merge=options.merge, force=options.force, trust=trust)
     written = []
     for line in export.run(options.policy):
         written.append(line)

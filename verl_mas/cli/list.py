@@ -14,34 +14,30 @@ from verl_mas.registry import nearest
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas list", __doc__)
-    made.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(KINDS))
-    add_json(made)
-    return made
+    command = Parser("verl-mas list", __doc__)
+    command.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(KINDS))
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    out = console()
+    found: dict[str, object]
     if options.kind is None:
-        listed = {kind: {"used_as": where, "names": list(names())} for kind, (where, names) in KINDS.items()}
-        if options.json:
-            write_json({"kinds": listed})
-            return 0
-        for kind, one in listed.items():
-            out.print(f"{kind:13} {len(one['names']):3}  {one['used_as']}", markup=False, highlight=False)
-        return 0
-    if options.kind not in KINDS:
-        raise ConfigError(
-            f"KIND {options.kind}", rule="a kind of names that can be listed", fix=nearest(options.kind, list(KINDS))
-        )
-    where, names = KINDS[options.kind]
-    found = names()
+        kinds = {kind: {"used_as": where, "names": list(names())} for kind, (where, names) in KINDS.items()}
+        found = {"kinds": kinds}
+        lines = [f"{kind:13} {len(one['names']):3}  {one['used_as']}" for kind, one in kinds.items()]
+    elif options.kind in KINDS:
+        where, names = KINDS[options.kind]
+        about = names()
+        found = {"kind": options.kind, "used_as": where, "names": about}
+        width = max(map(len, about), default=0)
+        lines = [*(f"{name:{width}}  {text}" for name, text in about.items()), f"\nused as {where}"]
+    else:
+        rule = "a kind of names that can be listed"
+        raise ConfigError(f"KIND {options.kind}", rule=rule, fix=nearest(options.kind, list(KINDS)))
     if options.json:
-        write_json({"kind": options.kind, "used_as": where, "names": found})
-        return 0
-    width = max(map(len, found), default=0)
-    for name, about in found.items():
-        out.print(f"{name:{width}}  {about}", markup=False, highlight=False, no_wrap=False)
-    out.print(f"\nused as {where}", markup=False, highlight=False)
+        write_json(found)
+    else:
+        console().print("\n".join(lines), markup=False, highlight=False)
     return 0

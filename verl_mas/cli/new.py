@@ -14,7 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from verl_mas.cli._arguments import add_json, add_out, free
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
@@ -23,19 +23,17 @@ from verl_mas.run_folder.disk import writing
 TEMPLATES = Path(__file__).parent / "_new_team"
 # The name in the templates and in the names of their files, as a module and as a class.
 MODULE, CLASS = "my_team", "MyTeam"
-# Where Hydra looks for `+mas=NAME`.
-FOLDERS = {".yaml": "mas"}
+FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas new", __doc__)
-    made.add_argument("name", metavar="NAME", help="of the team, in lower case with underscores: my_team")
-    add_out(made, "the folder to write; without it one of that name, here")
-    made.add_argument(
-        "--tiny-model", action="store_true", help="also write model/, a tiny model with random weights, for a CPU"
-    )
-    add_json(made)
-    return made
+    command = Parser("verl-mas new", __doc__)
+    command.add_argument("name", metavar="NAME", help="of the team, in lower case with underscores: my_team")
+    add_out(command, "the folder to write; without it one of that name, here")
+    tiny = "also write model/, a tiny model with random weights, for a CPU"
+    command.add_argument("--tiny-model", action="store_true", help=tiny)
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
@@ -44,12 +42,11 @@ def main(argv: list[str]) -> int:
     folder = options.out or Path(name)
     # The files relative to the folder, with the team's name in place of the templates'.
     kind = "".join(word.capitalize() for word in name.split("_"))
-    found = []
+    files = {}
     for template in sorted(TEMPLATES.glob("*.txt")):
         file = Path(template.stem.replace(MODULE, name))
         text = template.read_text(encoding="utf-8").replace(MODULE, name).replace(CLASS, kind)
-        found.append((str(Path(FOLDERS.get(file.suffix, "")) / file), text))
-    files = dict(found)
+        files[str(Path(FOLDERS.get(file.suffix, "")) / file)] = text
     free(folder, options.force, *files, *(["model"] if options.tiny_model else []))
     with writing(folder, "a team is a folder of files"):
         for target, text in files.items():
@@ -61,10 +58,7 @@ def main(argv: list[str]) -> int:
             shutil.rmtree(folder / "model", ignore_errors=True)
             tiny_model(folder / "model")
     written = [str(folder / name) for name in files]
-    if options.json:
-        write_json({"written": written})
-    else:
-        sys.stdout.write("\n".join([*written, f"next: cd {folder}, and see README.md\n"]))
+    show(options, {"written": written}, "\n".join([*written, f"next: cd {folder}, and see README.md\n"]))
     return 0
 
 
@@ -78,7 +72,6 @@ def _checked(name: str) -> str:
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None
     if name in sys.stdlib_module_names or name in group_files("mas") or installed:
-        raise ConfigError(
-            f"NAME {name}", rule="no module that is installed and no team that is shipped has it", fix=f"use my_{name}"
-        )
+        rule = "no module that is installed and no team that is shipped has it"
+        raise ConfigError(f"NAME {name}", rule=rule, fix=f"use my_{name}")
     return name

@@ -15,11 +15,11 @@ from verl_mas.errors import ConfigError
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas plan", __doc__)
-    add_machines(made)
-    add_json(made)
-    takes_run_arguments(made)
-    return made
+    command = Parser("verl-mas plan", __doc__)
+    add_machines(command)
+    add_json(command)
+    takes_run_arguments(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

@@ -6,11 +6,8 @@ difference, with intervals. --out writes the text and the curves (SVG; PNG, too,
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 from verl_mas.cli._arguments import add_json, add_out, add_run, free
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.run_folder.disk import writing
 from verl_mas.util.text import printable
@@ -19,19 +16,18 @@ FILES = ("report.txt", "curves.svg", "curves.png")
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas report", __doc__)
-    add_run(made, several=True)
-    add_out(made, "a folder for the report and its curves")
-    add_json(made)
-    return made
+    command = Parser("verl-mas report", __doc__)
+    add_run(command, several=True)
+    add_out(command, "a folder for the report and its curves")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if len(options.run) > 2:
-        raise UsageError(
-            f"{len(options.run)} runs", rule="one run is reported, or two are compared", fix="give one or two folders"
-        )
+        rule = "one run is reported, or two are compared"
+        raise UsageError(f"{len(options.run)} runs", rule=rule, fix="give one or two folders")
     out = None if options.out is None else free(options.out, options.force, *FILES)
     from verl_mas.sessions.comparison import compare
     from verl_mas.sessions.report import report
@@ -39,14 +35,11 @@ def main(argv: list[str]) -> int:
 
     reports = [report(open_run(folder)) for folder in options.run]
     found = reports[0] if len(reports) == 1 else compare(*reports)
-    written: list[Path] = []
+    files: list[str] = []
     if out is not None:
         with writing(out, "the report and its curves are written together"):
-            written = found.write(out)
-    if options.json:
-        write_json(found.json() | ({"written": list(map(str, written))} if written else {}))
-    else:
-        # The error that ended a run may have text of a model.
-        sys.stdout.write(printable(found.text()))
-        sys.stdout.write("".join(f"{path}\n" for path in (["", *written] if written else [])))
+            files = list(map(str, found.write(out)))
+    paths = "".join(f"{path}\n" for path in ["", *files]) if files else ""
+    # The error that ended a run may have text of a model.
+    show(options, found.json() | ({"written": files} if files else {}), printable(found.text()) + paths)
     return 0

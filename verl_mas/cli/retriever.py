@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from verl_mas.cli._arguments import add_address, add_json, listening, url_of, whole
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
@@ -23,14 +23,13 @@ def main(argv: list[str]) -> int:
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas retriever", __doc__)
-    commands = made.add_subparsers(metavar="ACTION", required=True)
+    command = Parser("verl-mas retriever", __doc__)
+    commands = command.add_subparsers(metavar="ACTION", required=True)
 
     about = "index a corpus into a folder"
     building = commands.add_parser("build", help=about, description=about)
-    building.add_argument(
-        "--corpus", type=Path, required=True, metavar="FILE", help="passages: .jsonl, .jsonl.gz or .parquet"
-    )
+    formats = "passages: .jsonl, .jsonl.gz or .parquet"
+    building.add_argument("--corpus", type=Path, required=True, metavar="FILE", help=formats)
     building.add_argument("--index", type=Path, required=True, metavar="DIR", help="the folder to write")
     _add_encoder(building)
     add_json(building)
@@ -53,7 +52,7 @@ def parser() -> Parser:
     asking.add_argument("query", metavar="QUERY", help="the words to search for")
     add_json(asking)
     asking.set_defaults(run=_query)
-    return made
+    return command
 
 
 def _add_index(parser: argparse.ArgumentParser) -> None:
@@ -61,17 +60,14 @@ def _add_index(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_encoder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--encoder", metavar="MODEL", help="search dense vectors of this model, e.g. intfloat/e5-base-v2; default: BM25"
-    )
+    dense = "search dense vectors of this model, e.g. intfloat/e5-base-v2; default: BM25"
+    parser.add_argument("--encoder", metavar="MODEL", help=dense)
 
 
 def _build(options: argparse.Namespace) -> int:
     index = build(read_corpus(options.corpus), options.index, encoder=options.encoder, progress=True)
-    if options.json:
-        write_json({"index": str(options.index), "passages": len(index)})
-    else:
-        sys.stdout.write(f"{len(index)} passages in {options.index}\n")
+    built = {"index": str(options.index), "passages": len(index)}
+    show(options, built, f"{len(index)} passages in {options.index}\n")
     return 0
 
 
@@ -123,9 +119,6 @@ def _opened(options: argparse.Namespace) -> Index:
 
 def _query(options: argparse.Namespace) -> int:
     hits = open_index(options.index).search([options.query], options.topk)[0]
-    if options.json:
-        write_json({"hits": [asdict(hit) for hit in hits]})
-        return 0
-    for hit in hits:
-        sys.stdout.write(printable(f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n"))
+    lines = [f"{hit.score:8.3f}  {hit.id}  {hit.title}\n          {hit.text[:200]}\n" for hit in hits]
+    show(options, {"hits": [asdict(hit) for hit in hits]}, printable("".join(lines)))
     return 0

@@ -17,15 +17,17 @@ from verl_mas.errors import ConfigError, raise_all
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas serve", __doc__)
-    add_team(made)
-    add_address(made, port=8000)
-    made.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key of all requests")
-    made.add_argument("--no-api-key", action="store_true", help="serve beyond this machine without a key")
-    made.add_argument("--name", help="the model's name; without it that of the folder")
-    made.add_argument("--max-sessions", type=whole(1), default=256, metavar="N", help="more requests at once get 429")
-    add_loading(made)
-    return made
+    command = Parser("verl-mas serve", __doc__)
+    add_team(command)
+    add_address(command, port=8000)
+    command.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key of all requests")
+    command.add_argument("--no-api-key", action="store_true", help="serve beyond this machine without a key")
+    command.add_argument("--name", help="the model's name; without it that of the folder")
+    command.add_argument(
+        "--max-sessions", type=whole(1), default=256, metavar="N", help="more requests at once get 429"
+    )
+    add_loading(command)
+    return command
 
 
 def main(argv: list[str]) -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_json, add_settings, values
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError, SessionFault
 
@@ -27,22 +26,21 @@ if TYPE_CHECKING:
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas try", __doc__)
-    made.add_argument(
-        "workflow", metavar="WORKFLOW", help="FILE.py:CLASS, module:CLASS, or the name of a registered workflow"
+    command = Parser("verl-mas try", __doc__)
+    forms = "FILE.py:CLASS, module:CLASS, or the name of a registered workflow"
+    command.add_argument("workflow", metavar="WORKFLOW", help=forms)
+    add_settings(command, "--args", "arguments of the workflow, as mas.workflow.args")
+    command.add_argument("--task", default="2 + 2?", metavar="TEXT", help="the question")
+    command.add_argument("--truth", metavar="TEXT", help="its ground truth")
+    replies = 'the scripted good reply, or "AGENT: TEXT" of one agent or role; may be given several times'
+    command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
+    command.add_argument(
+        "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
     )
-    add_settings(made, "--args", "arguments of the workflow, as mas.workflow.args")
-    made.add_argument("--task", default="2 + 2?", metavar="TEXT", help="the question")
-    made.add_argument("--truth", metavar="TEXT", help="its ground truth")
-    made.add_argument(
-        "--reply", action="append", default=[], metavar="TEXT",
-        help='the scripted good reply, or "AGENT: TEXT" of one agent or role; may be given several times',
-    )  # fmt: skip
-    made.add_argument("--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1")
-    made.add_argument("--model", metavar="NAME", help="the model of the endpoint, as the server names it")
-    made.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
-    add_json(made)
-    return made
+    command.add_argument("--model", metavar="NAME", help="the model of the endpoint, as the server names it")
+    command.add_argument("--api-key-env", metavar="NAME", help="the environment variable with its key")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
@@ -63,17 +61,13 @@ def main(argv: list[str]) -> int:
     task = Task([{"role": "user", "content": options.task}], ground_truth=options.truth)
     report = check_workflow(make, _replies(options.reply, make().agents), task)
     session = _session(options, make(), task) if report.ok and options.endpoint else None
-    if options.json:
-        write_json(
-            {"accepted": report.ok, "problems": report.problems, "cases": [asdict(case) for case in report.cases]}
-            | ({"session": dict(session.record())} if session else {})
-        )
-    else:
-        sys.stdout.write(f"{report}\n")
-        if session:
-            sys.stdout.write(f"\n{session}\n")
-        verdict = "accepted" if report.ok else f"refused: {len(report.problems)} problems"
-        sys.stdout.write(f"{verdict}{'' if report.ok or not options.endpoint else ', so no session was run'}\n")
+    found = {"accepted": report.ok, "problems": report.problems, "cases": [asdict(case) for case in report.cases]}
+    verdict = "accepted" if report.ok else f"refused: {len(report.problems)} problems"
+    verdict += "" if report.ok or not options.endpoint else ", so no session was run"
+    of_session = f"\n{session}\n" if session else ""
+    show(
+        options, found | ({"session": dict(session.record())} if session else {}), f"{report}\n{of_session}{verdict}\n"
+    )
     return 0 if report.ok else 1
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 import sys
 
 from verl_mas.cli._arguments import add_json, add_limit, add_out, add_run, add_steps, steps_of
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
-    made = Parser("verl-mas view", __doc__)
-    add_run(made)
-    add_out(made, "the HTML file; without it view.html in the folder of the run")
-    add_steps(made)
-    add_limit(made, "sessions at most, the newest ones")
-    made.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
-    made.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
-    add_json(made)
-    return made
+    command = Parser("verl-mas view", __doc__)
+    add_run(command)
+    add_out(command, "the HTML file; without it view.html in the folder of the run")
+    add_steps(command)
+    add_limit(command, "sessions at most, the newest ones")
+    command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
+    command.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
+    add_json(command)
+    return command
 
 
 def main(argv: list[str]) -> int:
@@ -31,10 +31,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit)
     out, view = write_view(options.run, wanted, options.live, _progress if sys.stderr.isatty() else None)
-    if options.json:
-        write_json({"page": str(out), "sessions": view.count})
-    else:
-        sys.stdout.write(f"{out}: {view.count} sessions\n")
+    show(options, {"page": str(out), "sessions": view.count}, f"{out}: {view.count} sessions\n")
     if options.open:
         import webbrowser
 

@@ -17,23 +17,20 @@ from verl_mas.errors import FaultKind
 from verl_mas.metrics.names import AGENT, CORE, POLICY, agent, key_of_policy, names_in, policy, session
 
 Metrics: TypeAlias = Mapping[str, float | None]
-# With few tasks per step, a step or two without any signal happen in sound runs.
-STEPS = 3
-# Where most tasks are too easy or too hard, the same finding comes and goes all the time.
-AGAIN = 100
+STEPS = 3  # With few tasks per step, a step or two without any signal happen in sound runs
+AGAIN = 100  # Where most tasks are too easy or too hard, the same finding comes and goes all the time
 SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
 LITTLE = 0.25  # of signal: four times the samples for the same progress
 MOST = 0.9  # of the groups
 NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have been another one
 OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
-# A difference in success that says nothing, where a validation has no interval.
-MARGIN = 0.02
+MARGIN = 0.02  # A difference in success that says nothing, where a validation has no interval
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 EVERYONE = "team"
 
 
 @dataclass(frozen=True)
-class Finding:
+class RunFinding:
     """`kind` and `name` identify it from step to step; `text` has the likely cause."""
 
     kind: str
@@ -41,7 +38,7 @@ class Finding:
     text: str
 
 
-def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) -> list[Finding]:
+def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) -> list[RunFinding]:
     """What holds in every one of these steps. `agents`: those that are trained; None: all that acted."""
     window = Window(steps)
     trained = [name for name in window.names(AGENT, "advantage/zero") if agents is None or name in agents]
@@ -65,7 +62,7 @@ class Findings:
         self._validated = Trend()
         self._returned: dict[tuple[str, str], int] = {}
 
-    def add(self, metrics: Metrics) -> list[Finding]:
+    def add(self, metrics: Metrics) -> list[RunFinding]:
         """Those that hold now and have not been returned in the last `again` steps."""
         self._step += 1
         self._window.append(dict(metrics))
@@ -86,7 +83,7 @@ class Trend:
         self._success: list[float] = []
         self._margin = MARGIN
 
-    def add(self, metrics: Metrics) -> list[Finding]:
+    def add(self, metrics: Metrics) -> list[RunFinding]:
         """Something is found at a validation only."""
         reward = metrics.get("critic/score/mean")
         if reward is not None and math.isfinite(reward):
@@ -115,7 +112,7 @@ class Trend:
             "else than success (compare agent/*/reward/local with reward/team, and read the sessions with the best "
             "rewards), or the tasks of training are too few for what is learned to carry over"
         )
-        return [Finding("reward_without_success", EVERYONE, text)]
+        return [RunFinding("reward_without_success", EVERYONE, text)]
 
 
 class Window:
@@ -156,16 +153,16 @@ def _mean(series: Sequence[float]) -> float:
     return sum(series) / len(series) if series else math.nan
 
 
-def _without_advantage(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
+def _without_advantage(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
     zero = [name for name in trained if _always(window.of_agent(name, "advantage/zero"), 1.0)]
     if zero and len(zero) == len(trained):
         causes = dict.fromkeys(_why_without_advantage(window, name) for name in zero)
         text = f"no row of any agent has had an advantage {window.span}, so nothing is learned: {'; '.join(causes)}"
-        yield Finding("no_advantage", EVERYONE, text)
+        yield RunFinding("no_advantage", EVERYONE, text)
         return
     for name in zero:
         text = f"no row of agent {name} has had an advantage {window.span}, so it learns nothing"
-        yield Finding("no_advantage", name, f"{text}: {_why_without_advantage(window, name)}")
+        yield RunFinding("no_advantage", name, f"{text}: {_why_without_advantage(window, name)}")
 
 
 def _why_without_advantage(window: Window, name: str) -> str:
@@ -184,7 +181,7 @@ def _why_without_advantage(window: Window, name: str) -> str:
     return f"its groups differ in score; look at {agent(name, 'group/*')} and {agent(name, 'reward/*')}"
 
 
-def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
+def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
     for name in trained:
         # Advantages that are mostly one constant, as under a baseline for the whole team.
         shares = window.of_agent(name, "group/signal_share")
@@ -197,7 +194,7 @@ def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
                 f"the team's, and {share:.2f} of the signal is left, so it needs {1 / share:.0f} times the samples. "
                 "Choose an estimator that compares an agent with itself, such as agent_grpo"
             )
-            yield Finding("little_signal", name, text)
+            yield RunFinding("little_signal", name, text)
         shares = window.of_agent(name, "group/groups_uniform")
         if not shares or min(shares) < MOST or _always(window.of_agent(name, "advantage/zero"), 1.0):
             continue
@@ -207,10 +204,10 @@ def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[Finding]:
             "learned the tasks: choose harder or easier ones, raise rollout.n, or let other tasks take their place "
             "with mas.filter.drop=uniform and mas.filter.refill=true"
         )
-        yield Finding("uniform", name, text)
+        yield RunFinding("uniform", name, text)
 
 
-def _malformed(window: Window) -> Iterator[Finding]:
+def _malformed(window: Window) -> Iterator[RunFinding]:
     for name in window.names(AGENT, "malformed"):
         if not _always(window.of_agent(name, "malformed"), 1.0):
             continue
@@ -219,13 +216,13 @@ def _malformed(window: Window) -> Iterator[Finding]:
             cause = f"all replies have {longest[-1]:g} tokens, so they are probably cut. Raise the length of a response"
         else:
             cause = "the prompt may not ask for the format, or the model cannot follow it. Read a session record"
-        yield Finding("malformed", name, f"every reply of agent {name} has been malformed {window.span}: {cause}")
+        yield RunFinding("malformed", name, f"every reply of agent {name} has been malformed {window.span}: {cause}")
 
 
-def _of_policies(window: Window) -> Iterator[Finding]:
+def _of_policies(window: Window) -> Iterator[RunFinding]:
     for name in window.names(POLICY, "updated"):
         if cause := _why_unmoved(window, name):
-            yield Finding("unmoved", name, f"policy {name} has not changed {window.span}: {cause}")
+            yield RunFinding("unmoved", name, f"policy {name} has not changed {window.span}: {cause}")
         values = window.of_policy(name, "actor/entropy")
         if values and all(0 <= value < NO_ENTROPY for value in values):
             text = (
@@ -233,7 +230,7 @@ def _of_policies(window: Window) -> Iterator[Finding]:
                 "a prompt again and again, so groups have nothing to compare. If success is not high enough yet, "
                 "resume from an earlier checkpoint with a smaller optim.lr, an entropy_coeff or a higher temperature"
             )
-            yield Finding("no_entropy", name, text)
+            yield RunFinding("no_entropy", name, text)
 
 
 def _why_unmoved(window: Window, name: str) -> str | None:
@@ -249,7 +246,7 @@ def _why_unmoved(window: Window, name: str) -> str | None:
     return None
 
 
-def _stale(window: Window) -> Iterator[Finding]:
+def _stale(window: Window) -> Iterator[RunFinding]:
     """Of the asynchronous modes."""
     for name in window.names(POLICY, "staleness/mean"):
         key = re.compile(re.escape(policy(name, "staleness/")) + r"(\d+)/rows")
@@ -263,10 +260,10 @@ def _stale(window: Window) -> Iterator[Finding]:
                 f"trained on {window.span}. The engines are behind: lower num_warmup_batches or the off-policy "
                 "threshold, give the engines more devices, or set algorithm.rollout_correction"
             )
-            yield Finding("stale", name, text)
+            yield RunFinding("stale", name, text)
 
 
-def _dropping(window: Window) -> Iterator[Finding]:
+def _dropping(window: Window) -> Iterator[RunFinding]:
     if not all((step.get(session("dropped")) or 0) > 0 for step in window.steps):
         return
     kinds = {kind.value: window.total(f"faults/{kind.value}") for kind in FaultKind}
@@ -275,4 +272,4 @@ def _dropping(window: Window) -> Iterator[Finding]:
         f"sessions have been dropped in every step {window.span}, {window.total('dropped'):g} of "
         f"{window.total('count'):g}: most faults are of the kind {kind}. Read the faults in the session records"
     )
-    yield Finding("dropping", EVERYONE, text)
+    yield RunFinding("dropping", EVERYONE, text)

@@ -15,8 +15,7 @@ from verl_mas.metrics.table import METRICS, Metric
 
 AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
-# verl's prefix of the scores of a validation.
-CORE = "val-core/"
+CORE = "val-core/"  # verl's prefix of the scores of a validation
 V = TypeVar("V")
 
 

@@ -39,7 +39,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Section:
+class MetricSection:
     title: str
     about: str
     metrics: tuple[Metric, ...]
@@ -301,31 +301,31 @@ VERL = (
 )
 
 SECTIONS = (
-    Section(
+    MetricSection(
         "Agents", "Of each agent that acted, over all sampled sessions; `group/...` over those trained on.", AGENTS
     ),
-    Section("Policies", "Of each trained policy, and of bases and snapshots.", POLICIES),
-    Section(
+    MetricSection("Policies", "Of each trained policy, and of bases and snapshots.", POLICIES),
+    MetricSection(
         "Policies: verl's metrics of an actor",
         "In a team of one trained policy under the name below, as in verl. In a team of several with "
         "`policy/<policy>/` before it.",
         ACTOR,
     ),
-    Section("Sessions", "Over all sessions of the step.", SESSIONS),
-    Section("Filters of tasks", "With [`mas.filter`](loss.md#filters-of-tasks).", FILTERS),
-    Section(
+    MetricSection("Sessions", "Over all sessions of the step.", SESSIONS),
+    MetricSection("Filters of tasks", "With [`mas.filter`](loss.md#filters-of-tasks).", FILTERS),
+    MetricSection(
         "Asynchronous modes",
         "A token is as stale as the number of updates since the weights that sampled it, a row as its oldest token. "
         "Weights and KL need `rollout.calculate_log_probs=true` and a `rollout_correction` without bypass.",
         ASYNCHRONOUS,
     ),
-    Section(
+    MetricSection(
         "Validation",
         "A session's accuracy (`acc`) or, without one, its score; at 1 or more the session solved its task. `<source>` "
         "is a data source.",
         (*VALIDATION, *_VALIDATED, *VERL_VALIDATION),
     ),
-    Section("verl's metrics of a step", "Over the rows of all agents, padding left out.", VERL),
+    MetricSection("verl's metrics of a step", "Over the rows of all agents, padding left out.", VERL),
 )
 
 

@@ -27,8 +27,7 @@ from verl_mas.run_folder.disk import recording, write_whole
 from verl_mas.run_folder.secrets import without_secrets
 
 FILE = "run.yaml"
-# Raised when a reader of an earlier version would read the file wrongly.
-FORMAT = 1
+FORMAT = 1  # Raised when a reader of an earlier version would read the file wrongly
 CONFIG, ATTEMPTS, CHANGED, ENDED = "config", "attempts", "changed", "ended"
 Plain: TypeAlias = dict[str, object]
 # A child of verl's logger, which has the handler in the trainer's process.
@@ -69,8 +68,8 @@ class AboutFile:
 
 def attempts(content: Mapping[str, object]) -> list[Plain]:
     """The starts of a run, of what `read_about` has read."""
-    found = content.get(ATTEMPTS)
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    starts = content.get(ATTEMPTS)
+    return [one for one in starts if isinstance(one, dict)] if isinstance(starts, list) else []
 
 
 def read_about(folder: Path) -> Plain:
@@ -85,11 +84,9 @@ def read_about(folder: Path) -> Plain:
     if not isinstance(content, dict):
         raise _refused(f"{path} holds no mapping")
     if content.get("format") != FORMAT:
-        raise DataError(
-            f"{path}: format {content.get('format')}",
-            rule=f"this version of verl-mas reads format {FORMAT}",
-            fix="use the version of verl-mas that wrote it, or a later one",
-        )
+        rule = f"this version of verl-mas reads format {FORMAT}"
+        fix = "use the version of verl-mas that wrote it, or a later one"
+        raise DataError(f"{path}: format {content.get('format')}", rule=rule, fix=fix)
     return content
 
 

@@ -22,8 +22,7 @@ from verl_mas.errors import DataError
 from verl_mas.run_folder.disk import append
 
 LEVEL = 9
-# A skippable frame: its magic number, and the size of what follows.
-FRAME = struct.Struct("<II")
+FRAME = struct.Struct("<II")  # A skippable frame: its magic number, and the size of what follows
 MAGIC, TAG = 0x184D2A5D, b"mas2"
 START = re.compile(re.escape(struct.pack("<I", MAGIC)) + b"(?s:....)" + TAG)
 logger = logging.getLogger(__name__)
@@ -56,9 +55,9 @@ class Block:
 
 def append_block(path: Path, lines: bytes, index: bytes) -> int:
     """Adds a block in one write; returns its size. Raises OSError, and then nothing was added."""
-    made = block_of(lines, index)
-    append(path, made)
-    return len(made)
+    block = block_of(lines, index)
+    append(path, block)
+    return len(block)
 
 
 def block_of(lines: bytes, index: bytes) -> bytes:
@@ -98,20 +97,18 @@ def lines_of(path: Path, block: Block) -> list[bytes]:
         file.seek(block.lines_at)
         stored = file.read(block.head.lines_stored)
     if zlib.crc32(stored) != block.head.lines_checksum:
-        raise DataError(
-            f"{path}, the block at byte {block.start} is damaged",
-            rule="the checksum of a block is that of its lines",
-            fix="copy the file again from where it was written; its other blocks can be read",
-        )
+        rule = "the checksum of a block is that of its lines"
+        fix = "copy the file again from where it was written; its other blocks can be read"
+        raise DataError(f"{path}, the block at byte {block.start} is damaged", rule=rule, fix=fix)
     return _inflated(stored, block.head.lines_size).splitlines(keepends=True)
 
 
 def _block(file: BinaryIO, start: int, size: int) -> Block | None:
     file.seek(start)
-    found = file.read(FRAME.size + HEAD.size)
-    if len(found) < FRAME.size + HEAD.size:
+    read = file.read(FRAME.size + HEAD.size)
+    if len(read) < FRAME.size + HEAD.size:
         return None
-    (magic, length), head = FRAME.unpack_from(found), Head(*HEAD.unpack_from(found, FRAME.size))
+    (magic, length), head = FRAME.unpack_from(read), Head(*HEAD.unpack_from(read, FRAME.size))
     lines_at = start + FRAME.size + length
     stop = lines_at + head.lines_stored
     if magic != MAGIC or head.tag != TAG or stop > size:

@@ -33,8 +33,7 @@ class Checkpoint:
 
     folder: Path
     step: int
-    # What `run.json` holds: the identity of the run, and the files.
-    run: Mapping[str, object]
+    run: Mapping[str, object]  # What `run.json` holds: the identity of the run, and the files
 
     @property
     def arguments(self) -> str:
@@ -68,8 +67,8 @@ def remove_shells(folder: Path) -> None:
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
     """The complete checkpoints of a run's folder, by step."""
-    found = [read(path) for path in folder.glob("global_step_*") if step_of(path) is not None]
-    return sorted((one for one in found if isinstance(one, Checkpoint)), key=lambda one: one.step)
+    checkpoints = [read(path) for path in folder.glob("global_step_*") if step_of(path) is not None]
+    return sorted((one for one in checkpoints if isinstance(one, Checkpoint)), key=lambda one: one.step)
 
 
 def latest(folder: Path) -> Checkpoint | None:

@@ -59,9 +59,8 @@ def writing(path: Path, rule: str, fix: str = "make room, or choose another --ou
     try:
         yield
     except OSError as error:
-        raise DiskError(
-            f"{path} cannot be written: {error.strerror or error}; {free_space(path)}", rule=rule, fix=fix
-        ) from error
+        value = f"{path} cannot be written: {error.strerror or error}; {free_space(path)}"
+        raise DiskError(value, rule=rule, fix=fix) from error
 
 
 def recording(path: Path, what: str) -> AbstractContextManager[None]:

@@ -74,8 +74,6 @@ def _lock(descriptor: int, kind: int) -> bool:
 
 
 def _in_use(path: Path) -> ConfigError:
-    return ConfigError(
-        f"{path.parent.absolute()} is in use by {path.read_text() or 'a run that is starting'}",
-        rule="a run has a folder of its own; two would overwrite each other's checkpoints",
-        fix="set another trainer.default_local_dir, or wait until that run has ended",
-    )
+    value = f"{path.parent.absolute()} is in use by {path.read_text() or 'a run that is starting'}"
+    rule = "a run has a folder of its own; two would overwrite each other's checkpoints"
+    return ConfigError(value, rule=rule, fix="set another trainer.default_local_dir, or wait until that run has ended")

@@ -25,16 +25,14 @@ FILE = "metrics.jsonl"
 DROPPED = "metrics.dropped.jsonl"
 METRICS = "metrics"
 RECORDED = "its metrics, some 10 kB per step,"
-# verl's own logger of such lines, and its key for METRICS.
-LOGGER, VERLS = "file", "data"
+LOGGER, VERLS = "file", "data"  # verl's own logger of such lines, and its key for METRICS
 
 
 @dataclass(frozen=True)
 class Step:
     number: int
     values: dict[str, float]
-    # When it was logged, in seconds of the wall clock; None in a file of verl's logger.
-    time: float | None = None
+    time: float | None = None  # When it was logged, in seconds of the wall clock; None in a file of verl's logger
 
 
 class MetricsFile:
@@ -69,7 +67,7 @@ def read_steps(file: Path) -> list[Step]:
     """
     if not file.exists():
         return []
-    found: dict[int, Step] = {}
+    steps: dict[int, Step] = {}
     # What follows the last line break is incomplete.
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     for place, line in enumerate(lines, 1):
@@ -84,15 +82,13 @@ def read_steps(file: Path) -> list[Step]:
             numbers = {key: math.nan if value is None else value for key, value in values.items()}
             read = {key: float(value) for key, value in numbers.items() if isinstance(value, int | float)}
         except (ValueError, TypeError, KeyError, AttributeError):
-            raise DataError(
-                f"{file}, line {place}: {line[:80]!r}",
-                rule=f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}',
-                fix=f"give the folder of a run, or remove the line if something else wrote into {FILE}",
-            ) from None
+            rule = f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}'
+            fix = f"give the folder of a run, or remove the line if something else wrote into {FILE}"
+            raise DataError(f"{file}, line {place}: {line[:80]!r}", rule=rule, fix=fix) from None
         # Of a number with two lines, the later of two values.
-        before = found[number].values if number in found else {}
-        found[number] = Step(number, {**before, **read}, float(when) if isinstance(when, int | float) else None)
-    return [found[number] for number in sorted(found)]
+        before = steps[number].values if number in steps else {}
+        steps[number] = Step(number, {**before, **read}, float(when) if isinstance(when, int | float) else None)
+    return [steps[number] for number in sorted(steps)]
 
 
 def series(steps: Sequence[Step], key: str) -> tuple[list[int], list[float]]:

@@ -19,11 +19,9 @@ from verl_mas.row import session_key
 from verl_mas.util.text import encodable
 
 SCHEMA = 2
-# A session as plain data.
-Record: TypeAlias = dict[str, Any]
+Record: TypeAlias = dict[str, Any]  # A session as plain data
 MESSAGES, LEFT_OUT = "messages", "left_out"
-# Of the question and the answer in an index.
-EXCERPT = 80
+EXCERPT = 80  # Of the question and the answer in an index
 
 
 @dataclass(frozen=True)
@@ -124,11 +122,9 @@ def packed(record: Record) -> bytes:
     try:
         line = json.dumps(_shared(record), ensure_ascii=False, default=plain, separators=(",", ":"))
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"the record of session {record['uid']}_{record['session']}: {error}",
-            rule="Outcome.info and the data of a task are stored as JSON",
-            fix="use text as keys in every mapping, and no mapping that contains itself",
-        ) from error
+        value = f"the record of session {record['uid']}_{record['session']}: {error}"
+        fix = "use text as keys in every mapping, and no mapping that contains itself"
+        raise DataError(value, rule="Outcome.info and the data of a task are stored as JSON", fix=fix) from error
     return encodable(f"{line}\n").encode()
 
 

@@ -22,10 +22,8 @@ _FORM = re.compile(
     r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
 )
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\",\]})]+", re.IGNORECASE)
-# Mappings of which every value is hidden, as their names are anything.
-VARIABLES = ("env", "env_vars", "headers")
-# Shorter ones of an environment could be any word.
-SHORTEST = 8
+VARIABLES = ("env", "env_vars", "headers")  # Mappings of which every value is hidden, as their names are anything
+SHORTEST = 8  # Shorter ones of an environment could be any word
 
 
 def is_secret(name: str) -> bool:
@@ -68,14 +66,14 @@ def clean_command(arguments: Sequence[str]) -> list[str]:
 
 
 def _arguments(values: Sequence[object], name: str) -> list[object]:
-    found: list[object] = []
+    cleaned: list[object] = []
     follows = False  # --token SECRET
     for value in values:
         if not isinstance(value, str):
-            found.append(without_secrets(value, name))
+            cleaned.append(without_secrets(value, name))
             continue
         key, equals, text = value.partition("=")
         hide = equals and text and (is_secret(key) or any(f".{one}." in key for one in VARIABLES))
-        found.append(HIDDEN if follows else f"{key}={HIDDEN}" if hide else clean(value))
+        cleaned.append(HIDDEN if follows else f"{key}={HIDDEN}" if hide else clean(value))
         follows = value.startswith("-") and not equals and is_secret(value)
-    return found
+    return cleaned

@@ -28,8 +28,7 @@ from verl_mas.run_folder.blocks import append_block, blocks_of, lines_of
 from verl_mas.run_folder.disk import append, writing
 
 TRAIN, VAL = PARTITIONS = ("train", "val")
-# The folder of all, in that of the run, unless mas.trajectories.dir names another one.
-FOLDER = "trajectories"
+FOLDER = "trajectories"  # The folder of all, in that of the run, unless mas.trajectories.dir names another one
 IMAGES = "images"
 ADVANTAGES = "advantages"
 PLAIN, COMPRESSED = ".jsonl", ".jsonl.zst"
@@ -65,7 +64,7 @@ def file_of(directory: str | Path, validate: bool, step: int, attempt: str, work
 
 def files_of(folder: Path) -> list[SessionFile]:
     """The files of a partition, by step, attempt and worker. Other files are left alone."""
-    found = []
+    files = []
     for path in folder.glob(f"*{PLAIN}*"):
         compressed = path.name.endswith(COMPRESSED)
         if not (compressed or path.name.endswith(PLAIN)):
@@ -73,8 +72,8 @@ def files_of(folder: Path) -> list[SessionFile]:
         step, _, rest = path.name.removesuffix(COMPRESSED).removesuffix(PLAIN).partition("-")
         attempt, _, worker = rest.rpartition("-")
         if step.isdecimal():
-            found.append(SessionFile(int(step), attempt, worker, compressed, path))
-    return sorted(found)
+            files.append(SessionFile(int(step), attempt, worker, compressed, path))
+    return sorted(files)
 
 
 def write_advantages(
@@ -103,11 +102,8 @@ def advantage_lines(file: SessionFile) -> Iterator[bytes]:
 
 def recording(path: Path) -> AbstractContextManager[None]:
     """An error of the disk, as the end of a run."""
-    return writing(
-        path,
-        rule="every session is recorded, so a run that cannot do so ends",
-        fix="make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false",
-    )
+    fix = "make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false"
+    return writing(path, rule="every session is recorded, so a run that cannot do so ends", fix=fix)
 
 
 def folder_of_sessions(directory: str | Path, partition: str) -> Path:

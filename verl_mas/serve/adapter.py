@@ -21,39 +21,35 @@ from verl_mas.serve.model import Tensors, load_base, read_record, read_weights, 
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS, plain_config, write_weights
 from verl_mas.workflow.team_file import TeamPolicy
 
-# What verl saves of its LoRA configuration beside the weights of a policy.
-LORA_FILE = "lora_train_meta.json"
+LORA_FILE = "lora_train_meta.json"  # What verl saves of its LoRA configuration beside the weights of a policy
 BASE = "base_model_name_or_path"
-# The name of verl's one adapter in PEFT.
-_NAME = ".default."
+_NAME = ".default."  # The name of verl's one adapter in PEFT
 _LORA = ".lora_"
 PROMPT = "Explain in two or three sentences how 17 * 23 can be computed in one's head, and why the answer is odd."
 
 
 @dataclass(frozen=True)
-class Adapter:
+class SavedAdapter:
     """PEFT's configuration, and the tensors by PEFT's names."""
 
     config: dict[str, object]
     tensors: Tensors
 
     @classmethod
-    def of_folder(cls, folder: Path) -> Adapter:
+    def of_folder(cls, folder: Path) -> SavedAdapter:
         config = read_record(folder / CONFIG, "r", "peft_type")
         with reading(folder / WEIGHTS):
             return cls(config, load_file(folder / WEIGHTS))
 
     @classmethod
-    def of_weights(cls, folder: Path, policy: TeamPolicy) -> Adapter:
+    def of_weights(cls, folder: Path, policy: TeamPolicy) -> SavedAdapter:
         """The one adapter of a policy whose whole model verl's workers saved, with some of its configuration."""
         tensors = {name.replace(_NAME, "."): tensor for name, tensor in read_weights(folder, None, _LORA).items()}
         foreign = sorted(name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight")))
         if foreign or not tensors:
-            raise DiskError(
-                f"{folder} has {foreign[0] if foreign else 'no adapter'}, and {LORA_FILE}",
-                rule="an adapter is exported that has pairs of lora_A and lora_B",
-                fix="convert it by python -m verl.model_merger",
-            )
+            value = f"{folder} has {foreign[0] if foreign else 'no adapter'}, and {LORA_FILE}"
+            rule = "an adapter is exported that has pairs of lora_A and lora_B"
+            raise DiskError(value, rule=rule, fix="convert it by python -m verl.model_merger")
         saved = read_record(folder / LORA_FILE, "r", "lora_alpha")
         start = _start_config(policy)
         own = {"r": saved["r"], "lora_alpha": saved["lora_alpha"], "peft_type": "LORA", "task_type": "CAUSAL_LM"}
@@ -95,20 +91,17 @@ class Adapter:
         layers = [(name, module) for name, module in adapted.named_modules() if isinstance(module, LoraLayer)]
         for name, layer in layers:
             if users[cast(torch.Tensor, layer.get_base_layer().weight).data_ptr()] > 1:
-                raise ConfigError(
-                    f"the adapter is on {name.removeprefix('base_model.model.')}, whose weights another layer has, too",
-                    rule="merged into tied weights, an adapter changes both layers, and it was trained on one",
-                    fix="leave out --merge, and serve the adapter itself",
-                )
+                layer_name = name.removeprefix("base_model.model.")
+                value = f"the adapter is on {layer_name}, whose weights another layer has, too"
+                rule = "merged into tied weights, an adapter changes both layers, and it was trained on one"
+                raise ConfigError(value, rule=rule, fix="leave out --merge, and serve the adapter itself")
         return adapted
 
 
 def _other_base(base: str, problem: str) -> ConfigError:
-    return ConfigError(
-        f"the adapter does not fit {base}: {problem}",
-        rule="an adapter is merged into the base that it was trained on",
-        fix=f"make that base available at {base}",
-    )
+    rule = "an adapter is merged into the base that it was trained on"
+    fix = f"make that base available at {base}"
+    return ConfigError(f"the adapter does not fit {base}: {problem}", rule=rule, fix=fix)
 
 
 def _start_config(policy: TeamPolicy) -> dict[str, object]:
@@ -117,18 +110,14 @@ def _start_config(policy: TeamPolicy) -> dict[str, object]:
         return plain_config(LoraConfig())
     path = Path(policy.start_adapter) / CONFIG
     if not path.is_file():
-        raise ConfigError(
-            f"{path} is not there, and the policy was trained from that adapter",
-            rule="an adapter that started from another one has its configuration",
-            fix=f"make {path} available; a link is enough",
-        )
+        rule = "an adapter that started from another one has its configuration"
+        fix = f"make {path} available; a link is enough"
+        raise ConfigError(f"{path} is not there, and the policy was trained from that adapter", rule=rule, fix=fix)
     found = read_record(path)
     if other := [key for key in ("modules_to_save", "bias") if found.get(key) not in (None, [], "none")]:
-        raise ConfigError(
-            f"{path} has {other[0]}={found[other[0]]}",
-            rule="an adapter is exported that has nothing beside its pairs of lora_A and lora_B",
-            fix="convert the policy by python -m verl.model_merger",
-        )
+        rule = "an adapter is exported that has nothing beside its pairs of lora_A and lora_B"
+        fix = "convert the policy by python -m verl.model_merger"
+        raise ConfigError(f"{path} has {other[0]}={found[other[0]]}", rule=rule, fix=fix)
     return found
 
 

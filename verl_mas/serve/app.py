@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from verl_mas.errors import EngineLost, failures
-from verl_mas.serve.replies import Answers, Writer, refusal
-from verl_mas.serve.requests import ChatRequest, Refused, read_request
+from verl_mas.serve.replies import Answers, ReplyWriter, refusal
+from verl_mas.serve.requests import ApiError, ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
 from verl_mas.workflow import client
 from verl_mas.workflow.base import resolve
@@ -27,8 +27,7 @@ from verl_mas.workflow.task import Task
 T = TypeVar("T")
 MAX_SESSIONS = 256
 MAX_BODY = 16 << 20
-# A stream in which nothing is sent for so long gets a comment, so that no proxy ends it.
-ALIVE_S = 10.0
+ALIVE_S = 10.0  # A stream in which nothing is sent for so long gets a comment, so that no proxy ends it
 
 
 class TeamServer:
@@ -50,7 +49,7 @@ class TeamServer:
         app.add_api_route("/health", self.health, methods=["GET"])
         app.add_api_route("/v1/models", self.list_models, methods=["GET"])
         app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
-        app.add_exception_handler(Refused, _refused)
+        app.add_exception_handler(ApiError, _refused)
         app.add_exception_handler(HTTPException, _refused)
         return app
 
@@ -60,10 +59,8 @@ class TeamServer:
 
     async def list_models(self, request: Request) -> JSONResponse:
         self._authorise(request)
-        models = [
-            {"id": name, "object": "model", "created": self._started, "owned_by": "verl-mas"} for name in self.models
-        ]
-        return JSONResponse({"object": "list", "data": models})
+        about = {"object": "model", "created": self._started, "owned_by": "verl-mas"}
+        return JSONResponse({"object": "list", "data": [{"id": name, **about} for name in self.models]})
 
     async def chat(self, request: Request) -> Response:
         self._authorise(request)
@@ -71,15 +68,15 @@ class TeamServer:
         async for part in request.stream():
             body += part
             if len(body) > MAX_BODY:
-                raise Refused(413, f"the body has more than {MAX_BODY} bytes")
+                raise ApiError(413, f"the body has more than {MAX_BODY} bytes")
         asked = read_request(bytes(body), self.name, list(self.runtime.clients))
         if self._running >= self._most:
-            raise Refused(429, f"{self._running} sessions are running, which is the limit; try again", code="busy")
+            raise ApiError(429, f"{self._running} sessions are running, which is the limit; try again", code="busy")
         if asked.stream:
             return await self._stream(request, asked)
         with self._counted():
             found = await _while_connected(request, self._answers(asked))
-        return JSONResponse(Writer(asked).whole(found))
+        return JSONResponse(ReplyWriter(asked).whole(found))
 
     async def _stream(self, request: Request, asked: ChatRequest) -> Response:
         chunks = self._chunks(asked)
@@ -96,7 +93,7 @@ class TeamServer:
 
     async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[str, None]:
         """The events of a reply. When it is closed, as by a client that is gone, its session is cancelled."""
-        writer, sent_text, streamed = Writer(asked), "", resolve(self.runtime.mas.workflow).answered_by
+        writer, sent_text, streamed = ReplyWriter(asked), "", resolve(self.runtime.mas.workflow).answered_by
         if asked.policy is not None:
             streamed = self._alone_on(asked.policy).name if asked.n == 1 else None
         elif streamed is not None and self.runtime.members[streamed].spec.tools:
@@ -122,8 +119,8 @@ class TeamServer:
                 try:
                     found = answers.result()
                     if not found.answers[0].text.startswith(sent_text):
-                        raise Refused(500, "the session was tried again after a part of the answer was sent")
-                except Refused as problem:
+                        raise ApiError(500, "the session was tried again after a part of the answer was sent")
+                except ApiError as problem:
                     if not sent:
                         raise
                     yield writer.failed(problem)
@@ -144,7 +141,7 @@ class TeamServer:
         return next(member for member in self.runtime.members.values() if member.spec.policy == policy)
 
     async def _answers(self, asked: ChatRequest, listener: Listener | None = None) -> Answers:
-        """Raises Refused for all that a request, an engine or an endpoint can do wrong."""
+        """Raises ApiError for all that a request, an engine or an endpoint can do wrong."""
         try:
             if asked.policy is not None:
                 return Answers.of_policy(await self._alone(asked, asked.policy, listener))
@@ -191,7 +188,7 @@ class TeamServer:
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
-            raise Refused(401, "the request has no valid key: Authorization: Bearer KEY", code="invalid_api_key")
+            raise ApiError(401, "the request has no valid key: Authorization: Bearer KEY", code="invalid_api_key")
 
 
 _SILENCE = ActText("", 0)
@@ -219,7 +216,7 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise Refused(499, "the client closed the connection")
+            raise ApiError(499, "the client closed the connection")
         return working.result()
     finally:
         working.cancel()
@@ -231,6 +228,6 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException):
         paths = "/v1/chat/completions, /v1/models, /health"
         message = f"{request.method} {request.url.path}: {error.detail}; there are {paths}"
-        error = Refused(error.status_code, message)
-    assert isinstance(error, Refused)
+        error = ApiError(error.status_code, message)
+    assert isinstance(error, ApiError)
     return JSONResponse(error.body, error.status, {"Retry-After": "1"} if error.status == 429 else {})

@@ -18,8 +18,7 @@ from verl_mas.sessions.run import is_run, open_run
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
 
 CARD, CURVE = "README.md", "validation.svg"
-# By it an export recognises its own card.
-MARK = "<!-- Written by verl-mas export. -->"
+MARK = "<!-- Written by verl-mas export. -->"  # By it an export recognises its own card
 SETTINGS = {
     "estimator": "algorithm.adv_estimator",
     "tasks per step": "data.train_batch_size",
@@ -67,10 +66,9 @@ class Card:
             sampling = ", ".join(f"{key} {value}" for key, value in agent.validation_sampling.items())
             agents.append((f"`{name}`", f"`{agent.policy}`", sampling))
         yield from _table(("agent", "policy", "sampling"), agents)
-        policies = [
-            (f"`{name}`", _weights(policy), f"`{_short(policy.model)}`" if policy.model else "")
-            for name, policy in team.policies.items()
-        ]
+        policies = []
+        for name, policy in team.policies.items():
+            policies.append((f"`{name}`", _weights(policy), f"`{_short(policy.model)}`" if policy.model else ""))
         yield from _table(("policy", "weights", "started from"), policies)
         values = {name: OmegaConf.select(self.config, key) for name, key in SETTINGS.items()} if self.config else {}
         if trained := [(name, f"`{value}`") for name, value in values.items() if value is not None]:
@@ -83,9 +81,8 @@ class Card:
                 # The interval is of the last value.
                 low, high = (series(self.steps, f"{CORE}{name}/{end}")[1][-1:] for end in ("low", "high"))
                 between = f"{low[0]:.3f} to {high[0]:.3f}" if low and high else ""
-                rows.append(
-                    (f"`{name}`", f"{found[0]:.3f} (step {at[0]})", f"{found[-1]:.3f} (step {at[-1]})", between)
-                )
+                first, last = (f"{found[end]:.3f} (step {at[end]})" for end in (0, -1))
+                rows.append((f"`{name}`", first, last, between))
             yield from _table(("metric", "first", "last", "95 %"), rows)
             yield f"![Validation by step]({CURVE})\n"
         yield "## Use\n"

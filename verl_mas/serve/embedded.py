@@ -24,9 +24,9 @@ from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.rollout.verl_client import Model, VerlPolicy
+from verl_mas.serve.endpoints import EngineSettings
 from verl_mas.serve.model import available, load_tokenizer, read_record, reading
 from verl_mas.serve.places import Place
-from verl_mas.serve.settings import EngineSettings
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.util import cores
 from verl_mas.verl_.types import Fields, Tokenizer
@@ -34,10 +34,8 @@ from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import TeamPolicy
 
-# Seconds between two pieces of text that are streamed.
-PIECE_S = 0.03
-# Where neither the file nor the user says how long prompts and replies are.
-LENGTH = 4096
+PIECE_S = 0.03  # Seconds between two pieces of text that are streamed
+LENGTH = 4096  # Where neither the file nor the user says how long prompts and replies are
 
 
 @dataclass
@@ -53,10 +51,10 @@ class Embedded:
         shared: dict[tuple[str, str], list[str]] = defaultdict(list)
         for name, place in placed.items():
             shared[place.model, self._dtype(policies[name])].append(name)
-        found: dict[str, LLMClient] = {}
+        clients: dict[str, LLMClient] = {}
         for names in shared.values():
-            found |= self._of_one_model({name: placed[name] for name in names}, policies)
-        return {name: found[name] for name in placed}
+            clients |= self._of_one_model({name: placed[name] for name in names}, policies)
+        return {name: clients[name] for name in placed}
 
     def _of_one_model(self, placed: Mapping[str, Place], policies: Mapping[str, TeamPolicy]) -> dict[str, LLMClient]:
         views = {name: self._view(name, policies[name], placed[name]) for name in placed}
@@ -77,12 +75,12 @@ class Embedded:
                 fix = "make that base available where team.yaml names it"
                 raise ConfigError(f"{folder} cannot be served: {error}", rule=rule, fix=fix) from error
         model_type = str(server.batcher.model.config.model_type)
-        found: dict[str, LLMClient] = {}
+        clients: dict[str, LLMClient] = {}
         for name, place in placed.items():
             tokenizer = cast(Tokenizer, load_tokenizer(place.tokenizer, place.chat_template, trust=self.trust))
             client = LocalClient(server, name if name in table else None, tokenizer)
-            found[name] = VerlPolicy(views[name], client, Model(tokenizer, None, model_type, {}), RLHFDataset)
-        return found
+            clients[name] = VerlPolicy(views[name], client, Model(tokenizer, None, model_type, {}), RLHFDataset)
+        return clients
 
     def _server(self, views: Sequence[DictConfig], table: Mapping[str, Adapter]) -> TransformersServer:
         config = views[0].copy()
@@ -102,12 +100,12 @@ class Embedded:
             if hf_logging.is_progress_bar_enabled():
                 hf_logging.disable_progress_bar()
                 stack.callback(hf_logging.enable_progress_bar)
-            return TransformersServer(
-                f"of {model.path}", rollout_config, model_config, RolloutMode.STANDALONE, 0, device
-            )
+            name, mode = f"of {model.path}", RolloutMode.STANDALONE
+            return TransformersServer(name, rollout_config, model_config, mode, 0, device)
 
     def _view(self, name: str, policy: TeamPolicy, place: Place) -> DictConfig:
         settings, config = self.settings, self.config.copy()
+        engine = {"threads": settings.threads or cores(), "cache_gib": settings.cache_gib}
         values = {
             "model.path": place.model,
             "model.trust_remote_code": self.trust,
@@ -120,9 +118,7 @@ class Embedded:
             # A request has its seed from its session, so a session is the same whatever runs beside it.
             "rollout.full_determinism": True,
             "rollout.seed": settings.seed,
-            "rollout.engine_kwargs": {
-                ENGINE: {"threads": settings.threads or cores(), "cache_gib": settings.cache_gib}
-            },
+            "rollout.engine_kwargs": {ENGINE: engine},
         }
         for key, value in values.items():
             OmegaConf.update(config, f"{SECTION}.{key}", value, force_add=True)

@@ -1,25 +1,42 @@
-"""Policies at OpenAI-compatible endpoints: vLLM, SGLang, or any other server."""
+"""Where the policies of a loaded team are served: by the engine of this process, or at OpenAI-compatible endpoints (of
+vLLM, SGLang, or any other server). Loads no torch."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import httpx
 import yaml
 
 from verl_mas.config.schema import RemoteSpec
-from verl_mas.config.values import load_dataclass
+from verl_mas.config.values import Checked, Count, Positive, Range, load_dataclass
 from verl_mas.endpoints.endpoint import check_endpoint, hidden
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
+from verl_mas.workflow.team_file import Dtype
 
 # A URL, or the fields of RemoteSpec. Without a model the endpoint is asked for the one of the policy.
 Endpoint = str | Mapping[str, object] | RemoteSpec
 TIMEOUT_S = 10.0
 FORM = "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}"
+
+
+@dataclass(frozen=True)
+class EngineSettings(Checked):
+    """`engine` of `verl_mas.load`, and --engine of the commands."""
+
+    device: str | None = None  # Where it computes, such as cuda:1. None: on a GPU if there is one
+    dtype: Dtype | None = None  # Precision of the weights. None: that of the run
+    threads: Count | None = None  # Threads of torch. None: one per core
+    cache_gib: Positive = 2.0  # Memory for keys and values; decides how many sequences run at once
+    max_sequences: Count = 256  # Sequences that run at once, at most
+    max_model_len: Count | None = None  # Tokens of prompt and reply together. None: what the run allowed
+    seed: Annotated[int, Range(0)] = 0  # The same task, session number and seed give the same session
 
 
 def read_endpoints(given: list[str]) -> dict[str, Endpoint]:
@@ -33,9 +50,8 @@ def read_endpoints(given: list[str]) -> dict[str, Endpoint]:
         if not (policy and equals and isinstance(read, str | dict) and read):
             raise ConfigError(f"--endpoint {text}", rule=f"the form is {FORM}", fix=f"write it as {FORM}")
         if policy in found:
-            raise ConfigError(
-                f"--endpoint {policy} twice", rule="a policy has one endpoint", fix="leave one of them out"
-            )
+            value = f"--endpoint {policy} twice"
+            raise ConfigError(value, rule="a policy has one endpoint", fix="leave one of them out")
         found[policy] = read
     return found
 
@@ -47,9 +63,10 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
         if name not in acting:
             rule = "it serves a policy on which an agent of the team acts"
             raise ConfigError(f"an endpoint for policy {name}", rule=rule, fix=nearest(name, list(acting)))
-    found = {name: given for name, given in endpoints.items() if isinstance(given, RemoteSpec)}
+    specs = {}
     for name, given in endpoints.items():
         if isinstance(given, RemoteSpec):
+            specs[name] = given
             continue
         fields, where = {"base_url": given} if isinstance(given, str) else dict(given), f"the endpoint of policy {name}"
         url = str(fields.get("base_url") or "")
@@ -60,8 +77,8 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
         if "model" not in fields:
             fields["model"] = _served(name, acting[name], url, None if key is None else os.environ[str(key)])
-        found[name] = load_dataclass(RemoteSpec, fields, where)
-    return found
+        specs[name] = load_dataclass(RemoteSpec, fields, where)
+    return specs
 
 
 def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
@@ -70,12 +87,10 @@ def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
     fitting = [name for name in names if name in (policy, model) or PurePosixPath(name).name == policy]
     if fitting:
         return policy if policy in fitting else fitting[0]
-    raise ConfigError(
-        f"{url} serves {', '.join(names) or 'no model'}, and policy {policy} under none of these names",
-        rule="an endpoint has the policy under its name, such as vllm serve DIR/POLICY --served-model-name POLICY, or "
-        "for an adapter --lora-modules POLICY=DIR/POLICY",
-        fix=f"serve it so, or name the model: {_named(policy, url)}",
-    )
+    value = f"{url} serves {', '.join(names) or 'no model'}, and policy {policy} under none of these names"
+    rule = "an endpoint has the policy under its name, such as vllm serve DIR/POLICY --served-model-name POLICY, or "
+    rule += "for an adapter --lora-modules POLICY=DIR/POLICY"
+    raise ConfigError(value, rule=rule, fix=f"serve it so, or name the model: {_named(policy, url)}")
 
 
 def _listed(policy: str, url: str, key: str | None) -> list[str]:
@@ -93,9 +108,8 @@ def _listed(policy: str, url: str, key: str | None) -> list[str]:
     except (ValueError, LookupError, TypeError):
         problem = "its answer to /models is not a list of models"
         fix = f"name the model: {_named(policy, url)}"
-    raise ConfigError(
-        f"policy {policy} at {url}: {problem}", rule="an endpoint answers before the team is served", fix=fix
-    )
+    rule = "an endpoint answers before the team is served"
+    raise ConfigError(f"policy {policy} at {url}: {problem}", rule=rule, fix=fix)
 
 
 def _named(policy: str, url: str) -> str:

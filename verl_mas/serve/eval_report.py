@@ -50,14 +50,14 @@ def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
 def difference(first: Sequence[Fields], second: Sequence[Fields]) -> Table:
     """The first minus the second, per source: of each task the two results are compared with each other, and the
     interval is over tasks."""
-    theirs, made = _by_source(second), {}
+    theirs, differences = _by_source(second), {}
     for source, mine in _by_source(first).items():
         pairs = [(values, theirs[source][task]) for task, values in mine.items()]
         sessions = min(len(values) for pair in pairs for values in pair)
-        made[source] = _with_interval(f"mean@{sessions}", [_mean(a) - _mean(b) for a, b in pairs])
+        differences[source] = _with_interval(f"mean@{sessions}", [_mean(a) - _mean(b) for a, b in pairs])
         for k in ks(sessions):
-            made[source] |= _with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
-    return made
+            differences[source] |= _with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
+    return differences
 
 
 def _with_interval(name: str, per_task: Sequence[float]) -> dict[str, float]:
@@ -70,10 +70,10 @@ def _solved(values: Sequence[float], k: int) -> float:
 
 
 def _by_source(records: Sequence[Fields]) -> dict[str, dict[int, list[float]]]:
-    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in records:
-        found[record["source"]][record["task"]].append(record["value"])
-    return found
+        values[record["source"]][record["task"]].append(record["value"])
+    return values
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ from verl_mas.retrieval.files import Row
 from verl_mas.row import GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.run_folder.disk import append_line, writing
 from verl_mas.run_folder.records import plain
-from verl_mas.serve.runtime import Ended, Runtime, quiet_import
+from verl_mas.serve.runtime import EndedSession, Runtime, quiet_import
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import Scorer
 from verl_mas.workflow.task import Task
@@ -27,6 +27,7 @@ from verl_mas.workflow.team_file import TEAM_FILE
 
 FORMAT = 1
 MEDIA = ("images", "videos", "audios")
+OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # What a record has of each act, as it is
 WRITTEN = "each session is written when it has ended"
 # Number of a task, number of a session on it.
 Key = tuple[int, int]
@@ -61,13 +62,13 @@ class Results:
     def open(cls, path: Path, identity: Identity, *, force: bool) -> Results:
         """Those of an earlier call are read. `force`: a file of another evaluation is replaced when sessions begin,
         so that it is still there if the team cannot be loaded."""
-        found = cls(path, identity, replaces=force and path.exists())
+        results = cls(path, identity, replaces=force and path.exists())
         with writing(path, WRITTEN):
             if not path.exists():
-                found._write_head()
+                results._write_head()
             elif not force:
-                found._read()
-        return found
+                results._read()
+        return results
 
     def begin(self) -> None:
         """Before the first session."""
@@ -98,19 +99,15 @@ class Results:
         head, *lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
         before = _parsed(head)
         if before is None or before.get("format") != FORMAT:
-            raise ConfigError(
-                f"--out {self.path} is not of an evaluation",
-                rule="what exists is kept, and an evaluation continues its own file",
-                fix="choose another --out, or add --force to replace it",
-            )
+            rule = "what exists is kept, and an evaluation continues its own file"
+            fix = "choose another --out, or add --force to replace it"
+            raise ConfigError(f"--out {self.path} is not of an evaluation", rule=rule, fix=fix)
         identity = json.loads(_line(vars(self.identity)))
         other = [name for name, value in identity.items() if before.get(name) != value]
         if other:
-            raise ConfigError(
-                f"--out {self.path} has sessions with another {', '.join(other)}",
-                rule="an evaluation continues with the team, the data, the seed and the sampling that it began with",
-                fix="choose another --out, or add --force to restart it",
-            )
+            rule = "an evaluation continues with the team, the data, the seed and the sampling that it began with"
+            fix = "choose another --out, or add --force to restart it"
+            raise ConfigError(f"--out {self.path} has sessions with another {', '.join(other)}", rule=rule, fix=fix)
         for line in lines:
             # A call that was killed may have cut its last line.
             if (record := _parsed(line)) is not None and "task" in record:
@@ -132,15 +129,12 @@ def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
         raise DataError(f"{where} has no {prompt_key}", rule=rule, fix=nearest(prompt_key, list(row)))
     messages = row[prompt_key]
     if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
-        raise DataError(
-            f"{where}: {prompt_key}={messages!r:.80}",
-            rule="it is a list of messages with role and content",
-            fix='write [{"role": "user", "content": "..."}]',
-        )
+        rule, fix = "it is a list of messages with role and content", 'write [{"role": "user", "content": "..."}]'
+        raise DataError(f"{where}: {prompt_key}={messages!r:.80}", rule=rule, fix=fix)
     if media := next((name for name in MEDIA if row.get(name)), None):
         raise DataError(f"{where} has {media}", rule="an evaluation asks in text", fix="leave such rows out")
     extra = row.get("extra_info") or {}
-    made = {
+    fields = {
         **row,
         RAW_PROMPT: [{name: value for name, value in one.items() if value is not None} for one in messages],
         "extra_info": extra,
@@ -148,7 +142,7 @@ def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
         "tools_kwargs": extra.get("tools_kwargs", {}),
         "interaction_kwargs": extra.get("interaction_kwargs", {}),
     }
-    return {name: value for name, value in made.items() if name not in MEDIA}
+    return {name: value for name, value in fields.items() if name not in MEDIA}
 
 
 @dataclass
@@ -188,7 +182,7 @@ class Evaluation:
         return _record_of(await self.runtime.session(task, score=self._score), key)
 
 
-def _record_of(ended: Ended, key: Key) -> Fields:
+def _record_of(ended: EndedSession, key: Key) -> Fields:
     session, failed = ended.result.session, ended.result.failed
     reward = 0.0 if failed else session.team_reward or 0.0
     accuracy = None if failed else session.info.get("acc")
@@ -204,14 +198,9 @@ def _record_of(ended: Ended, key: Key) -> Fields:
         "answer": session.answer,
         "ground_truth": session.task.ground_truth,
         "acts": [
-            {
-                "agent": reply.agent,
-                "turn": reply.turn,
-                "text": reply.text,
-                "malformed": reply.malformed,
-                "truncated": reply.truncated,
+            {name: getattr(reply, name) for name in OF_ACTS}
+            | {
                 "tokens": reply.generation.sampled,
-                "reward": reply.reward,
                 "tool_calls": len(reply.tool_calls),
                 "tool_errors": sum(call.error is not None for call in reply.tool_calls),
             }
@@ -232,11 +221,9 @@ def _line(record: Mapping[str, object]) -> str:
     try:
         return json.dumps(record, ensure_ascii=False, default=plain)
     except (TypeError, ValueError) as error:
-        raise DataError(
-            f"the record of a session: {error}",
-            rule="Outcome.info and the ground truth of a task are stored as JSON",
-            fix="use text as keys in every mapping",
-        ) from error
+        rule = "Outcome.info and the ground truth of a task are stored as JSON"
+        fix = "use text as keys in every mapping"
+        raise DataError(f"the record of a session: {error}", rule=rule, fix=fix) from error
 
 
 def _parsed(line: str) -> Fields | None:

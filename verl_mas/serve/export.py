@@ -16,21 +16,9 @@ from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, read, step_of, whole_checkpoints
 from verl_mas.run_folder.disk import writing
-from verl_mas.serve.adapter import LORA_FILE, Adapter
+from verl_mas.serve import model
+from verl_mas.serve.adapter import LORA_FILE, SavedAdapter
 from verl_mas.serve.card import CARD, CURVE, Card, is_card
-from verl_mas.serve.model import (
-    HUGGINGFACE,
-    TOKENIZER_FILE,
-    WORKERS_FILE,
-    available,
-    copy_tokenizer,
-    in_precision,
-    load_tokenizer,
-    read_record,
-    read_weights,
-    reading,
-    write_model,
-)
 from verl_mas.trainer.adapters import files as adapter_files
 from verl_mas.trainer.checkpoint import BASES, fingerprint
 from verl_mas.trainer.policies import weight_folder
@@ -54,13 +42,10 @@ def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
         found = read(folder)
     if isinstance(found, Checkpoint):
         return found
-    raise ConfigError(
-        found,
-        rule="a complete checkpoint is exported: the folder global_step_N of a run, or the run's folder for its latest",
-        fix=f"give one of {', '.join(str(one.folder) for one in whole)}"
-        if whole
-        else "give trainer.default_local_dir of a run",
-    )
+    rule = "a complete checkpoint is exported: the folder global_step_N of a run, or the run's folder for its latest"
+    known = ", ".join(str(checkpoint.folder) for checkpoint in whole)
+    fix = f"give one of {known}" if known else "give trainer.default_local_dir of a run"
+    raise ConfigError(found, rule=rule, fix=fix)
 
 
 @dataclass
@@ -100,7 +85,7 @@ class Export:
         """The policies with weights of their own."""
 
         def refreshed(snapshot: str) -> bool:
-            return read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
+            return model.read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
 
         found = {
             name: policy
@@ -112,12 +97,9 @@ class Export:
             return found
         if only not in found:
             known = self.team.policies.get(only)
-            raise ConfigError(
-                f"--policy {only}"
-                + (f", which is {known.remote.base_url if known.remote else known.model} as it was" if known else ""),
-                rule="it is a policy with weights of its own in the checkpoint",
-                fix=nearest(only, list(found)),
-            )
+            where = f", which is {known.remote.base_url if known.remote else known.model} as it was" if known else ""
+            rule = "it is a policy with weights of its own in the checkpoint"
+            raise ConfigError(f"--policy {only}{where}", rule=rule, fix=nearest(only, list(found)))
         return {only: found[only]}
 
     def _refusals(self, chosen: Mapping[str, TeamPolicy], *, whole: bool) -> Iterator[ConfigError]:
@@ -128,16 +110,13 @@ class Export:
             return
         folders, team = [self.out / name for name in chosen], self.out / TEAM_FILE
         if not whole and team.exists():
-            yield ConfigError(
-                f"{team} describes the policies of an export",
-                rule="they are of one step and written together; --policy writes one",
-                fix="give another folder, or leave out --policy",
-            )
+            rule = "they are of one step and written together; --policy writes one"
+            fix = "give another folder, or leave out --policy"
+            yield ConfigError(f"{team} describes the policies of an export", rule=rule, fix=fix)
         yield from self._there([*folders, team, self.out / CARD, self.out / CURVE] if whole else folders)
         yield from self._other_bases(chosen)
-        named = (
-            path for each in self.team.policies.values() for path in (each.model, each.tokenizer, each.start_adapter)
-        )
+        policies = self.team.policies.values()
+        named = (path for each in policies for path in (each.model, each.tokenizer, each.start_adapter))
         needs = [self.checkpoint.folder, *(Path(path) for path in dict.fromkeys(named) if path and Path(path).exists())]
         for needed in needs:
             for target in (target for target in folders if needed.resolve().is_relative_to(target.resolve())):
@@ -147,18 +126,14 @@ class Export:
     def _there(self, targets: Sequence[Path]) -> Iterator[ConfigError]:
         there = [path for path in targets if path.exists() or path.is_symlink()]
         if there and not self.force:
-            yield ConfigError(
-                f"{', '.join(map(str, there))} exist{'s' if len(there) == 1 else ''}",
-                rule="nothing is overwritten",
-                fix="give another folder, or add --force to replace what an earlier export wrote",
-            )
+            rule = "nothing is overwritten"
+            fix = "give another folder, or add --force to replace what an earlier export wrote"
+            yield ConfigError(f"{', '.join(map(str, there))} exist{'s' if len(there) == 1 else ''}", rule=rule, fix=fix)
         elif foreign := [path for path in there if not _is_exported(path)]:
-            yield ConfigError(
-                f"{', '.join(map(str, foreign))}: not written by an export",
-                rule="--force replaces folders of models and adapters with their tokenizer, team.yaml, and the model "
-                "card that an export wrote",
-                fix="move it away, or give another folder",
-            )
+            value = f"{', '.join(map(str, foreign))}: not written by an export"
+            rule = "--force replaces folders of models and adapters with their tokenizer, team.yaml, and the model"
+            fix = "move it away, or give another folder"
+            yield ConfigError(value, rule=f"{rule} card that an export wrote", fix=fix)
 
     def _other_bases(self, chosen: Mapping[str, TeamPolicy]) -> Iterator[ConfigError]:
         """Bases that are not those that adapters were trained on, as far as they are here."""
@@ -167,43 +142,39 @@ class Export:
             before = bases.get(policy.adapter_of or "", {}).get("fingerprint")
             if before is None:
                 continue
-            with available(str(policy.model)):
+            with model.available(str(policy.model)):
                 now = fingerprint(Path(str(policy.model)))
             if now not in (None, before):
-                yield ConfigError(
-                    f"{policy.model} has other weights than the base that policy {name} was trained on",
-                    rule="an adapter belongs to the weights of its base",
-                    fix=f"make the base of the training available at {policy.model}",
-                )
+                value = f"{policy.model} has other weights than the base that policy {name} was trained on"
+                rule = "an adapter belongs to the weights of its base"
+                yield ConfigError(value, rule=rule, fix=f"make the base of the training available at {policy.model}")
 
     def _policy(self, policy: TeamPolicy, folder: Path) -> str:
         source = self.checkpoint.folder / str(policy.folder)
         if (source / adapter_files.CONFIG).is_file():
-            return self._adapter(Adapter.of_folder(source), policy, source, folder)
+            return self._adapter(SavedAdapter.of_folder(source), policy, source, folder)
         if (source / LORA_FILE).is_file():
-            return self._adapter(Adapter.of_weights(source, policy), policy, source, folder)
+            return self._adapter(SavedAdapter.of_weights(source, policy), policy, source, folder)
         dtype = getattr(torch, policy.dtype) if policy.dtype else None
         if policy.snapshot_of is not None:
-            with reading(source):
-                weights = {name: in_precision(tensor, dtype) for name, tensor in weight_folder.read(source)}
+            with model.reading(source):
+                weights = {name: model.in_precision(tensor, dtype) for name, tensor in weight_folder.read(source)}
             source = self.checkpoint.folder / policy.snapshot_of
-        elif (source / WORKERS_FILE).is_file():
-            weights = read_weights(source, dtype)
+        elif (source / model.WORKERS_FILE).is_file():
+            weights = model.read_weights(source, dtype)
         else:
-            raise DiskError(
-                f"{source} has no {WORKERS_FILE} and no {adapter_files.CONFIG}",
-                rule="a policy was saved by verl's FSDP engine, or as an adapter",
-                fix="for a run on several nodes, copy this folder of every node into one",
-            )
-        return write_model(weights, source / HUGGINGFACE, folder, trust=self.trust)
+            rule = "a policy was saved by verl's FSDP engine, or as an adapter"
+            fix = "for a run on several nodes, copy this folder of every node into one"
+            raise DiskError(f"{source} has no {model.WORKERS_FILE} and no {adapter_files.CONFIG}", rule=rule, fix=fix)
+        return model.write_model(weights, source / model.HUGGINGFACE, folder, trust=self.trust)
 
-    def _adapter(self, adapter: Adapter, policy: TeamPolicy, source: Path, folder: Path) -> str:
+    def _adapter(self, adapter: SavedAdapter, policy: TeamPolicy, source: Path, folder: Path) -> str:
         base = str(policy.model)
-        if (source / HUGGINGFACE).is_dir():
-            copy_tokenizer(source / HUGGINGFACE, folder)
-            tokenizer = load_tokenizer(str(folder), None, trust=self.trust)
+        if (source / model.HUGGINGFACE).is_dir():
+            model.copy_tokenizer(source / model.HUGGINGFACE, folder)
+            tokenizer = model.load_tokenizer(str(folder), None, trust=self.trust)
         else:
-            tokenizer = load_tokenizer(policy.tokenizer or base, policy.chat_template, trust=self.trust)
+            tokenizer = model.load_tokenizer(policy.tokenizer or base, policy.chat_template, trust=self.trust)
             tokenizer.save_pretrained(folder)
         if not self.merge:
             adapter.write(folder, base)
@@ -213,19 +184,14 @@ class Export:
 
     def _written(self, chosen: Mapping[str, TeamPolicy]) -> TeamFile:
         """With the policies that agents act on, and the bases of these."""
-        policies = {
-            name: replace(
-                policy, folder=name if name in chosen else None, adapter_of=None if self.merge else policy.adapter_of
-            )
-            for name, policy in self.team.policies.items()
-        }
+        policies = {}
+        for name, policy in self.team.policies.items():
+            base = None if self.merge else policy.adapter_of
+            policies[name] = replace(policy, folder=name if name in chosen else None, adapter_of=base)
         used = {spec.policy for spec in self.team.agents.values()}
         used |= {policy.adapter_of for name, policy in policies.items() if name in used and policy.adapter_of}
-        return replace(
-            self.team,
-            policies={name: policy for name, policy in policies.items() if name in used},
-            step=self.checkpoint.step,
-        )
+        written = {name: policy for name, policy in policies.items() if name in used}
+        return replace(self.team, policies=written, step=self.checkpoint.step)
 
 
 def _is_exported(path: Path) -> bool:
@@ -234,7 +200,7 @@ def _is_exported(path: Path) -> bool:
         return is_card(path)
     if path.is_symlink() or not path.is_dir():
         return path.name == TEAM_FILE and path.is_file()
-    return (path / TOKENIZER_FILE).is_file() or not any(path.iterdir())
+    return (path / model.TOKENIZER_FILE).is_file() or not any(path.iterdir())
 
 
 @contextmanager

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_mas.config.values import load_dataclass
-from verl_mas.serve.endpoints import Endpoint
-from verl_mas.serve.settings import EngineSettings
+from verl_mas.serve.endpoints import Endpoint, EngineSettings
 from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.run import CONCURRENCY, Question, refuse_in_loop
 from verl_mas.workflow.session import Session, SessionResult

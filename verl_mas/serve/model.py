@@ -23,10 +23,8 @@ from verl_mas.errors import ConfigError, DiskError, MasError
 # Where a policy has its model's configuration and tokenizer, and which file names the number of workers.
 HUGGINGFACE, WORKERS_FILE = "huggingface", "fsdp_config.json"
 Tensors = dict[str, torch.Tensor]
-# Which every tokenizer has.
-TOKENIZER_FILE = "tokenizer_config.json"
-# Not copied: written with the weights.
-_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")
+TOKENIZER_FILE = "tokenizer_config.json"  # Which every tokenizer has
+_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")  # Not copied: written with the weights
 
 
 def write_model(weights: Tensors, like: Path, folder: Path, *, trust: bool) -> str:
@@ -41,11 +39,9 @@ def write_model(weights: Tensors, like: Path, folder: Path, *, trust: bool) -> s
     lacking = sorted(name for name, parameter in model.named_parameters() if parameter.is_meta)
     if lacking or found.unexpected_keys:
         wrong = [f"no {name}" for name in lacking] + found.unexpected_keys
-        raise DiskError(
-            f"the weights for {folder.name} have {', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}",
-            rule=f"they have each tensor of {config.architectures[0]}",
-            fix=f"check that {like} is of the same run",
-        )
+        value = f"the weights for {folder.name} have {', '.join(wrong[:3])}{', ...' if len(wrong) > 3 else ''}"
+        rule = f"they have each tensor of {config.architectures[0]}"
+        raise DiskError(value, rule=rule, fix=f"check that {like} is of the same run")
     model.save_pretrained(folder)
     copy_tokenizer(like, folder)
     return f"{model.num_parameters():,} parameters in {str(model.dtype).removeprefix('torch.')}"
@@ -78,11 +74,10 @@ def available(path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # what transformers raises for a folder, a name and code that it refuses
-        raise ConfigError(
-            f"{path} cannot be loaded: {str(error).strip().splitlines()[0]}",
-            rule="a model is loaded as the run loaded it: by this path, or by this name from the hub",
-            fix="make it available there, a link is enough; for a model with code of its own, add --trust-remote-code",
-        ) from error
+        value = f"{path} cannot be loaded: {str(error).strip().splitlines()[0]}"
+        rule = "a model is loaded as the run loaded it: by this path, or by this name from the hub"
+        fix = "make it available there, a link is enough; for a model with code of its own, add --trust-remote-code"
+        raise ConfigError(value, rule=rule, fix=fix) from error
 
 
 @contextmanager
@@ -94,11 +89,9 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except (OSError, ValueError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError) as error:
         cause = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
-        raise DiskError(
-            f"{path} cannot be read: {cause}",
-            rule="it is as training wrote it, and holds data only: nothing in it is executed",
-            fix="copy it again, or export another checkpoint of the run",
-        ) from error
+        rule = "it is as training wrote it, and holds data only: nothing in it is executed"
+        fix = "copy it again, or export another checkpoint of the run"
+        raise DiskError(f"{path} cannot be read: {cause}", rule=rule, fix=fix) from error
 
 
 def read_record(path: Path, *keys: str) -> dict[str, object]:

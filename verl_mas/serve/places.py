@@ -24,41 +24,30 @@ class Place:
 def open_export(folder: Path) -> TeamFile:
     """The team in a folder that `verl-mas export` wrote."""
     if (folder / RUN_FILE).exists() or (folder / POINTER).exists():
-        raise ConfigError(
-            f"{folder} is a {'checkpoint' if (folder / RUN_FILE).exists() else 'run'}",
-            rule="a team is loaded from what verl-mas export wrote",
-            fix=f"verl-mas export {folder} --out DIR, and give DIR",
-        )
+        value = f"{folder} is a {'checkpoint' if (folder / RUN_FILE).exists() else 'run'}"
+        rule = "a team is loaded from what verl-mas export wrote"
+        raise ConfigError(value, rule=rule, fix=f"verl-mas export {folder} --out DIR, and give DIR")
     if not (folder / TEAM_FILE).is_file():
-        raise ConfigError(
-            f"{folder} has no {TEAM_FILE}" if folder.is_dir() else f"{folder} is not there",
-            rule="verl-mas export writes it last, so a folder without it is not a whole export",
-            fix="verl-mas export RUN --out DIR, and give DIR",
-        )
+        value = f"{folder} has no {TEAM_FILE}" if folder.is_dir() else f"{folder} is not there"
+        rule = "verl-mas export writes it last, so a folder without it is not a whole export"
+        raise ConfigError(value, rule=rule, fix="verl-mas export RUN --out DIR, and give DIR")
     return read_team(folder)
 
 
 def places(folder: Path, team: TeamFile, policies: list[str]) -> dict[str, Place]:
     """Where these policies are; refuses all of which a part is missing."""
-    found, missing = {}, []
+    placed, missing = {}, []
     for name in policies:
         policy, own = team.policies[name], folder / name
         if policy.folder is None:
-            found[name] = Place(str(policy.model), policy.tokenizer or str(policy.model), policy.chat_template)
+            placed[name] = Place(str(policy.model), policy.tokenizer or str(policy.model), policy.chat_template)
             continue
         adapter = (own / CONFIG).exists()
-        found[name] = Place(str(policy.model), str(own), adapter=own) if adapter else Place(str(own), str(own))
-        needed = (
-            [own / file for file in ((CONFIG, WEIGHTS) if adapter else ("config.json",))] if own.is_dir() else [own]
-        )
-        missing += [
-            ConfigError(
-                f"{path} is not there",
-                rule=f"{TEAM_FILE} says that policy {name} has weights of its own in the folder {name}",
-                fix="export the run again, or copy the whole folder",
-            )
-            for path in needed
-            if not path.exists()
-        ]
+        placed[name] = Place(str(policy.model), str(own), adapter=own) if adapter else Place(str(own), str(own))
+        parts = [own / file for file in ((CONFIG, WEIGHTS) if adapter else ("config.json",))]
+        rule = f"{TEAM_FILE} says that policy {name} has weights of its own in the folder {name}"
+        fix = "export the run again, or copy the whole folder"
+        absent = [path for path in (parts if own.is_dir() else [own]) if not path.exists()]
+        missing += [ConfigError(f"{path} is not there", rule=rule, fix=fix) for path in absent]
     raise_all(missing)
-    return found
+    return placed

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
 from verl_mas.run_folder.records import plain
-from verl_mas.serve.requests import OURS, ChatRequest, Refused
-from verl_mas.serve.runtime import Ended, Runtime
+from verl_mas.serve.requests import OURS, ApiError, ChatRequest
+from verl_mas.serve.runtime import EndedSession, Runtime
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply
@@ -20,10 +20,12 @@ from verl_mas.workflow.session import Session
 from verl_mas.workflow.streaming import ActText, Usage
 
 TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
+# What a transcript has of each act.
+OF_ACTS = ("agent", "instance", "turn", "branch", "committed", "policy", "text", "malformed")
 
 
 @dataclass(frozen=True)
-class Answer:
+class Choice:
     text: str
     finish_reason: str
 
@@ -32,12 +34,12 @@ class Answer:
 class Answers:
     """All choices, and what they took."""
 
-    answers: Sequence[Answer]
+    answers: Sequence[Choice]
     usage: Usage
     ours: JsonObject | None = None
 
     @classmethod
-    def of_session(cls, ended: Ended, request: ChatRequest) -> Answers:
+    def of_session(cls, ended: EndedSession, request: ChatRequest) -> Answers:
         """Raises the fault of a session that failed."""
         if ended.result.failed:
             raise ended.result.faults[-1]
@@ -47,59 +49,41 @@ class Answers:
 
     @classmethod
     def of_policy(cls, generations: Sequence[Generation]) -> Answers:
-        usage = Usage()
+        usage, choices = Usage(), []
         for generation in generations:
             usage.add(generation)
-        return cls(
-            [Answer(one.text, "length" if one.stop_reason == "length" else "stop") for one in generations], usage
-        )
+            choices.append(Choice(generation.text, "length" if generation.stop_reason == "length" else "stop"))
+        return cls(choices, usage)
 
 
-def answer_of(session: Session) -> Answer:
+def answer_of(session: Session) -> Choice:
     """A workflow may end without an answer, as games do: then it is the last reply."""
     answer = session.outcome.answer if session.outcome else None
     last = next((reply for reply in reversed(session.replies) if reply.committed), None)
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
     text = str(answer) if answer is not None else last.text if last else ""
-    return Answer(text, "length" if reply is not None and reply.truncated else "stop")
+    return Choice(text, "length" if reply is not None and reply.truncated else "stop")
 
 
 def transcript(session: Session) -> JsonObject:
     """Every act, and the reward where the request had what it is computed from."""
-    acts = [
-        {
-            "agent": reply.agent,
-            "instance": reply.instance,
-            "turn": reply.turn,
-            "branch": reply.branch,
-            "committed": reply.committed,
-            "policy": reply.policy,
-            "text": reply.text,
-            "malformed": reply.malformed,
-        }
-        for reply in session.replies
-    ]
+    acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
     # What JSON has not, such as NaN, is text; numbers of numpy are numbers.
     info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
     return {"acts": acts, "reward": session.team_reward, "info": info, "seconds": round(session.seconds, 3)}
 
 
 @dataclass
-class Writer:
+class ReplyWriter:
     request: ChatRequest
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
     def whole(self, found: Answers) -> JsonObject:
-        choices = [
-            {
-                "index": number,
-                "message": {"role": "assistant", "content": answer.text},
-                "logprobs": None,
-                "finish_reason": answer.finish_reason,
-            }
-            for number, answer in enumerate(found.answers)
-        ]
+        choices = []
+        for number, answer in enumerate(found.answers):
+            message, reason = {"role": "assistant", "content": answer.text}, answer.finish_reason
+            choices.append({"index": number, "message": message, "logprobs": None, "finish_reason": reason})
         return {**self._head("chat.completion"), "choices": choices, "usage": _usage(found.usage), **(found.ours or {})}
 
     def piece(self, delta: JsonObject, *, index: int = 0, finish_reason: str | None = None) -> str:
@@ -116,7 +100,7 @@ class Writer:
         last = self._event({"choices": [], **usage, **(found.ours or {})}) if usage or found.ours else ""
         return f"{last}data: [DONE]\n\n"
 
-    def failed(self, problem: Refused) -> str:
+    def failed(self, problem: ApiError) -> str:
         return f"data: {json.dumps(problem.body)}\n\n"
 
     def _event(self, fields: JsonObject) -> str:
@@ -131,14 +115,14 @@ def _usage(usage: Usage) -> JsonObject:
     return {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion, "total_tokens": total}
 
 
-def refusal(error: Exception, runtime: Runtime) -> Refused | None:
+def refusal(error: Exception, runtime: Runtime) -> ApiError | None:
     """The HTTP error of what a session raises; None for an error of ours."""
-    if isinstance(error, Refused):
+    if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineLost):
-        return Refused(503, str(error), code="engine_lost")
+        return ApiError(503, str(error), code="engine_lost")
     if isinstance(error, InvalidInput):
-        return Refused(400, str(error))
+        return ApiError(400, str(error))
     if not isinstance(error, SessionFault):
         return None
     member = runtime.members.get(error.agent or "")
@@ -147,9 +131,9 @@ def refusal(error: Exception, runtime: Runtime) -> Refused | None:
     if member is not None and isinstance(at, OpenAIClient):
         message = f"policy {member.spec.policy} at {at.base_url}: {error}"
     if error.kind in TIMED_OUT:
-        return Refused(504, message, code=error.kind.value)
+        return ApiError(504, message, code=error.kind.value)
     if error.kind is FaultKind.REFUSED and remote:
-        return Refused(502, message, code="endpoint")
+        return ApiError(502, message, code="endpoint")
     # The engine of this process refuses what does not fit it.
     given = error.kind is FaultKind.LIMIT or isinstance(error.__cause__, InvalidInput)
-    return Refused(400 if given else 500, message, code=error.kind.value)
+    return ApiError(400 if given else 500, message, code=error.kind.value)

@@ -23,9 +23,8 @@ from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.grading.grader import ASKED
 from verl_mas.mcp.servers import McpServers
-from verl_mas.serve.endpoints import Endpoint, remotes
+from verl_mas.serve.endpoints import Endpoint, EngineSettings, remotes
 from verl_mas.serve.places import open_export, places
-from verl_mas.serve.settings import EngineSettings
 from verl_mas.user_code import load_user_code
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import LLMClient
@@ -38,12 +37,11 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
 _OWN_UID = Task([]).uid
-# Instead of settings: those that agents sample with in training.
-TRAINING = "training"
+TRAINING = "training"  # Instead of settings: those that agents sample with in training
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedSession:
     """A session, and the tokens of all its attempts."""
 
     result: SessionResult
@@ -107,7 +105,7 @@ class Runtime:
         listener: Listener | None = None,
         sampling: Mapping[str, object] | None = None,
         score: Scorer | None = None,
-    ) -> Ended:
+    ) -> EndedSession:
         """One session, by the settings of validation. `sampling`: over those of every agent."""
         if not self.clients:
             raise ConfigError(f"a session of {self.folder}", rule="the team is closed", fix="load it again")
@@ -121,7 +119,7 @@ class Runtime:
         if task.ground_truth is None and result.session.outcome is not None:
             # A reward against a truth that is not known means nothing.
             result.session.outcome = replace(result.session.outcome, reward=None, info={}, verdicts={})
-        return Ended(result, listening.usage)
+        return EndedSession(result, listening.usage)
 
     def numbered(self, task: Task) -> Task:
         """The task with a name of its own: sessions of one name have one seed."""
@@ -137,14 +135,14 @@ class Runtime:
         # `model` of a policy with a folder is where it started from, which the endpoint of an adapter serves, too.
         at |= remotes(endpoints, {name: None if policies[name].folder else policies[name].model for name in acting})
         here = [name for name in acting if name not in at]
-        found: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
+        clients: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
         placed = places(self.folder, self.file, here)
         if placed:
             with quiet_import():
                 from verl_mas.serve.embedded import Embedded
 
-            found |= Embedded(self.verl, engine, trust).clients(placed, policies)
-        return found
+            clients |= Embedded(self.verl, engine, trust).clients(placed, policies)
+        return clients
 
     def _session_config(self) -> SessionConfig:
         with quiet_import():
@@ -159,9 +157,8 @@ class Runtime:
         tools = tools_of([*verls, *self._servers.start().tools])
         raise_all(unknown_tools(self.members.values(), tools))
         limits = tool_limits(self.verl.actor_rollout_ref.rollout.multi_turn)
-        return SessionConfig(
-            self.members, self.clients, self.file.branch, self.file.reward, self.file.faults, tools, limits
-        )
+        file = self.file
+        return SessionConfig(self.members, self.clients, file.branch, file.reward, file.faults, tools, limits)
 
 
 @contextmanager
@@ -186,15 +183,15 @@ def quiet_import() -> Iterator[None]:
 def _sampling_as(members: Mapping[str, Member], sampling: Mapping[str, object] | str) -> dict[str, Member]:
     """The members with these settings over their own; `max_tokens` only shortens."""
     given = {} if isinstance(sampling, str) else checked_sampling(sampling, "sampling")
-    found = {}
+    changed = {}
     for name, member in members.items():
         own = member.spec.sampling if sampling == TRAINING else member.spec.validation_sampling
         merged = {**own, **given}
         limits = [limit for limit in (own.get("max_tokens"), given.get("max_tokens")) if limit is not None]
         if limits:
             merged["max_tokens"] = min(limits)
-        found[name] = replace(member, spec=replace(member.spec, validation_sampling=cast(Sampling, merged)))
-    return found
+        changed[name] = replace(member, spec=replace(member.spec, validation_sampling=cast(Sampling, merged)))
+    return changed
 
 
 def checked_sampling(sampling: Mapping[str, object], where: str) -> Sampling:

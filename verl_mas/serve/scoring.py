@@ -58,14 +58,12 @@ class VerlScorer:
     def _manager(self) -> RewardManagerBase:
         config, folder = self._runtime.verl, self._runtime.folder
         if OmegaConf.select(config, REWARD_MODEL):
-            raise ConfigError(
-                f"{folder} was trained with a reward model",
-                rule="an evaluation scores by the workflow, by verl's scorers, or by a function of yours",
-                fix=f"write a function that scores the answer, and name it in team.yaml: verl: {{{CUSTOM}.path: ..., "
-                f"{REWARD_MODEL}: false}}",
-            )
-        made: RewardManagerBase = load_reward_manager(config, self._tokenizer)
-        return made
+            rule = "an evaluation scores by the workflow, by verl's scorers, or by a function of yours"
+            verl = f"{{{CUSTOM}.path: ..., {REWARD_MODEL}: false}}"
+            fix = f"write a function that scores the answer, and name it in team.yaml: verl: {verl}"
+            raise ConfigError(f"{folder} was trained with a reward model", rule=rule, fix=fix)
+        manager: RewardManagerBase = load_reward_manager(config, self._tokenizer)
+        return manager
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -75,10 +73,8 @@ class VerlScorer:
         file = self._runtime.file
         names = [name for name in self._runtime.clients if file.policies[name].remote is None]
         if not names:
-            raise ConfigError(
-                f"{self._runtime.folder} has remote policies only",
-                rule="verl's reward function reads tokens, so a policy has its tokenizer here",
-                fix="score in the workflow: Outcome(reward=...)",
-            )
+            rule = "verl's reward function reads tokens, so a policy has its tokenizer here"
+            fix = "score in the workflow: Outcome(reward=...)"
+            raise ConfigError(f"{self._runtime.folder} has remote policies only", rule=rule, fix=fix)
         place = places(self._runtime.folder, file, names[:1])[names[0]]
         return cast(Tokenizer, load_tokenizer(place.tokenizer, place.chat_template, trust=self._runtime.trust))

@@ -16,18 +16,16 @@ from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.session_files import VAL
 from verl_mas.sessions.curves import Panel, write_curves
 from verl_mas.sessions.reader import SessionIndex
-from verl_mas.sessions.report import LAST, Report, panels, table, watched
+from verl_mas.sessions.report import LAST, RunReport, panels, table, watched
 from verl_mas.trainer.pass_at_k import interval
 
-# Of a normal distribution: 95 % are within so many standard errors.
-ERRORS = 1.96
-# verl's name of an accuracy, among the numbers of an outcome.
-ACC = "acc"
+ERRORS = 1.96  # Of a normal distribution: 95 % are within so many standard errors
+ACC = "acc"  # verl's name of an accuracy, among the numbers of an outcome
 Task: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Difference:
+class MetricDifference:
     """A number of run A and of run B, and the interval of B - A."""
 
     what: str
@@ -45,9 +43,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    a: Report
-    b: Report
-    differences: list[Difference]
+    a: RunReport
+    b: RunReport
+    differences: list[MetricDifference]
 
     def text(self) -> str:
         head = ("", "A", "B", "B - A", "95 % interval", "over")
@@ -70,59 +68,47 @@ class Comparison:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "report.txt"
         file.write_text(self.text(), encoding="utf-8")
-        both = zip(panels(self.a.steps), panels(self.b.steps), strict=True)
-        curves = [
-            Panel(
-                a.title,
-                {f"{run} {legend}": curve for run, one in (("A", a), ("B", b)) for legend, curve in one.curves.items()},
-            )
-            for a, b in both
-        ]
+        curves = []
+        for a, b in zip(panels(self.a.steps), panels(self.b.steps), strict=True):
+            of_a = {f"A {legend}": curve for legend, curve in a.curves.items()}
+            curves.append(Panel(a.title, of_a | {f"B {legend}": curve for legend, curve in b.curves.items()}))
         return [file, *write_curves(curves, folder / "curves", f"A {self.a.run.name}, B {self.b.run.name}")]
 
     def json(self) -> dict[str, object]:
-        return {
-            "a": str(self.a.run.folder),
-            "b": str(self.b.run.folder),
-            "differences": [asdict(one) for one in self.differences],
-        }
+        differences = [asdict(each) for each in self.differences]
+        return {"a": str(self.a.run.folder), "b": str(self.b.run.folder), "differences": differences}
 
 
-def compare(a: Report, b: Report) -> Comparison:
+def compare(a: RunReport, b: RunReport) -> Comparison:
     """Raises DataError for runs without a common metric."""
-    found = [*by_task(a, b), *by_step(a.steps, b.steps)]
-    if not found:
-        raise DataError(
-            f"{a.run.folder} and {b.run.folder} have no metric in common at the same step",
-            rule="runs are compared by the metrics to watch of the steps that both have",
-            fix="compare runs of the same task, of which both have logged these steps",
-        )
-    return Comparison(a, b, found)
+    differences = [*by_task(a, b), *by_step(a.steps, b.steps)]
+    if not differences:
+        value = f"{a.run.folder} and {b.run.folder} have no metric in common at the same step"
+        rule = "runs are compared by the metrics to watch of the steps that both have"
+        raise DataError(value, rule=rule, fix="compare runs of the same task, of which both have logged these steps")
+    return Comparison(a, b, differences)
 
 
-def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[Difference]:
+def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
     other = {step.number: step.values for step in b}
-    found = []
+    differences = []
     for key in [key for key in watched(a) if key in watched(b)]:
-        pairs = [
-            (step.values[key], other[step.number][key])
-            for step in a
-            if key in step.values and key in other.get(step.number, {})
-        ]
+        both = [step for step in a if key in step.values and key in other.get(step.number, {})]
+        pairs = [(step.values[key], other[step.number][key]) for step in both]
         pairs = [pair for pair in pairs if all(map(math.isfinite, pair))][-LAST:]
         if not pairs:
             continue
         before, after = (fmean(values) for values in zip(*pairs, strict=True))
         if len(pairs) == 1:
-            found.append(Difference(key, before, after, None, None, "1 step"))
+            differences.append(MetricDifference(key, before, after, None, None, "1 step"))
             continue
         half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
         low, high = after - before - half, after - before + half
-        found.append(Difference(key, before, after, low, high, f"{len(pairs)} steps"))
-    return found
+        differences.append(MetricDifference(key, before, after, low, high, f"{len(pairs)} steps"))
+    return differences
 
 
-def by_task(a: Report, b: Report) -> list[Difference]:
+def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
     """Success in the last validation of which both have all records, by source of the tasks."""
     steps = [{step.number for step in run.steps if any(key.startswith(CORE) for key in step.values)} for run in (a, b)]
     for step in sorted(steps[0] & steps[1], reverse=True):
@@ -132,15 +118,16 @@ def by_task(a: Report, b: Report) -> list[Difference]:
             if task in theirs:
                 pairs[task[0]].append((value, theirs[task]))
         if pairs:
-            found = []
+            differences = []
             for source, own in pairs.items():
                 what, (before, after) = f"success of {source}, step {step}", map(fmean, zip(*own, strict=True))
-                found.append(Difference(what, before, after, *interval([b - a for a, b in own]), f"{len(own)} tasks"))
-            return found
+                low, high = interval([b - a for a, b in own])
+                differences.append(MetricDifference(what, before, after, low, high, f"{len(own)} tasks"))
+            return differences
     return []
 
 
-def successes(report: Report, step: int) -> dict[Task, float]:
+def successes(report: RunReport, step: int) -> dict[Task, float]:
     """By source and task: the mean over its sessions of `acc`, or of the team's reward where there is none.
 
     As in validation, a session that failed counts as 0. A sample of the sessions has the best and the worst of each

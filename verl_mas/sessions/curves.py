@@ -17,8 +17,7 @@ COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, GAP = 760, 130, 64, 190, 34, 34
 INNER = WIDTH - LEFT - RIGHT
 MARKS = 12  # points that are few are drawn as dots, too
-# The numbers of the steps, and the values there.
-Curve: TypeAlias = tuple[Sequence[int], Sequence[float]]
+Curve: TypeAlias = tuple[Sequence[int], Sequence[float]]  # The numbers of the steps, and the values there
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,9 @@ class Panel:
     levels: Mapping[str, float] = field(default_factory=dict)  # Constants beside them
 
     def finite(self) -> dict[str, list[tuple[int, float]]]:
-        points = {
-            legend: [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]
-            for legend, curve in self.curves.items()
-        }
+        points = {}
+        for legend, curve in self.curves.items():
+            points[legend] = [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]
         return {legend: found for legend, found in points.items() if found}
 
 
@@ -58,16 +56,13 @@ def draw(panels: Sequence[Panel], title: str) -> str:
     body = [part for place, panel in enumerate(filled) for part in _panel(panel, place, first, last)]
     if filled:
         body.append(f'<text x="{LEFT + INNER / 2}" y="{bottom + 4}" text-anchor="middle">step</text>')
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-            'font-family="sans-serif" font-size="12">',
-            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-            f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
-            *body,
-            "</svg>\n",
-        ]
-    )
+    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
+    ]
+    return "\n".join([*head, *body, "</svg>\n"])
 
 
 def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
@@ -100,9 +95,8 @@ def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
         legends.append((legend, colour, ""))
     for legend, value in panel.levels.items():
         y = at_y(value)
-        yield (
-            f'<line x1="{LEFT}" x2="{LEFT + INNER}" y1="{y:.1f}" y2="{y:.1f}" stroke="#888888" stroke-dasharray="5 4"/>'
-        )
+        across = f'x1="{LEFT}" x2="{LEFT + INNER}" y1="{y:.1f}" y2="{y:.1f}"'
+        yield f'<line {across} stroke="#888888" stroke-dasharray="5 4"/>'
         legends.append((legend, "#888888", "5 4"))
     x = LEFT + INNER + 12
     for number, (legend, colour, dashes) in enumerate(legends):
@@ -130,10 +124,9 @@ def plot(panels: Sequence[Panel], file: Path, title: str) -> None:
     from matplotlib import pyplot
 
     filled = [panel for panel in panels if panel.finite()]
-    height = 1.5 + 2 * max(len(filled), 1)
-    figure, rows = pyplot.subplots(
-        max(len(filled), 1), sharex=True, squeeze=False, figsize=(8, height), layout="constrained"
-    )
+    count = max(len(filled), 1)
+    size = (8, 1.5 + 2 * count)
+    figure, rows = pyplot.subplots(count, sharex=True, squeeze=False, figsize=size, layout="constrained")
     figure.suptitle(title)
     for axes, panel in zip(rows[:, 0], filled, strict=False):
         for legend, points in panel.finite().items():

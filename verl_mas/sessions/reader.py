@@ -12,26 +12,16 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from verl_mas.errors import DataError
+from verl_mas.run_folder import session_files
 from verl_mas.run_folder.blocks import block_at, blocks_of, lines_of
 from verl_mas.run_folder.records import Listed, Record, listed, read_index, unpacked
-from verl_mas.run_folder.session_files import (
-    COMPRESSED,
-    PARTITIONS,
-    TRAIN,
-    VAL,
-    SessionFile,
-    advantage_lines,
-    files_of,
-    folder_of_sessions,
-)
+from verl_mas.run_folder.session_files import SessionFile
 
 K = TypeVar("K")
 V = TypeVar("V")
 Attempts: TypeAlias = Literal["last", "all"]
-# Blocks, and steps of advantages, that stay in memory: sessions are mostly read one after the other.
-KEPT = 4
-# By the key of an act.
-Advantages: TypeAlias = Mapping[str, float]
+KEPT = 4  # Blocks, and steps of advantages, that stay in memory: sessions are mostly read one after the other
+Advantages: TypeAlias = Mapping[str, float]  # By the key of an act
 # What is raised for a line that is not a record.
 NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 logger = logging.getLogger(__name__)
@@ -58,8 +48,8 @@ def read_sessions(
     ones that it trained on; or all attempts, in order. `attempt` in a session names its own. What is damaged is skipped
     with a warning.
     """
-    partition = VAL if validate else TRAIN
-    folder_of_sessions(directory, partition)
+    partition = session_files.partition_of(validate)
+    session_files.folder_of_sessions(directory, partition)
     yield from SessionIndex(directory, attempts=attempts, partitions=(partition,), step=step).records()
 
 
@@ -75,14 +65,14 @@ class SessionIndex:
         directory: str | Path,
         *,
         attempts: Attempts = "last",
-        partitions: Sequence[str] = PARTITIONS,
+        partitions: Sequence[str] = session_files.PARTITIONS,
         step: int | None = None,
     ):
         if attempts not in ("last", "all"):
             raise DataError(f"attempts={attempts!r}", rule="it is last or all", fix='give attempts="last"')
         self.directory = Path(directory)
-        if not any((self.directory / name).is_dir() for name in PARTITIONS):
-            folder_of_sessions(directory, TRAIN)
+        if not any((self.directory / name).is_dir() for name in session_files.PARTITIONS):
+            session_files.folder_of_sessions(directory, session_files.TRAIN)
         self._attempts, self._partitions, self._step = attempts, partitions, step
         self.entries: list[SessionEntry] = []
         # Sessions for which there was no record: not sampled, or without space.
@@ -96,11 +86,11 @@ class SessionIndex:
     def refresh(self) -> bool:
         """Lists the sessions again, reading only files that have changed. Returns whether any has."""
         before = self._state()
-        self._files, found = {}, []
+        self._files, entries = {}, []
         self._advantages.clear()
         for partition in self._partitions:
             by_step: dict[int, list[SessionFile]] = defaultdict(list)
-            for file in files_of(self.directory / partition):
+            for file in session_files.files_of(self.directory / partition):
                 if self._step is None or self._step == file.step:
                     by_step[file.step].append(file)
             for step, files in sorted(by_step.items()):
@@ -108,9 +98,9 @@ class SessionIndex:
                 by_attempt = self._by_attempt(partition, step)
                 # Of one attempt, advantages need not be known: they are read with the records.
                 several = len(by_attempt) > 1
-                found += with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
-        self.entries = [entry for entry in found if not entry.left_out]
-        self.left_out = len(found) - len(self.entries)
+                entries += with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
+        self.entries = [entry for entry in entries if not entry.left_out]
+        self.left_out = len(entries) - len(self.entries)
         return before != self._state()
 
     def read(self, entry: SessionEntry) -> Record:
@@ -159,7 +149,7 @@ class SessionIndex:
             known: dict[str, float] = {}
             for file in files:
                 try:
-                    for line in advantage_lines(file) if file.attempt == attempt else ():
+                    for line in session_files.advantage_lines(file) if file.attempt == attempt else ():
                         known.update(json.loads(line))
                 except (DataError, ValueError, TypeError) as error:
                     logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
@@ -170,7 +160,7 @@ class SessionIndex:
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
         """The sessions of each attempt, which may be none."""
         files = self._files[partition, step]
-        found: dict[str, list[SessionEntry]] = {file.attempt: [] for file in files}
+        by_attempt: dict[str, list[SessionEntry]] = {file.attempt: [] for file in files}
         sessions = [file for file in files if not file.of_advantages]
         # Plain files first: a worker that is at work adds them to the compressed one, and deletes them.
         listed = {file: self._entries(file) for file in sorted(sessions, key=lambda file: file.compressed)}
@@ -179,9 +169,9 @@ class SessionIndex:
             # A worker that was killed between the two has left sessions twice.
             of_worker = known[file.attempt, file.worker]
             own = [entry for entry in listed[file] if entry.key not in of_worker]
-            found[file.attempt] += own
+            by_attempt[file.attempt] += own
             of_worker.update(entry.key for entry in own)
-        return found
+        return by_attempt
 
     def _entries(self, file: SessionFile) -> list[SessionEntry]:
         try:
@@ -194,7 +184,7 @@ class SessionIndex:
         return self._listed[file.path][1]
 
     def _line(self, entry: SessionEntry) -> bytes:
-        if not entry.file.name.endswith(COMPRESSED):
+        if not entry.file.name.endswith(session_files.COMPRESSED):
             with entry.file.open("rb") as file:
                 file.seek(entry.offset)
                 return file.readline()
@@ -210,17 +200,17 @@ class SessionIndex:
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
     """What is damaged is skipped with a warning."""
-    found: list[SessionEntry] = []
+    entries: list[SessionEntry] = []
 
     def add(one: Listed, offset: int, line: int = 0) -> None:
         attempt = file.attempt or None
-        found.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, offset=offset, line=line))
+        entries.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, offset=offset, line=line))
 
     if file.compressed:
         for block in blocks_of(file.path):
             for number, one in enumerate(read_index(block.index)):
                 add(one, block.start, number)
-        return found
+        return entries
     start = 0
     with file.path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -230,7 +220,7 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
                 kind = "is damaged" if line.endswith(b"\n") else "was not finished"
                 logger.warning("%s, line %d %s and is skipped: %s", file.path, number, kind, error)
             start += len(line)
-    return found
+    return entries
 
 
 def selected(
@@ -283,8 +273,6 @@ def _limit(kept: OrderedDict[K, V]) -> None:
 
 
 def _damaged(entry: SessionEntry) -> DataError:
-    return DataError(
-        f"session {entry.key} in {entry.file}: its record is damaged or gone",
-        rule="a record is where it was listed",
-        fix="copy the file again from where it was written, and list the sessions again",
-    )
+    rule = "a record is where it was listed"
+    fix = "copy the file again from where it was written, and list the sessions again"
+    return DataError(f"session {entry.key} in {entry.file}: its record is damaged or gone", rule=rule, fix=fix)

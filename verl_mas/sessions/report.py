@@ -12,7 +12,7 @@ from statistics import fmean
 from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.metrics.findings import STEPS, Finding, Trend, findings
+from verl_mas.metrics.findings import STEPS, RunFinding, Trend, findings
 from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
@@ -34,7 +34,7 @@ GRAD_NORM = "actor/grad_norm"
 
 
 @dataclass(frozen=True)
-class Found:
+class HeldFinding:
     """A finding with its evidence: the steps at all of which it held."""
 
     kind: str
@@ -51,10 +51,10 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunReport:
     run: RunFolder
     steps: list[Step]
-    found: list[Found]
+    found: list[HeldFinding]
 
     @property
     def training(self) -> list[Step]:
@@ -90,10 +90,9 @@ class Report:
         return table(("to watch", "first", "last", "", "steps"), rows)
 
     def agents(self) -> list[str]:
-        rows = [
-            (name, *("-" if value is None else f"{value:.3g}" for value in row.values()))
-            for name, row in self.agent_table().items()
-        ]
+        rows = []
+        for name, row in self.agent_table().items():
+            rows.append((name, *("-" if value is None else f"{value:.3g}" for value in row.values())))
         recent = len(self.training[-LAST:])
         lines = table(("agent", *COLUMNS, "grad norm"), rows)
         return [f"mean of the last {recent} steps", *lines] if rows else []
@@ -101,13 +100,13 @@ class Report:
     def agent_table(self) -> dict[str, dict[str, float | None]]:
         recent = [step.values for step in self.training[-LAST:]]
         trained = list(dict.fromkeys(one for values in recent for one in policies_in(values)))
-        made: dict[str, dict[str, float | None]] = {}
+        rows: dict[str, dict[str, float | None]] = {}
         for name in dict.fromkeys(one for values in recent for one in agents_in(values)):
-            made[name] = {column: _mean_of(recent, [agent(name, key)]) for column, key in COLUMNS.items()}
+            rows[name] = {column: _mean_of(recent, [agent(name, key)]) for column, key in COLUMNS.items()}
             of = str(self.run.agent(name).get("policy") or (trained[0] if len(trained) == 1 else ""))
             norms = [key_of_policy(recent[-1], of, GRAD_NORM)] if of in trained else []
-            made[name]["grad norm"] = _mean_of(recent, norms)
-        return made
+            rows[name]["grad norm"] = _mean_of(recent, norms)
+        return rows
 
     def says(self) -> list[str]:
         if not self.training:
@@ -140,15 +139,13 @@ class Report:
         return [file, *write_curves(panels(self.steps), folder / "curves", self.run.name)]
 
 
-def report(run: RunFolder) -> Report:
+def report(run: RunFolder) -> RunReport:
     """Raises DataError where a run has no metrics that can be read."""
     steps = run.steps()
     if not steps:
-        raise DataError(
-            f"{run.folder} has no metrics: nothing in {run.metrics}",
-            rule="a run writes them there after each step",
-            fix="report a run that has logged a step",
-        )
+        rule = "a run writes them there after each step"
+        fix = "report a run that has logged a step"
+        raise DataError(f"{run.folder} has no metrics: nothing in {run.metrics}", rule=rule, fix=fix)
     learn = []
     for name in dict.fromkeys(name for step in steps for name in agents_in(step.values)):
         # An agent without settings learns.
@@ -157,29 +154,29 @@ def report(run: RunFolder) -> Report:
         frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
         if own.get("trainable") is not False and not frozen:
             learn.append(name)
-    return Report(run, steps, over(steps, learn))
+    return RunReport(run, steps, over(steps, learn))
 
 
-def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Found]:
+def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[HeldFinding]:
     """What the findings of the log are over a whole run, each with the longest range of steps at which it held."""
     training = [step for step in steps if agents_in(step.values)]
     values = [step.values for step in training]
-    held: dict[tuple[str, str], list[tuple[int, Finding]]] = defaultdict(list)
+    held: dict[tuple[str, str], list[tuple[int, RunFinding]]] = defaultdict(list)
     for end in range(STEPS, len(training) + 1):
         for one in findings(values[end - STEPS : end], agents):
             held[one.kind, one.name].append((end, one))
-    found = []
+    lasting = []
     for (kind, name), places in held.items():
         first, last = _longest([end for end, _ in places])
         begin = first - STEPS
         whole = [one for one in findings(values[begin:last], agents) if (one.kind, one.name) == (kind, name)]
         text = whole[0].text if whole else dict(places)[last].text
         holds = places[-1][0] == len(training)
-        found.append(Found(kind, name, text, training[begin].number, training[last - 1].number, holds))
+        lasting.append(HeldFinding(kind, name, text, training[begin].number, training[last - 1].number, holds))
     trend = Trend()
     trends = [one for step in steps for one in trend.add(step.values)][-1:]
-    found += [Found(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
-    return sorted(found, key=lambda one: (not one.holds, one.first - one.last))
+    lasting += [HeldFinding(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
+    return sorted(lasting, key=lambda one: (not one.holds, one.first - one.last))
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
@@ -203,14 +200,14 @@ def watched(steps: Sequence[Step]) -> list[str]:
 def panels(steps: Sequence[Step]) -> list[Panel]:
     """A panel per metric to watch, with a curve for each agent, policy or source."""
     keys = dict.fromkeys(key for step in steps for key in step.values)
-    made = []
+    drawn = []
     for metric in TO_WATCH:
         own = [key for key in keys if metric.expression.fullmatch(key)]
         title = metric.pattern.replace("agent/<agent>/", "")
         parts = {key: key.split("/") for key in own}
         legends = {key: part[1] if part[0] in ("agent", "policy", "val-core") else "all" for key, part in parts.items()}
-        made.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
-    return made
+        drawn.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
+    return drawn
 
 
 def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:
@@ -240,7 +237,6 @@ def _range(numbers: Sequence[int]) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     if not rows:
         return []
-    widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
+    lines = [head, *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]

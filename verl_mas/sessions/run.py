@@ -18,8 +18,7 @@ from verl_mas.trainer import timeline
 from verl_mas.workflow.members import role_of
 
 Settings: TypeAlias = Mapping[str, object]
-# One of these makes a folder the folder of a run.
-MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)
+MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # One of these makes a folder the folder of a run
 
 
 @dataclass(frozen=True)
@@ -77,11 +76,8 @@ def open_run(path: str | Path) -> RunFolder:
     """Raises DataError for a folder that is not of a run."""
     folder = Path(path).absolute()
     if not folder.is_dir():
-        raise DataError(
-            f"{path} is not a folder" if folder.exists() else f"{path} is not there",
-            rule="a run is read from its folder",
-            fix="give trainer.default_local_dir of the run",
-        )
+        value = f"{path} is not a folder" if folder.exists() else f"{path} is not there"
+        raise DataError(value, rule="a run is read from its folder", fix="give trainer.default_local_dir of the run")
     if not is_run(folder):
         inside = sorted(str(child) for child in folder.iterdir() if child.is_dir() and is_run(child))
         near = [str(folder.parent)] if is_run(folder.parent) else inside

@@ -98,10 +98,8 @@ def test_a_session_is_a_transcript_of_its_agents(opened, tmp_path):
 
 
 def test_hostile_text_is_shown_as_text(opened, tmp_path):
-    calls = [
-        {"name": text, "arguments": text, "result": text, "error": None, "reward": None, "seconds": 0}
-        for text in HOSTILE
-    ]
+    other = {"error": None, "reward": None, "seconds": 0}
+    calls = [{"name": text, "arguments": text, "result": text, **other} for text in HOSTILE]
     records = [
         session(
             uid=text,
@@ -120,9 +118,8 @@ def test_hostile_text_is_shown_as_text(opened, tmp_path):
         page.wait_for_timeout(30)
         page.keyboard.press("j")
     page.wait_for_timeout(100)
-    assert (
-        page.title() == title and page.query_selector("#session script, #session img, #side script, #side img") is None
-    )
+    assert page.title() == title
+    assert page.query_selector("#session script, #session img, #side script, #side img") is None
     assert "\\x1b[2J" in text_of(page, "#rows") and "\x1b" not in text_of(page, "body")
     assert "\u202e" not in text_of(page, "body") and "<img src=x" in text_of(page, "#rows")
 
@@ -171,9 +168,8 @@ def test_a_long_reply_is_cut_until_it_is_asked_for(opened, tmp_path):
 
 
 def test_a_token_has_its_log_prob_under_the_pointer(opened, tmp_path):
-    page = opened(
-        view_of(tmp_path, [session(acts=[act(tokens=[["Ans", -0.1], ["wer", -2.302585], ["<|im_end|>", None]])])])
-    )
+    tokens = [["Ans", -0.1], ["wer", -2.302585], ["<|im_end|>", None]]
+    page = opened(view_of(tmp_path, [session(acts=[act(tokens=tokens)])]))
     page.hover(".token:nth-child(2)")
     assert text_of(page, "#tip") == "log-prob −2.30\nprobability 10.0 %", "a record has hundredths"
     assert text_of(page, ".tokens") == "Answer<|im_end|>"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from view_runs import act, session
 
-from verl_mas.sessions.view.index import Page, Part, cut_to, groups_of, index_of, search_of
+from verl_mas.sessions.view.index import Page, StepPart, cut_to, groups_of, index_of, search_of
 
 
-def page(*records: dict) -> Page:
-    return Page(Part("train", 1, ()), groups_of(records), (("chunk", len(records)),))
+def page(*records: dict, step: int = 1, chunks: tuple[tuple[str, int], ...] = ()) -> Page:
+    return Page(StepPart("train", step, ()), groups_of(records), chunks or (("chunk", len(records)),))
 
 
 def test_a_group_has_the_sessions_of_one_attempt_and_is_uniform_if_the_reader_says_so():
@@ -16,7 +16,8 @@ def test_a_group_has_the_sessions_of_one_attempt_and_is_uniform_if_the_reader_sa
     assert [(len(group.entries), group.uniform) for group in groups_of(records)] == [(2, True), (2, False)]
 
 
-def test_a_set_of_agents_does_not_depend_on_who_acts_first():
+def test_agents_have_the_order_of_the_configuration_and_a_set_of_them_does_not_depend_on_who_acts_first():
+    assert index_of([page(session())], {}, ["idle", "checker"])["agents"] == ["idle", "checker", "solver"]
     acts = [act("solver"), act("checker", malformed="no verdict")]
     index = index_of([page(session(acts=acts), session(number=1, acts=acts[::-1]))], {})
     assert index["columns"]["agents"] == [0, 0] and index["sets"][0] == (0, 1)
@@ -25,16 +26,10 @@ def test_a_set_of_agents_does_not_depend_on_who_acts_first():
 
 def test_a_session_is_found_by_the_number_of_its_chunk_among_all_and_its_place_in_it():
     sessions = [session(number=number) for number in range(3)]
-    first = Page(Part("train", 1, ()), groups_of(sessions), (("a", 1), ("b", 2)))
-    second = Page(Part("train", 2, ()), groups_of(sessions), (("c", 2), ("d", 1)))
+    first, second = page(*sessions, chunks=(("a", 1), ("b", 2))), page(*sessions, step=2, chunks=(("c", 2), ("d", 1)))
     index = index_of([first, second], {})
     assert index["chunks"] == ["a", "b", "c", "d"]
-    assert index["columns"]["chunk"] == [0, 1, 1, 2, 2, 3]
-    assert index["columns"]["place"] == [0, 0, 1, 0, 1, 0]
-
-
-def test_agents_have_the_order_of_the_configuration():
-    assert index_of([page(session())], {}, ["idle", "checker"])["agents"] == ["idle", "checker", "solver"]
+    assert index["columns"]["chunk"] == [0, 1, 1, 2, 2, 3] and index["columns"]["place"] == [0, 0, 1, 0, 1, 0]
 
 
 def test_replies_answers_and_faults_are_searched():

@@ -9,13 +9,12 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import output_of
 from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
 
-from verl_mas import cli
 from verl_mas.errors import ConfigError
 from verl_mas.sessions.view import ViewOptions, write_view
-from verl_mas.sessions.view.bodies import unpacked
-from verl_mas.sessions.view.page import refresh
+from verl_mas.sessions.view.page import refresh, unpacked
 
 GROUPS = [session(step, f"{step}-{task}", n) for step in (1, 2, 3) for task in (0, 1) for n in (0, 1)]
 
@@ -112,22 +111,20 @@ def test_force_replaces_what_a_live_page_that_was_killed_has_left_and_nothing_th
 
 def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
     empty = write_metrics(tmp_path)
-    for arguments, message in (
-        ([str(tmp_path / "none")], "is not there"),
-        ([str(run.parents[1])], "is not the folder of a run"),
-        ([str(empty)], "has no sessions"),
-        ([str(run), "--steps", "7-9"], "use --steps 1-3"),
-        ([str(run), "--steps", "3-1"], "use --steps 3-8"),
-        ([str(run), "--limit", "0"], "at least 1"),
-        ([str(run), "--out", str(tmp_path / "page.pdf")], "page.html"),
-        ([str(run), "--out", str(run / "metrics.jsonl" / "page.html")], "cannot be written"),
+    for arguments, code, message in (
+        ([tmp_path / "none"], 1, "is not there"),
+        ([run.parents[1]], 1, "is not the folder of a run"),
+        ([empty], 1, "has no sessions"),
+        ([run, "--steps", "7-9"], 1, "use --steps 1-3"),
+        ([run, "--steps", "3-1"], 1, "use --steps 3-8"),
+        ([run, "--limit", "0"], 2, "at least 1"),
+        ([run, "--out", tmp_path / "page.pdf"], 1, "page.html"),
+        ([run, "--out", run / "metrics.jsonl" / "page.html"], 1, "cannot be written"),
     ):
-        assert cli.main(["view", *arguments]) != 0
-        error = capsys.readouterr().err
+        error = output_of(capsys, "view", *arguments, code=code)
         assert message in error and "rule:" in error and "fix:" in error, error
     assert sorted(path.name for path in run.iterdir()) == ["metrics.jsonl", "trajectories"]
-    assert cli.main(["view", str(run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"page": str(run / "view.html"), "sessions": 12}
+    assert json.loads(output_of(capsys, "view", run, "--json")) == {"page": str(run / "view.html"), "sessions": 12}
 
 
 def test_steps_and_limit_choose_sessions_and_a_validation_follows_the_training_of_its_step(run):
@@ -153,8 +150,7 @@ def test_an_image_is_in_the_page_and_no_other_file_is(tmp_path):
     images.mkdir(parents=True)
     (images / "a.png").write_bytes(b"\x89PNG")
     (tmp_path / "key.png").write_bytes(b"not of the run")
-    names = ["images/a.png", "../key.png", "images/none.png"]
-    parts = [{"type": "image", "file": name} for name in names]
+    parts = [{"type": "image", "file": name} for name in ("images/a.png", "../key.png", "images/none.png")]
     page, _ = write_view(write_run(tmp_path, [session(acts=[act(messages=[{"role": "user", "content": parts}])])]))
     chunk = json.loads(payloads(page)[index_of(page)["chunks"][0]])
     stored = next(message for message in chunk["messages"] if isinstance(message["content"], list))["content"]
@@ -185,11 +181,8 @@ def test_the_timeline_is_that_of_the_run_by_row_and_step(tmp_path):
     found = json.loads(unpacked(view.head()["timeline"]))
     assert found["rows"] == ["trainer", "engine solver", "trainer solver"]
     assert found["steps"] == [[1, 0.0], [2, 10000.0]]
-    assert found["spans"][:3] == [
-        [0, "sample", 1, 0.0, 2000.0],
-        [1, "engine", 1, 0.0, 1500.0],
-        [2, "update", 1, 2000.0, 3000.0],
-    ]
+    spans = [[0, "sample", 1, 0.0, 2000.0], [1, "engine", 1, 0.0, 1500.0], [2, "update", 1, 2000.0, 3000.0]]
+    assert found["spans"][:3] == spans
     view.options = ViewOptions(steps=(2, 2))
     found = json.loads(unpacked(view.head()["timeline"]))
     assert found["steps"] == [[2, 0.0]] and {span[2] for span in found["spans"]} == {2}

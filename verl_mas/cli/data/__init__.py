@@ -7,12 +7,11 @@ one: each writes train.parquet, test.parquet, validation.parquet and manifest.js
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from verl_mas.cli._arguments import add_json, add_out, free
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.cli.data._rows import ABOUT, ROWS, add_arguments, write_rows
 from verl_mas.data import sources
@@ -20,14 +19,13 @@ from verl_mas.data.dataset import DATA_SETS, Loader
 from verl_mas.data.prepare import FILES, MANIFEST, Prepared
 from verl_mas.run_folder.disk import writing
 
-# What some data sets write beside their rows.
-BESIDE = ("corpus.jsonl", "model")
+BESIDE = ("corpus.jsonl", "model")  # What some data sets write beside their rows
 
 
 def parser(only: str | None = None) -> Parser:
     """With `only` one of the data sets; the others are not imported."""
-    made = Parser("verl-mas data", __doc__)
-    names = made.add_subparsers(metavar="NAME", required=True)
+    command = Parser("verl-mas data", __doc__)
+    names = command.add_subparsers(metavar="NAME", required=True)
     if only in (None, ROWS):
         add_arguments(names.add_parser(ROWS, help=_first(ABOUT), description=ABOUT))
     for name in DATA_SETS if only is None else [only] if only != ROWS else []:
@@ -38,7 +36,7 @@ def parser(only: str | None = None) -> Parser:
         add_out(below, "the folder to write", required=True)
         add_json(below)
         below.set_defaults(dataset=dataset)
-    return made
+    return command
 
 
 def _first(text: str) -> str:
@@ -53,14 +51,11 @@ def main(argv: list[str], load: Loader = sources.from_hub) -> int:
     prepared = options.dataset.prepare(options, load)
     with writing(options.out, "a data set is a folder of files"):
         manifest = prepared.write(options.out)
-    if options.json:
-        write_json(manifest)
-    else:
-        _report(options.out, manifest, prepared)
+    show(options, manifest, _report(options.out, manifest, prepared))
     return 0
 
 
-def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) -> None:
+def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) -> str:
     counts = manifest["rows"]
     assert isinstance(counts, dict)
     rows = ", ".join(f"{count} rows in {FILES[split]}" for split, count in counts.items())
@@ -72,8 +67,6 @@ def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) ->
         lines.append(f"{verb}: {manifest['train_rows_also_in_test']} training rows that are also in the test")
     for name, source in prepared.sources.items():
         if source.get("revision_pinned") is False:
-            lines.append(
-                f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add "
-                f"--revision {name}={source['revision']}"
-            )
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+            pin = f"--revision {name}={source['revision']}"
+            lines.append(f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add {pin}")
+    return "".join(f"{line}\n" for line in lines)

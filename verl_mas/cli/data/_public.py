@@ -47,21 +47,19 @@ class Reading:
             value = f"two sets named {sorted(twice)[0]!r}"
             rule = "the manifest and the metrics tell sets apart by name; the file of --train is named 'train'"
             raise ConfigError(value, rule=rule, fix="give the file of --test another name")
-        opened = (
-            self._files(files) if files else self._public(train),
-            self._files(tests) if tests else self._public(test),
-        )
+        of_train = self._files(files) if files else self._public(train)
+        opened = of_train, self._files(tests) if tests else self._public(test)
         self._sources = {source.name: source.record for part in opened for source in part}
         return opened
 
     def items(
         self, make: MakeItem, train: Sequence[PublicSet], test: Sequence[PublicSet]
     ) -> tuple[list[Item], list[Item]]:
-        def made(part: Iterable[RowSource]) -> list[Item]:
+        def items_of(part: Iterable[RowSource]) -> list[Item]:
             return [make(row, number, source.name) for source in part for number, row in enumerate(source.read())]
 
         of_train, of_test = self.open(train, test)
-        return made(of_train), made(of_test)
+        return items_of(of_train), items_of(of_test)
 
     def prepared(
         self,
@@ -78,14 +76,10 @@ class Reading:
         ]
 
     def _public(self, sets: Sequence[PublicSet]) -> list[RowSource]:
-        return [self._opened(one) for one in sources.pinned(sets, self._revisions)]
-
-    def _opened(self, one: PublicSet) -> RowSource:
-        rows, revision = self._load(one)
-        record: dict[str, object] = {
-            "repository": one.repository,
-            "split": one.split,
-            "revision": revision,
-            "revision_pinned": one.revision is not None,
-        }
-        return RowSource(one.name, rows, f"{one.repository} ({one.split})", record, one.rows)
+        opened = []
+        for one in sources.pinned(sets, self._revisions):
+            rows, revision = self._load(one)
+            place: dict[str, object] = {"repository": one.repository, "split": one.split}
+            record = {**place, "revision": revision, "revision_pinned": one.revision is not None}
+            opened.append(RowSource(one.name, rows, f"{one.repository} ({one.split})", record, one.rows))
+        return opened

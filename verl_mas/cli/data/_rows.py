@@ -11,13 +11,12 @@ Without --template the prompt is the column `question`. A column that holds mess
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 from verl_mas.cli._arguments import add_json, add_limit, add_out, free
-from verl_mas.cli._output import write_json
+from verl_mas.cli._output import show
 from verl_mas.data.own_rows import FORMATS
 from verl_mas.errors import ConfigError
 from verl_mas.util.text import printable
@@ -32,17 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="a template of a system message before it")
     parser.add_argument("--answer", default="answer", metavar="COLUMN", help="the ground truth")
     parser.add_argument("--no-answer", action="store_true", help="there is no ground truth: the workflow rewards")
-    parser.add_argument(
-        "--source", metavar="TEXT",
-        help="a template of verl's data_source, by which metrics are told apart and verl chooses a reward function; "
-        "default: the name of the file",
-    )  # fmt: skip
+    source = "a template of verl's data_source, by which metrics are told apart and verl chooses a reward function"
+    parser.add_argument("--source", metavar="TEXT", help=f"{source}; default: the name of the file")
     parser.add_argument("--split", default="train", help="what extra_info.split says")
     parser.add_argument("--images", metavar="COLUMN", help="paths of images, which are stored in the parquet file")
-    parser.add_argument(
-        "--keep", action="append", default=[], metavar="COLUMN",
-        help="also keep this column, in task.extra_info; may be given several times",
-    )  # fmt: skip
+    kept = "also keep this column, in task.extra_info; may be given several times"
+    parser.add_argument("--keep", action="append", default=[], metavar="COLUMN", help=kept)
     add_limit(parser, "rows at most, from the first")
     add_json(parser)
 
@@ -67,11 +61,9 @@ def write_rows(options: argparse.Namespace) -> int:
     )
     rows = own_rows.convert(islice(own_rows.read(options.file), options.limit), form, options.file.parent)
     write_parquet(rows, out)
-    sources = Counter(str(row[DATA_SOURCE]) for row in rows)
-    if options.json:
-        write_json({"file": out, "rows": len(rows), "data_sources": sources, "first_prompt": rows[0][own_rows.PROMPT]})
-        return 0
-    sys.stdout.write(f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n")
-    for message in rows[0][own_rows.PROMPT]:
-        sys.stdout.write(printable(f"  {message['role']}: {message['content'][:500]}\n"))
+    sources, prompt = Counter(str(row[DATA_SOURCE]) for row in rows), rows[0][own_rows.PROMPT]
+    head = f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n"
+    lines = "".join(f"  {message['role']}: {message['content'][:500]}\n" for message in prompt)
+    found = {"file": out, "rows": len(rows), "data_sources": sources, "first_prompt": prompt}
+    show(options, found, head + printable(lines))
     return 0

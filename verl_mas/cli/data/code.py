@@ -24,8 +24,7 @@ from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
 
 DEFAULT_TESTS = ("livecodebench_v6", "apps_test", "code_contests_test")
-# Tasks per test set for validation during training.
-IN_TRAINING = 50
+IN_TRAINING = 50  # Tasks per test set for validation during training
 
 
 @DATA_SETS.register("code")
@@ -36,27 +35,19 @@ class Code(DataSet):
     """
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--train-set", choices=_names(sources.CODE_TRAIN), default="apps", help="the public set to train on"
-        )
-        parser.add_argument(
-            "--test-set", nargs="+", choices=_names(sources.CODE_TEST), default=DEFAULT_TESTS, metavar="NAME",
-            help=f"the public sets to test on: {', '.join(_names(sources.CODE_TEST))}; default: "
-            f"{' '.join(DEFAULT_TESTS)}",
-        )  # fmt: skip
-        add_arguments(parser)
-        parser.add_argument(
-            "--golden", choices=("required", "optional"), default="required",
-            help="whether a training task needs a golden program that passes its tests; rewards for a tester that "
-            "agrees with it do (default: required)",
-        )  # fmt: skip
+        train, test = _names(sources.CODE_TRAIN), _names(sources.CODE_TEST)
+        about = f"the public sets to test on: {', '.join(test)}; default: {' '.join(DEFAULT_TESTS)}"
+        golden = "whether a training task needs a golden program that passes its tests; rewards for a tester that "
+        golden += "agrees with it do (default: required)"
+        execution = "how golden programs are run: executor, packages, cpu_s, memory_mb, output_bytes, url, slots "
+        execution += "(default: one per CPU core); use the settings of the team"
         rules = " ".join(f"{name}={value}" for name, value in asdict(Rules()).items())
+        parser.add_argument("--train-set", choices=train, default="apps", help="the public set to train on")
+        parser.add_argument("--test-set", nargs="+", choices=test, default=DEFAULT_TESTS, metavar="NAME", help=about)
+        add_arguments(parser)
+        parser.add_argument("--golden", choices=("required", "optional"), default="required", help=golden)
         add_settings(parser, "--rules", f"what is kept of a task: {rules}")
-        add_settings(
-            parser, "--execution",
-            "how golden programs are run: executor, packages, cpu_s, memory_mb, output_bytes, url, slots "
-            "(default: one per CPU core); use the settings of the team",
-        )  # fmt: skip
+        add_settings(parser, "--execution", execution)
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         rules = load_dataclass(Rules, values(options.rules), "--rules")
@@ -107,9 +98,9 @@ def _names(sets: Sequence[PublicSet]) -> list[str]:
 
 def _identity(part: Sequence[RowSource]) -> list[object]:
     """What tells whether a source is the one that a journal was written of."""
-    found: list[object] = []
+    identities: list[object] = []
     for source in part:
         path = source.record.get("file")
         stat = Path(path).stat() if isinstance(path, str) else None
-        found.append([source.name, {**source.record}, [stat.st_size, stat.st_mtime_ns] if stat else None])
-    return found
+        identities.append([source.name, {**source.record}, [stat.st_size, stat.st_mtime_ns] if stat else None])
+    return identities

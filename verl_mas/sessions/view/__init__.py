@@ -1,10 +1,9 @@
 """Sessions as one HTML file that needs no network: `write_view`.
 
-page.py       the file, its folder of data, what is refused, and writing the data again while a run trains
+page.py       the file, its folder of data with whole sessions in pieces that the page loads when it needs them, what is
+              refused, and writing the data again while a run trains
 index.py      the sessions of a run by step; per session one line of numbers, for the list and its filters; the text
               that is searched, and curves
-bodies.py     whole sessions in pieces that the page loads when it needs them, as base64, so that no text of a model is
-              markup or script
 *.js, *.css, page.html.j2    the page; the scripts are joined in the order of `page.SCRIPTS`
 """
 

@@ -17,24 +17,21 @@ from verl_mas.run_folder.session_files import PARTITIONS, files_of
 from verl_mas.sessions.reader import SessionEntry, SessionIndex
 
 TITLE, ANSWER = 140, 80
-# Characters of all searched texts together. Of each session the page searches its share of them.
-SEARCHED = 24_000_000
+SEARCHED = 24_000_000  # Characters of all searched texts together. Of each session the page searches its share of them
 SEARCHED_OF_ONE = 40_000
-# Ends a session's text in the long one. No text has it: lines end in it, and they are joined.
-END = "\n"
+END = "\n"  # Ends a session's text in the long one. No text has it: lines end in it, and they are joined
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """The sessions of one step that were trained on, or that validated."""
 
     partition: str
     step: int
-    # Name and size of each file: a run appends to them and adds others.
-    files: tuple[tuple[str, int], ...]
+    files: tuple[tuple[str, int], ...]  # Name and size of each file: a run appends to them and adds others
 
 
-class Source:
+class SessionSource:
     """The session records in a folder, which may be written while they are read."""
 
     def __init__(self, folder: Path | None):
@@ -42,16 +39,16 @@ class Source:
         self._index: SessionIndex | None = None
         self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
 
-    def parts(self, steps: tuple[int, int] | None = None) -> list[Part]:
+    def parts(self, steps: tuple[int, int] | None = None) -> list[StepPart]:
         """As the files are now. In the order in which they happened: a validation follows the training of its step."""
         if self.folder is None:
             return []
-        found: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
+        sizes: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
         for partition in PARTITIONS:
             for file in files_of(self.folder / partition):
                 if steps is None or steps[0] <= file.step <= steps[1]:
-                    found[file.step, partition].append((file.path.name, file.path.stat().st_size))
-        if found:
+                    sizes[file.step, partition].append((file.path.name, file.path.stat().st_size))
+        if sizes:
             if self._index is None:
                 self._index = SessionIndex(self.folder)
             else:
@@ -60,9 +57,9 @@ class Source:
             for entry in self._index.entries:
                 # Tasks from before the first step have numbers below 0 and are filed with step 0.
                 self._entries[entry.partition, max(entry.step, 0)].append(entry)
-        return [Part(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(found.items())]
+        return [StepPart(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(sizes.items())]
 
-    def sessions(self, part: Part) -> list[Record]:
+    def sessions(self, part: StepPart) -> list[Record]:
         """Those of one group beside each other, the groups in the order in which their first sessions ended."""
         assert self._index is not None
         groups: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
@@ -72,7 +69,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Entry:
+class IndexEntry:
     """One session as the index has it."""
 
     session: int
@@ -97,19 +94,19 @@ class Group:
     uid: str
     title: str
     uniform: bool  # Whether all its rewards are equal, so that it has nothing to learn from
-    entries: tuple[Entry, ...]
+    entries: tuple[IndexEntry, ...]
 
 
 @dataclass(frozen=True)
 class Page:
     """One step of the index, and the chunks with its sessions: (name, how many sessions)."""
 
-    part: Part
+    part: StepPart
     groups: tuple[Group, ...]
     chunks: tuple[tuple[str, int], ...]
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[IndexEntry]:
         return [entry for group in self.groups for entry in group.entries]
 
 
@@ -118,18 +115,15 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
     by_uid: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
     for record in sessions:
         by_uid[record.get("attempt"), record["uid"]].append(record)
-    return tuple(
-        Group(
-            uid,
-            one_line(question_of(records[0]))[:TITLE],
-            bool(records[0].get("uniform")),
-            tuple(_entry(record, searched) for record in records),
-        )
-        for (_, uid), records in by_uid.items()
-    )
+    groups = []
+    for (_, uid), records in by_uid.items():
+        entries = tuple(_entry(record, searched) for record in records)
+        title = one_line(question_of(records[0]))[:TITLE]
+        groups.append(Group(uid, title, bool(records[0].get("uniform")), entries))
+    return tuple(groups)
 
 
-def _entry(record: Record, searched: int) -> Entry:
+def _entry(record: Record, searched: int) -> IndexEntry:
     acts, outcome, task = record["acts"], record["outcome"], record["task"]
     # Replies last: where a session's text is cut, its question, answers and faults are whole first.
     parts = [
@@ -139,7 +133,7 @@ def _entry(record: Record, searched: int) -> Entry:
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
     ]
     texts, cut = cut_to(parts, searched)
-    return Entry(
+    return IndexEntry(
         session=record["session"],
         status=record["status"],
         reward=outcome["reward"],
@@ -169,14 +163,14 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 
     A part that is too long for its share keeps its begin and its end, where the answer of a reply usually is.
     """
-    cut, made = False, []
+    cut, lines = False, []
     for number, part in enumerate(parts):
         text, share = one_line(part).lower(), max(limit, 0) // (len(parts) - number)
         if len(text) > share:
             cut, text = True, f"{text[: share // 2]} {text[len(text) - share // 2 :]}"
-        made.append(text)
+        lines.append(text)
         limit -= len(text)
-    return tuple(made), cut
+    return tuple(lines), cut
 
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
@@ -226,9 +220,9 @@ def searched_of(number: int) -> int:
 def search_of(pages: Sequence[Page]) -> tuple[str, int]:
     """The text that the page searches, a line per session, and of how many sessions it is not whole."""
     entries = [entry for page in pages for entry in page.entries]
-    found = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
-    missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, found, strict=True))
-    return END.join(" ".join(texts) for texts, _ in found), missing
+    shortened = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
+    missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, shortened, strict=True))
+    return END.join(" ".join(texts) for texts, _ in shortened), missing
 
 
 def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]:

@@ -1,34 +1,48 @@
-"""The HTML file and its folder of data. Everything that can be refused is refused before anything is written."""
+"""The HTML file and its folder of data. Everything that can be refused is refused before anything is written.
+
+Whole sessions are in chunks, which the page loads one by one. Data is gzip, then base64, so that no text of a model is
+HTML or JavaScript.
+"""
 
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
+import json
+import math
 import shutil
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import TypeVar
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.run_folder.records import Record
 from verl_mas.sessions.run import RunFolder, open_run
-from verl_mas.sessions.view.bodies import as_json, chunks, packed
-from verl_mas.sessions.view.index import Page, Part, Source, curves_of, groups_of, index_of, search_of, searched_of
+from verl_mas.sessions.view import index
+from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
 from verl_mas.trainer import timeline
+from verl_mas.util.text import encodable
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "timeline.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
-# Bodies above this size, packed, are files in a folder beside the page.
-INLINE = 12_000_000
-# Of the timeline: about 2,000 steps.
-SPANS = 20_000
-# The page of a run that trains asks for `live.js`, and loads what is new.
-LIVE = "live"
+# A chunk ends with the first session behind this size that ends its group; a large group is divided.
+CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
+IMAGE_BYTES = 2_000_000
+LEVEL = 4  # Of gzip. Higher levels take twice the time and save a tenth
+KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
+INLINE = 12_000_000  # Sessions above this size, packed, are files in a folder beside the page
+SPANS = 20_000  # Of the timeline: about 2,000 steps
+LIVE = "live"  # The page of a run that trains asks for `live.js`, and loads what is new
 SECONDS = 2.0
 # How every file of data begins.
 ARRIVES = b"verlMasView.arrive("
@@ -45,20 +59,110 @@ class ViewOptions:
 
 
 @dataclass
-class View:
+class Chunk:
+    """Sessions of one step as JSON. A message of several prompts is stored once; sessions name its place."""
+
+    messages: list[str] = field(default_factory=list)
+    sessions: list[str] = field(default_factory=list)
+    chars: int = 0
+    _places: dict[str, int] = field(default_factory=dict)
+
+    def add(self, record: Record, images: Path) -> None:
+        task = {**record["task"], "messages": self._all(record["task"]["messages"], images)}
+        acts = [
+            {**act, "messages": self._all(act["messages"], images), "steps": self._all(act.get("steps") or [], images)}
+            for act in record["acts"]
+        ]
+        self.sessions.append(as_json({**record, "task": task, "acts": acts}))
+        self.chars += len(self.sessions[-1])
+
+    def _all(self, messages: Sequence[Record], images: Path) -> list[int]:
+        places = []
+        for message in messages:
+            content = message.get("content")
+            parts = {"content": [_part(part, images) for part in content]} if isinstance(content, list) else {}
+            text = as_json({**message, **parts})
+            if text not in self._places:
+                self._places[text] = len(self.messages)
+                self.messages.append(text)
+                self.chars += len(text)
+            places.append(self._places[text])
+        return places
+
+    def text(self) -> str:
+        return f'{{"messages":[{",".join(self.messages)}],"sessions":[{",".join(self.sessions)}]}}'
+
+
+def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator[tuple[str, int, str]]:
+    """The chunks of a step: name, number of sessions, text. The name changes with the text."""
+    chunk, number = Chunk(), 0
+    for place, record in enumerate(sessions):
+        chunk.add(record, images)
+        last = place + 1 == len(sessions)
+        ends_group = last or sessions[place + 1]["uid"] != record["uid"]
+        if last or (chunk.chars > CHUNK_CHARS and ends_group) or chunk.chars > GROUP_CHARS:
+            text = chunk.text()
+            mark = zlib.crc32(encodable(text).encode())
+            yield f"{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
+            chunk, number = Chunk(), number + 1
+
+
+def _part(part: Record, images: Path) -> Record:
+    """An image with its bytes, if it is one of the run's own and not large; else only its name is shown."""
+    name = part.get("file")
+    if not isinstance(name, str):
+        return part
+    file = (images / name).resolve()
+    kind = KINDS.get(file.suffix.lower())
+    inside = file.is_relative_to(images.resolve())
+    if kind is None or not inside or not file.is_file() or file.stat().st_size > IMAGE_BYTES:
+        return part
+    return {**part, "data": f"data:{kind};base64,{base64.b64encode(file.read_bytes()).decode('ascii')}"}
+
+
+def packed(text: str) -> str:
+    return base64.b64encode(gzip.compress(encodable(text).encode(), LEVEL, mtime=0)).decode("ascii")
+
+
+def unpacked(payload: str) -> str:
+    return gzip.decompress(base64.b64decode(payload)).decode("utf-8")
+
+
+def as_json(value: object) -> str:
+    dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
+    try:
+        return dumped(value)
+    except ValueError:
+        return dumped(_finite(value))
+
+
+def _finite(value: T) -> T:
+    """The same value with each NaN and infinity as text: JSON has none, and a browser refuses the whole payload."""
+    finite: object = value
+    if isinstance(value, float):
+        finite = value if math.isfinite(value) else str(value)
+    elif isinstance(value, dict):
+        finite = {str(name): _finite(item) for name, item in value.items()}
+    elif isinstance(value, list | tuple):
+        finite = [_finite(item) for item in value]
+    return finite  # type: ignore[return-value]
+
+
+@dataclass
+class RunView:
     """What the page shows of a run. `read` again reads the steps that changed."""
 
     run: RunFolder
     options: ViewOptions
     live: bool = False
     payloads: dict[str, str] = field(default_factory=dict)
-    _pages: dict[tuple[Part, int | None], Page] = field(default_factory=dict)
+    _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.source = Source(self.run.trajectories)
+        self.source = index.SessionSource(self.run.trajectories)
 
     def read(self, progress: Progress | None = None) -> None:
-        found, left, before = {}, self.options.limit, self._pages
+        pages, left, before = {}, self.options.limit, self._pages
         if self.source.folder is None:
             # A run that starts makes the folder with its first session.
             self.source.folder = self.run.trajectories
@@ -70,16 +174,16 @@ class View:
                 break
             page = before.get((part, left)) or before.get((part, None)) or self._page(part, left, searched_of(count))
             whole = left is None or len(page.entries) < left
-            found[part, None if whole else left] = page
+            pages[part, None if whole else left] = page
             count += len(page.entries)
             left = None if left is None else left - len(page.entries)
             if progress:
                 progress(number + 1, len(wanted))
-        self._pages = dict(reversed(found.items()))
+        self._pages = dict(reversed(pages.items()))
         named = {name for page in self._pages.values() for name, _ in page.chunks}
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
-    def _page(self, part: Part, limit: int | None, searched: int) -> Page:
+    def _page(self, part: StepPart, limit: int | None, searched: int) -> Page:
         assert self.source.folder is not None
         records: list[Record] = self.source.sessions(part)
         records = records if limit is None else records[-limit:]
@@ -87,7 +191,7 @@ class View:
         for name, size, text in chunks(part, records, self.source.folder):
             sizes.append((name, size))
             self.payloads[name] = packed(text)
-        return Page(part, groups_of(records, searched), tuple(sizes))
+        return Page(part, index.groups_of(records, searched), tuple(sizes))
 
     @property
     def pages(self) -> list[Page]:
@@ -99,22 +203,24 @@ class View:
 
     def head(self) -> dict[str, str]:
         """The payloads that the page opens with."""
-        text, cut = search_of(self.pages)
+        text, cut = index.search_of(self.pages)
         about = {
             "name": self.run.name,
             "folder": str(self.run.folder),
             "live": self.live,
             "cut": cut,
-            "curves": curves_of(self.run.steps(), self.pages),
+            "curves": index.curves_of(self.run.steps(), self.pages),
             "timeline": (self.run.folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
-        found = {"index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))), "search": packed(text)}
+        payloads = {
+            "index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))),
+            "search": packed(text),
+        }
         if about["timeline"]:
-            found["timeline"] = packed(
-                as_json(timeline_of(timeline.read_timeline(self.run.folder), self.options.steps))
-            )
-        return found
+            events = timeline.read_timeline(self.run.folder)
+            payloads["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
+        return payloads
 
 
 def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int] | None = None) -> dict[str, object]:
@@ -140,13 +246,13 @@ def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int]
 
 def write_view(
     run: str | Path, options: ViewOptions | None = None, live: bool = False, progress: Progress | None = None
-) -> tuple[Path, View]:
+) -> tuple[Path, RunView]:
     """Writes the page of a run. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
     options = options or ViewOptions()
     opened = open_run(run)
     out = options.out or opened.folder / "view.html"
     _check_place(out, options.force)
-    view = View(opened, options, live)
+    view = RunView(opened, options, live)
     view.read(progress)
     if not view.count and not live:
         rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
@@ -167,7 +273,7 @@ def write_view(
     return out, view
 
 
-def follow(out: Path, view: View, wait: Callable[[], None] = lambda: time.sleep(SECONDS)) -> None:
+def follow(out: Path, view: RunView, wait: Callable[[], None] = lambda: time.sleep(SECONDS)) -> None:
     """Until Ctrl-C: `wait` raises KeyboardInterrupt."""
     try:
         while True:
@@ -177,7 +283,7 @@ def follow(out: Path, view: View, wait: Callable[[], None] = lambda: time.sleep(
         return
 
 
-def refresh(out: Path, view: View) -> bool:
+def refresh(out: Path, view: RunView) -> bool:
     """Whether there was something new. Chunks come before the index that names them, and the version is last."""
     folder, before = data_folder(out), set(view.payloads)
     view.read()
@@ -217,18 +323,13 @@ def _check_place(out: Path, force: bool) -> None:
     data = data_folder(out)
     for path in (out, data):
         if path.exists() and not force:
-            raise ConfigError(
-                f"--out {out}: {path} exists",
-                rule="what exists is kept",
-                fix="choose another --out, or add --force to replace it",
-            )
+            fix = "choose another --out, or add --force to replace it"
+            raise ConfigError(f"--out {out}: {path} exists", rule="what exists is kept", fix=fix)
     foreign = [path.name for path in sorted(data.iterdir()) if not _is_ours(path)] if data.is_dir() else []
     if foreign:
-        raise ConfigError(
-            f"--out {out}: {data} has {', '.join(foreign[:3])}",
-            rule="--force replaces the data of an earlier page, and nothing else",
-            fix="choose another name with --out",
-        )
+        rule = "--force replaces the data of an earlier page, and nothing else"
+        fix = "choose another name with --out"
+        raise ConfigError(f"--out {out}: {data} has {', '.join(foreign[:3])}", rule=rule, fix=fix)
 
 
 def _is_ours(path: Path) -> bool:
@@ -263,13 +364,10 @@ def render(title: str, payloads: dict[str, str], folder: str) -> str:
     style = (HERE / STYLE).read_text(encoding="utf-8")
     # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
     others = " file: 'self'" if folder else ""
-    policy = (
-        f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'; "
-        "img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    return environment.get_template(TEMPLATE).render(
-        title=title, policy=policy, script=script, style=style, payloads=payloads, folder=folder
-    )
+    sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
+    policy = f"{sources}; img-src data:; base-uri 'none'; form-action 'none'"
+    values = {"title": title, "policy": policy, "script": script, "style": style}
+    return environment.get_template(TEMPLATE).render(**values, payloads=payloads, folder=folder)
 
 
 def _digest(text: str) -> str:

@@ -1,0 +1,14 @@
+"""Commands, run in this process."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas import cli
+
+
+def output_of(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
+    """What `verl-mas WORDS` writes, with its errors if it has to fail with this exit code."""
+    assert cli.main([str(word) for word in words]) == code, capsys.readouterr()
+    printed = capsys.readouterr()
+    return printed.out + printed.err if code else printed.out
