@@ -12,7 +12,6 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from types import ModuleType
 from typing import Any, Protocol, TypedDict
 
 from verl_mas.errors import ConfigError, DataError, SessionFault, failures
@@ -97,13 +96,6 @@ def item_of(extra_info: Mapping[str, Any]) -> tuple[GymDataset, GymQuestion]:
     return items, item
 
 
-def require_reasoning_gym() -> ModuleType:
-    if importlib.util.find_spec("reasoning_gym") is None:
-        rule = "its tasks and verifiers are in the package reasoning-gym"
-        raise ConfigError("reasoning-gym is not installed", rule=rule, fix="pip install 'verl-mas[reasoning-gym]'")
-    return importlib.import_module("reasoning_gym")
-
-
 def _places(split: str, seed: int) -> Iterator[tuple[int, int]]:
     """The seed of the set and the place of each item. Most tasks add the two, so seeds are a set's size apart."""
     start = _STRIDE * (seed + 1) if split == TRAIN else 0
@@ -129,7 +121,10 @@ def _checksum(item: GymQuestion) -> int:
 @lru_cache(maxsize=64)
 def _items(task: str, settings: str, seed: int) -> GymDataset:
     """One set of the task's items, each generated on access."""
-    gym = require_reasoning_gym()
+    if importlib.util.find_spec("reasoning_gym") is None:
+        rule = "its tasks and verifiers are in the package reasoning-gym"
+        raise ConfigError("reasoning-gym is not installed", rule=rule, fix="pip install 'verl-mas[reasoning-gym]'")
+    gym = importlib.import_module("reasoning_gym")
     known = sorted(gym.factory.DATASETS)
     if task not in known:
         raise ConfigError(f"task {task!r}", rule="it is a task of reasoning-gym", fix=nearest(task, known))

@@ -63,8 +63,6 @@ class PlanPathDemo(TeamDemo):
 
 run = PlanPathDemo().run
 
-GAP = "   "
-
 
 def draw(puzzle: Puzzle, session: Mapping[str, Any], codec: ActionList, acting: str) -> str:
     """The boards of all turns, side by side, below the replies. The actions of the agent `acting` are applied."""
@@ -89,4 +87,4 @@ def draw(puzzle: Puzzle, session: Mapping[str, Any], codec: ActionList, acting: 
 def _side_by_side(panels: list[list[str]]) -> str:
     widths = [max(map(len, panel)) for panel in panels]
     lines = zip_longest(*panels, fillvalue="")
-    return "\n".join(GAP.join(map(str.ljust, cells, widths)).rstrip() for cells in lines)
+    return "\n".join("   ".join(map(str.ljust, cells, widths)).rstrip() for cells in lines)

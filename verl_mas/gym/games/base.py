@@ -79,12 +79,8 @@ def uniform(game: Game) -> Mapping[str, float]:
     return {action: 1 / len(actions) for action in actions}
 
 
-def optimal(game: Game) -> Mapping[str, float]:
-    return game.optimal()
-
-
 # Opponents without an LLM.
-STRATEGIES: Mapping[str, Strategy] = {"random": uniform, "optimal": optimal}
+STRATEGIES: Mapping[str, Strategy] = {"random": uniform, "optimal": lambda game: game.optimal()}
 
 
 def draw(strategy: Strategy, game: Game, rng: random.Random) -> str:

@@ -34,13 +34,8 @@ def place(cell: int, size: int) -> str:
 
 def offset(start: int, end: int, size: int) -> str:
     """Rows down and columns right from `start` to `end` as two letters, for tiny models."""
-    row, column = divmod(start, size)
-    to_row, to_column = divmod(end, size)
-    return _letter(to_row - row) + _letter(to_column - column)
-
-
-def _letter(cells: int) -> str:
-    return chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells)))
+    apart = (to - at for at, to in zip(divmod(start, size), divmod(end, size), strict=True))
+    return "".join(chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells))) for cells in apart)
 
 
 def check_share(name: str, share: float) -> None:
