@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
-from wrong_configs.files import model, safetensors
+from wrong_configs.prepare import model, safetensors
 
 from verl_mas.checks.verl import weights
 from verl_mas.checks.verl.model_folder import local_folder
@@ -15,7 +15,7 @@ from verl_mas.errors import ConfigWarning
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    model()(tmp_path)
+    model(tmp_path / "model", {})
     return tmp_path / "model"
 
 
@@ -35,7 +35,7 @@ def test_a_name_on_the_hub_is_looked_up_in_the_cache(problems, tmp_path, monkeyp
     cached = tmp_path / "hub/models--owner--tiny"
     (cached / "refs").mkdir(parents=True)
     (cached / "refs/main").write_text("abc")
-    model("snapshots/abc")(cached)
+    model(cached / "snapshots/abc", {})
     assert problems("owner/tiny") == []
     assert local_folder("owner/tiny") == cached / "snapshots/abc"
 
