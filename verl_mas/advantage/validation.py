@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from verl_mas.advantage.kernel import Partition
 from verl_mas.advantage.record import AdvantageInput
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
+from verl_mas.util.lazy import later
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = later("torch")
 
 ACT = ("task", "session", "agent", "instance", "turn", "branch")
 GROUP = ("task", "session", "agent", "instance", "turn")

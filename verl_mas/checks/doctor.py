@@ -115,21 +115,24 @@ def import_error() -> str:
 
 
 def look_at_machine() -> Iterator[Finding]:
-    import torch
-
-    platform = os.environ.get("VERL_PLATFORM", "")
-    gpus = torch.cuda.device_count()
-    names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(gpus)}))
-    if gpus:
-        yield Finding("GPUs", f"{gpus}: {names}")
+    if gpus := _gpus():
+        yield Finding("GPUs", f"{len(gpus)}: {', '.join(sorted(set(gpus)))}")
     else:
-        yield Finding("GPUs", "none", None, "" if platform == "cpu" else "add +platform=cpu to run on the CPU")
+        cpu = os.environ.get("VERL_PLATFORM", "") == "cpu"
+        yield Finding("GPUs", "none", None, "" if cpu else "add +platform=cpu to run on the CPU")
     yield Finding("cores", str(os.cpu_count()))
 
 
-def look_at_engines() -> Iterator[Finding]:
+def _gpus() -> list[str]:
+    """Their names. torch built for the CPU finds none, and importing it takes a second."""
+    if (installed_version("torch") or "").endswith("+cpu"):
+        return []
     import torch
 
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
+def look_at_engines() -> Iterator[Finding]:
     for name in ENGINES:
         if (module := ENGINES[name].package) is None:
             continue
@@ -138,7 +141,7 @@ def look_at_engines() -> Iterator[Finding]:
             yield Finding(f"engine {name}", distribution(module).version if found else "not installed", found or None)
         except PackageNotFoundError:
             yield Finding(f"engine {name}", "importable, but its distribution has no metadata", None)
-    if not torch.cuda.is_available():
+    if not _gpus():
         problems = readiness()
         yield Finding(
             "engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else ""

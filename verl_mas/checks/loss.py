@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
@@ -106,6 +105,8 @@ def _task_by_task(name: str, options: AdvantageOptions) -> bool:
     """Whether the estimator gives no row an advantage in a batch of two uniform tasks of different scores."""
     if ESTIMATORS[name].reads_running(options):
         return False
+    import torch
+
     labels: dict[str, Any] = dict.fromkeys(COLUMNS, [0] * 4)
     labels |= {"task": ["a", "a", "b", "b"], "session": [0, 1, 0, 1]}
     rows = AdvantageInput(torch.tensor([0.0, 0.0, 1.0, 1.0]), tokens=torch.ones(4), **labels)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
+from verl_mas.util.lazy import later
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+else:
+    torch = later("torch")
 
 
 @estimator(compares_sessions=True, step_weight=1.0, gamma=0.95)

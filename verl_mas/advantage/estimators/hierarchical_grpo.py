@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from typing import TYPE_CHECKING
 
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
@@ -10,6 +10,12 @@ from verl_mas.advantage.options import REQUIRED, AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
+from verl_mas.util.lazy import later
+
+if TYPE_CHECKING:
+    import torch
+else:
+    torch = later("torch")
 
 # An agent's part of it, which lies in one group.
 SESSION = ("task", "session", "agent")
