@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.checks.correction import check_correction, check_truncation
+from verl_mas.checks.loss import check_correction, check_truncation
 from verl_mas.checks.trainer import REQUIRED_BY_MODE, check_modes, check_phases, check_settings, unmet
 from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
 from verl_mas.config.run import Run

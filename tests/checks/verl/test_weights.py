@@ -8,8 +8,8 @@ import pytest
 from omegaconf import DictConfig
 from wrong_configs.prepare import model, safetensors
 
-from verl_mas.checks.verl import weights
 from verl_mas.checks.verl.model_folder import local_folder
+from verl_mas.checks.verl.served import check_model
 from verl_mas.errors import ConfigWarning
 
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def problems(make: Callable[..., DictConfig]) -> Callable[[object], list[object]]:
-    return lambda path: list(weights.check_model(make(actor_rollout_ref__model__path=str(path))))
+    return lambda path: list(check_model(make(actor_rollout_ref__model__path=str(path))))
 
 
 def test_a_whole_model_folder_passes(folder, problems):
