@@ -21,12 +21,12 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
     from verl_mas.trainer.modes import trainers
 
     def checked(trainer: type[TeamTrainer]) -> type[TeamTrainer]:
-        class Checked(trainer):  # type: ignore[valid-type,misc]
+        class CheckedTrainer(trainer):  # type: ignore[valid-type,misc]
             def __init__(self, config: DictConfig):
                 validate(config)
                 super().__init__(config)
 
-        return Checked
+        return CheckedTrainer
 
     for trainer in trainers():
         register(trainer.mode.name)(checked(trainer))

@@ -36,7 +36,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks import run
-from verl_mas.checks.report import Report
+from verl_mas.checks.report import CheckReport
 from verl_mas.cli import check
 from verl_mas.cli._arguments import hardware_of
 from verl_mas.config.compose import compose
@@ -156,7 +156,7 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
             report = run.examine_command(arguments, hardware_of(options))
     except ConfigError as error:
         # Of --gpus, which is read before the configuration.
-        report = Report(errors=[error])
+        report = CheckReport(errors=[error])
     except (TimeoutError, SystemExit) as error:
         return Seen(Verdict.HANG, repr(error))
     except Exception as error:  # noqa: BLE001  # a traceback is what is counted here
