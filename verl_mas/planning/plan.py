@@ -218,11 +218,9 @@ def _memory(name: str, pool: Pool, gpus: int, larger: Larger | None) -> Iterator
     fix = "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
     if event.total > SAFE * pool.card:
         parts = ", ".join(f"{part} {size:.1f}" for part, size in _gib(event.parts).items())
-        yield ConfigError(
-            f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})",
-            rule=f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; an estimate, see docs/plan.md",
-            fix=fix,
-        )
+        value = f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})"
+        rule = f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; an estimate, see docs/plan.md"
+        yield ConfigError(value, rule=rule, fix=fix)
     for policy in too_small(pool):
         held, needed = tokens(pool, policy), needed_tokens(policy)
         if policy.serving.engine == SGLANG:
