@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from verl_mas.advantage.kernel import GroupStats, Partition, moments, total
 from verl_mas.advantage.record import AdvantageInput, Codes
-from verl_mas.util.lazy import later
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = later("torch")
+from verl_mas.util.later import Tensor, torch
 
 
 def per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> dict[str, float]:

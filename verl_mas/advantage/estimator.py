@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from verl_mas.advantage import diagnostics, validation
 from verl_mas.advantage.kernel import Partition, Prior, compact, normalise, units_per_group
@@ -12,13 +12,7 @@ from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores, owners_of
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.registry import Registry
-from verl_mas.util.lazy import later
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = later("torch")
+from verl_mas.util.later import Tensor, torch
 
 Compared: TypeAlias = Callable[[AdvantageInput, AdvantageOptions], AdvantageOutput]
 

@@ -6,16 +6,9 @@ It computes in float64, has no loop over rows, and gives the same result every t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.util.lazy import later
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = later("torch")
+from verl_mas.util.later import Tensor, torch
 
 # Scores arrive as float32: a deviation under four of its rounding steps is rounding, not a preference.
 ROUNDING = 4 * 2.0**-23

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, part_of_group
 from verl_mas.errors import DataError
 from verl_mas.row import Act, RowKey, RowTags
-from verl_mas.util.lazy import later
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pandas as pd
-    import torch
-    from torch import Tensor
-else:
-    np, pd, torch = later("numpy"), later("pandas"), later("torch")
+from verl_mas.util.later import Tensor, np, pd, torch
 
 # What remains of the weight of earlier scores at each step: they are those of some ten steps.
 RUNNING_DECAY = 0.9

@@ -23,18 +23,13 @@ from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, rai
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step, remove_shells
 from verl_mas.run_folder.disk import free_space
 from verl_mas.trainer.adapter_identity import ADAPTERS, BASES, adapter_identity
-from verl_mas.util.lazy import later
+from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import TeamFile
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
     from verl_mas.trainer.running import RunningState
-else:
-    np, torch = later("numpy"), later("torch")
 
 RNG_FILE = "driver_rng.pt"
 # Of TransferQueue, where tasks are in flight. verl would load its own name for it in the middle of the weights.

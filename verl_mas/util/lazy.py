@@ -1,4 +1,4 @@
-"""What is imported on first access: public names of a package, and modules that take long."""
+"""Public names of a package that are imported on first access."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 
 def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
@@ -31,16 +30,3 @@ def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[],
         return sorted({*vars(sys.modules[package]), *home_of})
 
     return get, names, sorted(home_of)
-
-
-def later(module: str) -> ModuleType:
-    """A module that is imported when one of its attributes is read. Type checkers read an `import` beside it."""
-    return _Later(module)
-
-
-class _Later(ModuleType):
-    def __getattr__(self, name: str) -> object:
-        value = getattr(importlib.import_module(self.__name__), name)
-        # The next access finds a plain attribute.
-        setattr(self, name, value)
-        return value

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-from verl_mas.util.lazy import later
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-else:
-    torch = later("torch")
+from verl_mas.util.later import Tensor, torch
 
 
 @estimator(compares_sessions=True, step_weight=1.0, gamma=0.95)

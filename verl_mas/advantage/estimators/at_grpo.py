@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from verl_mas.advantage import validation
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
-from verl_mas.util.lazy import later
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch")
+from verl_mas.util.later import torch
 
 
 @estimator(group_size=None)

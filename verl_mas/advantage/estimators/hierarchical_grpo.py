@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import REQUIRED, AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
-from verl_mas.util.lazy import later
-
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = later("torch")
+from verl_mas.util.later import torch
 
 # An agent's part of it, which lies in one group.
 SESSION = ("task", "session", "agent")
