@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -65,9 +65,14 @@ def checkpoint(
         files(folder, {"latest_checkpointed_iteration.txt": pointer})
 
 
-PREPARE: Mapping[str, Callable[[Path, Any], object]] = {
+def checkpoints(folder: Path, saved: Sequence[Mapping[str, Any]]) -> None:
+    for settings in saved:
+        checkpoint(folder / "checkpoints", **settings)
+
+
+PREPARE: Mapping[str, Callable[[Path, Any], None]] = {
     "files": files,
     "latin_1": lambda folder, contents: files(folder, contents, "latin-1"),
     "model": lambda folder, changed: model(folder / "model", changed),
-    "checkpoints": lambda folder, saved: [checkpoint(folder / "checkpoints", **settings) for settings in saved],
+    "checkpoints": checkpoints,
 }
