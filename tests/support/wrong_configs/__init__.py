@@ -1,13 +1,21 @@
 """Wrong command lines, a YAML file per class beside this one, and what `verl-mas check` makes of them.
 
-`cases` of a file is a list of mappings. The first pair of each is the case: the arguments, and the words that the
-message must contain. What is legal but surely a mistake has {warned: words}. In place of words may be a list of
-cases, whose arguments are put for the `...` of these ones, or after them.
+    cases:
+      - trainer.n_gpus_per_node=4 ray_kwargs.ray_init.num_gpus=2: needs 4 GPUs, Ray has 2
+      - data.train_batch_size=7: {warned: a whole number of optimiser steps}
+      - trainer.default_local_dir={folder}/file: is a file
+        files: {file: ""}
+      - algorithm.adv_estimator=...:
+        - gpro: did you mean 'agent_grpo'?
+        - agent_grpo critic.enable=true: a critic would need
 
-The other keys prepare the case, or every case of the list: `alone: true` if the arguments are the whole command and
-not an addition to the sound one, `environment`, and the functions of `prepare.py`, of which `files` is the first.
-{folder} is a folder of the case's own that these fill, {task} that of a tiny model and its data.
-$NAME stands for a text of `words`, or of WORDS. `parts` are those that cases refer to by YAML's anchors.
+The first pair of a case: its arguments, and words that the message must contain; `warned` for what is legal but surely
+a mistake. A list of cases in place of the words: their arguments are put for the `...`, or follow.
+
+Its other keys prepare it, or every case of its list: `alone: true` if the arguments are the whole command and do not
+follow the sound one, `environment`, and the functions of `prepare.py`, which fill {folder}, a folder of the case's own.
+{task} is that of a tiny model and its data. $NAME stands for a text of `words` in the file, or of WORDS. `parts` are
+values that cases refer to by YAML's anchors.
 """
 
 from __future__ import annotations
