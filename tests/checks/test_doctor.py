@@ -43,8 +43,8 @@ def test_a_version_outside_the_range_is_refused():
 
 
 def test_a_problem_of_the_machine_is_a_warning_of_the_run():
-    bad = doctor.Finding("numpy", "9, outside <3", False, "pip install 'numpy<3'")
-    (warning,) = doctor.problems([doctor.Finding("ray", "2"), doctor.Finding("GPUs", "none", None), bad])
+    bad = doctor.Aspect("numpy", "9, outside <3", False, "pip install 'numpy<3'")
+    (warning,) = doctor.problems([doctor.Aspect("ray", "2"), doctor.Aspect("GPUs", "none", None), bad])
     assert (warning.value, warning.fix) == ("numpy: 9, outside <3", "pip install 'numpy<3'")
 
 
@@ -56,9 +56,9 @@ def test_sources_of_the_compared_version_are_read_only_by_doctor_itself(monkeypa
 
 
 def test_the_exit_code_is_1_with_a_problem_and_else_0(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Finding("x", "fine")]))
+    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Aspect("x", "fine")]))
     assert command.main([]) == 0
-    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Finding("x", "bad", False, "do this")]))
+    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Aspect("x", "bad", False, "do this")]))
     assert command.main([]) == 1
     assert "fix: do this" in capsys.readouterr().out
 

@@ -22,7 +22,7 @@ from verl_mas.config.load import load
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems, settable
-from verl_mas.config.verl_settings import Section, verl_settings
+from verl_mas.config.verl_settings import SettingsSection, verl_settings
 from verl_mas.errors import ConfigError, ConfigErrors
 
 COUNT, NUMBER, POSITIVE, NOT_NEGATIVE = "a whole number", "a finite number", "at least 1", "at least 0"
@@ -217,7 +217,7 @@ def test_a_wrong_value_or_key_is_refused_in_the_words_of_its_rule(make):
 def verls() -> Iterator[tuple[str, Hint]]:
     """Every setting of verl with a type, outside of the sections that are passed on to others."""
 
-    def below(section: Section) -> Iterator[tuple[str, Hint]]:
+    def below(section: SettingsSection) -> Iterator[tuple[str, Hint]]:
         for key in section.keys:
             path = f"{section.path}.{key}".lstrip(".")
             inner = section.below(key)

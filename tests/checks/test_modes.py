@@ -1,10 +1,10 @@
-"""What an asynchronous mode accepts. `tests/support/wrong_configs/modes.py` has what it refuses."""
+"""What an asynchronous mode accepts. `tests/support/wrong_configs/modes.yaml` has what it refuses."""
 
 from __future__ import annotations
 
 import pytest
 
-from verl_mas.checks.correction import check_correction, check_truncation
+from verl_mas.checks.loss import check_correction, check_truncation
 from verl_mas.checks.trainer import REQUIRED_BY_MODE, check_modes, check_phases, check_settings, unmet
 from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
 from verl_mas.config.run import Run

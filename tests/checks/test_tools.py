@@ -5,8 +5,8 @@ import sys
 
 import psutil
 import pytest
-from wrong_configs.files import text
-from wrong_configs.tools import FUNCTIONS, NATIVE, RING, SERVER
+from wrong_configs import WORDS
+from wrong_configs.prepare import files
 
 from verl_mas.checks.first_prompt import FORMATS, check_tool_prompts
 from verl_mas.checks.tools import configured_tools
@@ -14,6 +14,22 @@ from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
 from verl_mas.verl_.sources import file_of
 
+NATIVE = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
+FUNCTIONS = "actor_rollout_ref.rollout.multi_turn.function_tool_path"
+PRESS = """
+from verl.tools.function_tool import function_tool
+
+
+@function_tool
+def press(button: str) -> str:
+    '''Press a button.
+
+    Args:
+        button: Its name.
+    '''
+    return button
+"""
+SERVER = WORDS["SERVER"]
 SCHEMA = "{type: function, function: {name: press, description: d, parameters: {type: object, properties: {}}}}"
 CLASS = "class_name: verl.tools.base_tool.BaseTool, config: {type: native}"
 
@@ -31,24 +47,24 @@ def find(make):
 def test_tools_are_known_by_the_names_that_verl_gives_them(find, tmp_path):
     assert len(find().problems) == 1
     # verl takes a name once per process.
-    text("press.py", RING.replace("def ring", "def press"))(tmp_path)
+    files(tmp_path, {"press.py": PRESS})
     found = find(**{FUNCTIONS: f"{tmp_path}/press.py"})
     assert found.problems == [] and found.tools["press"].schema["function"]["parameters"]["required"] == ["button"]
-    text("named.yaml", f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]")(tmp_path)
+    files(tmp_path, {"named.yaml": f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]"})
     assert find(**{NATIVE: f"{tmp_path}/named.yaml"}).problems == []
     # Only an object of the class knows its name.
-    text("unnamed.yaml", f"tools: [{{{CLASS}}}]")(tmp_path)
+    files(tmp_path, {"unnamed.yaml": f"tools: [{{{CLASS}}}]"})
     assert find(**{NATIVE: f"{tmp_path}/unnamed.yaml"}).problems == []
 
 
 def children(file):
     """Processes below this one whose command names the file."""
     below = psutil.Process().children(recursive=True)
-    return [process for process in below if str(file) in process.cmdline()]
+    return [process for process in below if file in process.cmdline()]
 
 
 def test_the_tools_of_a_server_are_known_and_the_server_is_stopped(find):
-    server = {"command": [sys.executable, "-I", "-S", str(SERVER), "good"]}
+    server = {"command": [sys.executable, "-I", "-S", SERVER, "good"]}
     found = find(mas__mcp={"files": server}, mas__agents__solver__tools=["files_echo"])
     assert found.problems == [] and list(found.tools) == ["files_echo"]
     assert not children(SERVER), "the server runs after the check"
@@ -81,7 +97,7 @@ def test_a_template_that_hides_tools_or_writes_calls_in_another_format_is_found(
     make, find, tmp_path, template, settings, says
 ):
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
-    text("schema.yaml", f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]")(tmp_path)
+    files(tmp_path, {"schema.yaml": f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]"})
     settings = {"actor_rollout_ref__model__path": str(tmp_path), "mas__agents__solver__tools": ["press"], **settings}
     tools = find(**{NATIVE: f"{tmp_path}/schema.yaml"}).tools
     config = make(**settings)

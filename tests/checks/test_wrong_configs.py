@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from wrong_configs import CLASSES, cases
-from wrong_configs.case import Case, Verdict, look
+from wrong_configs import CLASSES, Case, Verdict, cases, look
 
 EVERY = [pytest.param(case, id=f"{name}: {case.name}"[:120]) for name in CLASSES for case in cases(name)]
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.config.values import Above, Count, Range, Rule, Share, Text, check_fields, describe, load_dataclass
+from verl_mas.config.values import Above, Count, Range, Share, Text, ValueRule, check_fields, describe, load_dataclass
 from verl_mas.errors import ConfigError, ConfigErrors
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Options(TypedDict, total=False):
     stop: str | list[str]
 
 
-class Even(Rule):
+class Even(ValueRule):
     """A rule of a third party."""
 
     def holds(self, value: int) -> bool:

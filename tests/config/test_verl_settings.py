@@ -4,17 +4,17 @@ import importlib
 from collections.abc import Iterator
 
 from verl_mas.config.values import Hint, settable
-from verl_mas.config.verl_settings import Nested, Section, verl_settings
+from verl_mas.config.verl_settings import Nested, SettingsSection, verl_settings
 
 
-def sections(section: Section) -> Iterator[Section]:
+def sections(section: SettingsSection) -> Iterator[SettingsSection]:
     yield section
     for key in section.keys:
         if below := section.below(key):
             yield from sections(below)
 
 
-def declared(section: Section) -> dict[str, Hint]:
+def declared(section: SettingsSection) -> dict[str, Hint]:
     """The fields of the class that verl makes of a section, as it is imported."""
     target, nested = section.yaml.get("_target_"), section.declared
     if isinstance(target, str):

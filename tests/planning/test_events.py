@@ -10,11 +10,11 @@ from small_model import MODEL, TRAINING
 from verl_mas.planning import events
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, Pool
 from verl_mas.planning.hardware import GIB
-from verl_mas.planning.load import Policy, Serving
+from verl_mas.planning.load import Policy, ServingLoad
 
 CARD = 80 * GIB
 OFFLOADED = replace(TRAINING, param_offload=True, optimizer_offload=True)
-A = Policy("a", MODEL, Serving("vllm", 0.3, row=100, context=200), OFFLOADED)
+A = Policy("a", MODEL, ServingLoad("vllm", 0.3, row=100, context=200), OFFLOADED)
 B = replace(A, name="b")
 FROZEN = replace(A, name="c", training=None)
 

@@ -8,15 +8,15 @@ from verl_mas.planning.events import Pool
 from verl_mas.planning.fit import Larger, fits, fixes, too_small, worst
 from verl_mas.planning.hardware import SAFE, parse_gpus
 from verl_mas.planning.known_models import known
-from verl_mas.planning.load import Policy, Serving, Training
+from verl_mas.planning.load import Policy, ServingLoad, TrainingLoad
 from verl_mas.planning.model import size_of
 
 CARD = parse_gpus("8x80").card
-TRAINING = Training(8, 16384, 16384, param_offload=True, optimizer_offload=True)
+TRAINING = TrainingLoad(8, 16384, 16384, param_offload=True, optimizer_offload=True)
 
 
 def policies(name: str, *fractions: float, engine: str = "vllm", **settings: object) -> list[Policy]:
-    served = Serving(engine, 0.5, row=4096, **settings)
+    served = ServingLoad(engine, 0.5, row=4096, **settings)
     found = [
         Policy(f"p{number}", size_of(known(name)), replace(served, fraction=fraction), TRAINING)
         for number, fraction in enumerate(fractions)

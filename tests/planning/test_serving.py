@@ -9,10 +9,10 @@ from small_model import MODEL, TRAINING
 
 from verl_mas.planning import serving
 from verl_mas.planning.hardware import GIB
-from verl_mas.planning.load import Policy, Serving
+from verl_mas.planning.load import Policy, ServingLoad
 
 CARD, FREE = 80 * GIB, 70 * GIB
-VLLM, SGLANG = Serving("vllm", 0.5), Serving("sglang", 0.5)
+VLLM, SGLANG = ServingLoad("vllm", 0.5), ServingLoad("sglang", 0.5)
 
 
 def test_vllm_takes_its_fraction_of_the_whole_card_with_context_and_graphs():
@@ -34,7 +34,7 @@ def test_weights_are_divided_by_tensor_and_pipeline_parallel_ranks_and_copied_by
 
 
 def test_an_engine_without_a_fraction_holds_its_longest_batch():
-    embedded = Serving("transformers", None, sequences=10, row=100)
+    embedded = ServingLoad("transformers", None, sequences=10, row=100)
     assert serving.kv_tokens(MODEL, embedded, serving.kv_cache(MODEL, embedded, CARD, FREE)) == 1000
 
 
@@ -57,7 +57,7 @@ def test_asleep_the_context_and_the_graphs_stay_and_what_an_engine_does_not_free
     ],
 )
 def test_sglang_always_has_a_copy_in_host_memory_and_vllm_where_it_keeps_its_weights(engine, frozen, phases, copies):
-    served = Serving(engine, None if engine == "transformers" else 0.5)
+    served = ServingLoad(engine, None if engine == "transformers" else 0.5)
     policy = Policy("p", MODEL, served, None if frozen else TRAINING)
     assert serving.host_copy(policy, phases=phases) == copies * MODEL.served
 

@@ -9,7 +9,7 @@ import pytest
 from verl_mas.planning.events import ROLLOUT, UPDATE, Pool, total
 from verl_mas.planning.hardware import GIB, parse_gpus
 from verl_mas.planning.known_models import known
-from verl_mas.planning.load import Policy, Serving, Training
+from verl_mas.planning.load import Policy, ServingLoad, TrainingLoad
 from verl_mas.planning.model import size_of
 from verl_mas.planning.serving import kv_tokens
 from verl_mas.planning.training import adam, pinned
@@ -43,9 +43,9 @@ class Run:
 
     def pool(self, engine: str) -> Pool:
         offload = len(self.models) > 1
-        training = Training(self.gpus, 16384, 32768, param_offload=offload, optimizer_offload=True)
+        training = TrainingLoad(self.gpus, 16384, 32768, param_offload=offload, optimizer_offload=True)
         policies = [
-            Policy(f"{number}", size_of(known(model)), Serving(engine, share), training)
+            Policy(f"{number}", size_of(known(model)), ServingLoad(engine, share), training)
             for number, (model, share) in enumerate(self.models)
         ]
         return Pool(policies, CARD)

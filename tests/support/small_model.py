@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verl_mas.planning.load import Training
+from verl_mas.planning.load import TrainingLoad
 from verl_mas.planning.model import ModelSize
 
 # One embedding of 1,000 x 64, and four layers of 9,000.
@@ -19,4 +19,4 @@ MODEL = ModelSize(
     linear=(("layers.0.q_proj", 600), ("layers.0.o_proj", 400), ("lm_head", 1064)),
 )
 N = 100_000
-TRAINING = Training(shards=4, update_tokens=256, log_prob_tokens=512)
+TRAINING = TrainingLoad(shards=4, update_tokens=256, log_prob_tokens=512)

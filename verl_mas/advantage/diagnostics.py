@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-import torch
-from torch import Tensor
-
 from verl_mas.advantage.kernel import GroupStats, Partition, moments, total
 from verl_mas.advantage.record import AdvantageInput, Codes
+from verl_mas.util.later import Tensor, torch
 
 
 def per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> dict[str, float]:

@@ -6,15 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import torch
-from torch import Tensor
-
 from verl_mas.advantage import diagnostics, validation
 from verl_mas.advantage.kernel import Partition, Prior, compact, normalise, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores, owners_of
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.registry import Registry
+from verl_mas.util.later import Tensor, torch
 
 Compared: TypeAlias = Callable[[AdvantageInput, AdvantageOptions], AdvantageOutput]
 

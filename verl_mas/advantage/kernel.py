@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.util.later import Tensor, torch
 
 # Scores arrive as float32: a deviation under four of its rounding steps is rounding, not a preference.
-ROUNDING = 4 * torch.finfo(torch.float32).eps
+ROUNDING = 4 * 2.0**-23
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,6 @@ class Prior:
     variance: Tensor
 
 
-@torch.no_grad()
 def normalise(
     scores: Tensor,
     groups: Partition,
@@ -66,7 +63,7 @@ def normalise(
     pool    rows whose deviation is shared when scale is batch_std (default: all).
     prior   what every group is joined with. It never takes part in what is left out of a baseline.
     """
-    x = scores.double()
+    x = scores.detach().double()
     centred, mass, stats = moments(x, groups, options.deviation, weight, prior)
     if unit is not None:
         stats = GroupStats(units_per_group(groups, unit), stats.mean, stats.std, stats.uniform)
@@ -147,7 +144,6 @@ def compact(ids: Tensor, span: int | None = None) -> Partition:
     return Partition(part, len(distinct))
 
 
-@torch.no_grad()
 def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
     """Each row's advantage where its response mask is 1, else 0: [N, T] float32, or jagged as the mask is.
 
@@ -157,7 +153,7 @@ def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
         tokens = to_tokens(per_token(advantages, mask), mask.values().unsqueeze(1)).squeeze(1)
         return torch.nested.nested_tensor_from_jagged(tokens, offsets_of(mask))
     out = torch.empty(mask.shape, dtype=torch.float32, device=mask.device).copy_(mask)
-    return out.mul_(advantages.to(out).unsqueeze(1))
+    return out.mul_(advantages.detach().to(out).unsqueeze(1))
 
 
 def per_token(values: Tensor, jagged: Tensor) -> Tensor:

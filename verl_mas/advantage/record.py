@@ -6,14 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-import pandas as pd
-import torch
-from torch import Tensor
-
 from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, part_of_group
 from verl_mas.errors import DataError
 from verl_mas.row import Act, RowKey, RowTags
+from verl_mas.util.later import Tensor, np, pd, torch
 
 # What remains of the weight of earlier scores at each step: they are those of some ten steps.
 RUNNING_DECAY = 0.9
@@ -103,7 +99,7 @@ class AdvantageInput:
             rule = f"this estimator compares rows by {column}"
             fix = f"fill AdvantageInput.{column} (the trainer of +mas=<team> does), or choose another estimator"
             raise DataError(f"the rows have no {column}", rule=rule, fix=fix)
-        if isinstance(labels, Tensor):
+        if isinstance(labels, torch.Tensor):
             labels = labels.cpu().numpy()
         if not isinstance(labels, np.ndarray):  # as objects: numpy would turn a missing text label into "nan"
             labels = pd.Series(labels, dtype=object).to_numpy()
@@ -169,7 +165,7 @@ class AdvantageOutput:
 def _take(column: Labels | None, rows: Tensor) -> Labels | None:
     if column is None:
         return None
-    if isinstance(column, Tensor):
+    if isinstance(column, torch.Tensor):
         return column[rows.to(column.device)]
     chosen = rows.cpu().numpy()
     return column[chosen] if isinstance(column, np.ndarray) else [column[row] for row in chosen]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from verl_mas.advantage.kernel import Partition
 from verl_mas.advantage.record import AdvantageInput
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
+from verl_mas.util.later import Tensor, torch
 
 ACT = ("task", "session", "agent", "instance", "turn", "branch")
 GROUP = ("task", "session", "agent", "instance", "turn")

@@ -22,12 +22,12 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
     from verl_mas.trainer.modes.sync import MasTrainer
 
     def checked(trainer: type[TeamTrainer]) -> type[TeamTrainer]:
-        class Checked(trainer):  # type: ignore[valid-type,misc]
+        class CheckedTrainer(trainer):  # type: ignore[valid-type,misc]
             def __init__(self, config: DictConfig):
                 validate(config)
                 super().__init__(config)
 
-        return Checked
+        return CheckedTrainer
 
     for trainer in (MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer):
         register(trainer.mode.name)(checked(trainer))

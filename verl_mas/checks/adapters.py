@@ -333,8 +333,7 @@ def _warm_start(view: DictConfig, policy: str, path: str) -> Iterator[Problem]:
         yield ConfigError(f"{who} has init_lora_weights={first}", rule=rule, fix=fix)
     for key, setting in (("r", "lora_rank"), ("lora_alpha", "lora_alpha")):
         if key in found and found[key] != model.get(setting):
-            yield ConfigError(
-                f"{who} has {key}={found[key]}, and model.{setting}={model.get(setting)}",
-                rule="an adapter resumes with the rank and the scale that it was trained with",
-                fix=f"set ++mas.policies.{policy}.overrides.model.{setting}={found[key]}",
-            )
+            value = f"{who} has {key}={found[key]}, and model.{setting}={model.get(setting)}"
+            rule = "an adapter resumes with the rank and the scale that it was trained with"
+            fix = f"set ++mas.policies.{policy}.overrides.model.{setting}={found[key]}"
+            yield ConfigError(value, rule=rule, fix=fix)

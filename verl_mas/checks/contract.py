@@ -14,7 +14,7 @@ from verl_mas.verl_.sources import file_of, find, parameters, tree_of
 
 
 @dataclass(frozen=True)
-class Difference:
+class Deviation:
     """`breaks`: something that we call or override has changed. Else the change should be reviewed."""
 
     what: str
@@ -25,37 +25,37 @@ class Difference:
         return f"{self.what}: {self.seen}"
 
 
-def differences() -> list[Difference]:
+def differences() -> list[Deviation]:
     if file_of("verl") is None:
-        return [Difference("verl", "is not installed")]
+        return [Deviation("verl", "is not installed")]
     return [*_names(), *_texts(), *_restated(), *_keys()]
 
 
-def _names() -> Iterator[Difference]:
+def _names() -> Iterator[Deviation]:
     for table in (contract.OVERRIDDEN, contract.USED):
         for owner, members in table.items():
             for name, known in members.items():
                 path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
                 if (found := find(path)) is None:
-                    yield Difference(path, "is missing")
+                    yield Deviation(path, "is missing")
                 elif (now := parameters(found.node)) != known:
-                    yield Difference(path, f"takes ({now}); verl-mas expects ({known})")
+                    yield Deviation(path, f"takes ({now}); verl-mas expects ({known})")
 
 
-def _texts() -> Iterator[Difference]:
+def _texts() -> Iterator[Deviation]:
     for module, texts in contract.TEXTS.items():
         tree = tree_of(module)
         constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)] if tree else []
         for text, times in texts.items():
             if (now := constants.count(text)) != times:
-                yield Difference(f"{module} {text!r}", f"occurs {now} times; verl-mas expects {times}", breaks=now == 0)
+                yield Deviation(f"{module} {text!r}", f"occurs {now} times; verl-mas expects {times}", breaks=now == 0)
 
 
-def _restated() -> Iterator[Difference]:
+def _restated() -> Iterator[Deviation]:
     for path, (digest, ours) in contract.RESTATED.items():
         if (now := digest_of(path)) != digest:
             seen = f"has changed ({now}); verl_mas/{ours} depends on it" if now else "is missing"
-            yield Difference(path, seen, breaks=not now)
+            yield Deviation(path, seen, breaks=not now)
 
 
 def digest_of(path: str) -> str:
@@ -66,11 +66,11 @@ def digest_of(path: str) -> str:
     return hashlib.sha256(source.encode()).hexdigest()[:12] if source else ""
 
 
-def _keys() -> Iterator[Difference]:
+def _keys() -> Iterator[Deviation]:
     config = generated_config()
     for key in contract.KEYS:
         if not is_setting(config, key):
-            yield Difference(key, "is not a setting of verl")
+            yield Deviation(key, "is not a setting of verl")
 
 
 def generated_config() -> DictConfig:

@@ -33,8 +33,8 @@ SHOWN = ("verl", "TransferQueue", "torch", "transformers", "ray", "tensordict", 
 
 
 @dataclass(frozen=True)
-class Finding:
-    """`ok` None: information, not a problem."""
+class Aspect:
+    """Of this machine. `ok` None: information, not a problem."""
 
     what: str
     seen: str
@@ -42,10 +42,10 @@ class Finding:
     fix: str = ""
 
 
-def diagnose(thorough: bool = True) -> Iterator[Finding]:
+def diagnose(thorough: bool = True) -> Iterator[Aspect]:
     """`thorough` False: verl's sources are not read if its version is the one that was compared before."""
-    yield Finding("verl-mas", version("verl-mas"))
-    yield Finding("python", sys.version.split()[0])
+    yield Aspect("verl-mas", version("verl-mas"))
+    yield Aspect("python", sys.version.split()[0])
     # By name: verl's requirement replaces ours, which allows any version.
     by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
     yield from (look_at_package(by_name.get(name, Requirement(name))) for name in SHOWN)
@@ -58,7 +58,7 @@ def diagnose(thorough: bool = True) -> Iterator[Finding]:
         yield from look_at_sandbox()
 
 
-def problems(findings: Iterable[Finding]) -> Iterator[ConfigWarning]:
+def problems(findings: Iterable[Aspect]) -> Iterator[ConfigWarning]:
     """A machine that may fail to run anything: a warning, as the configuration is not at fault."""
     for finding in findings:
         if finding.ok is False:
@@ -67,42 +67,42 @@ def problems(findings: Iterable[Finding]) -> Iterator[ConfigWarning]:
             )
 
 
-def look_at_package(requirement: Requirement) -> Finding:
+def look_at_package(requirement: Requirement) -> Aspect:
     """Whether a package is installed in a version that is required."""
     fix = f"pip install '{requirement}'"
     found = installed_version(requirement.name)
     if found is None:
-        return Finding(requirement.name, "not installed", False, fix)
+        return Aspect(requirement.name, "not installed", False, fix)
     if not requirement.specifier.contains(found, prereleases=True):
-        return Finding(requirement.name, f"{found}, outside {requirement.specifier}", False, fix)
-    return Finding(requirement.name, found)
+        return Aspect(requirement.name, f"{found}, outside {requirement.specifier}", False, fix)
+    return Aspect(requirement.name, found)
 
 
-def look_at_verl() -> Iterator[Finding]:
+def look_at_verl() -> Iterator[Aspect]:
     """What verl-mas overrides or uses in verl that is not a public interface."""
     found = differences()
     for difference in found:
         fix = f"pip install 'verl=={VERSION}', or report it" if difference.breaks else ""
-        yield Finding("verl's internals", str(difference), False if difference.breaks else None, fix)
+        yield Aspect("verl's internals", str(difference), False if difference.breaks else None, fix)
     if not found:
-        yield Finding("verl's internals", "as verl-mas expects them")
+        yield Aspect("verl's internals", "as verl-mas expects them")
 
 
-def look_at_plugin() -> Iterator[Finding]:
+def look_at_plugin() -> Iterator[Aspect]:
     """Also reports the import error of the plugin, which verl hides."""
     ours = [entry for entry in installed("verl.plugins") if entry.value == PLUGIN]
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     if len(ours) != 1:
         seen = "verl's entry point is missing" if not ours else f"installed {len(ours)} times"
-        yield Finding("plugin", seen, False, "run pip uninstall verl-mas until no copy is left, then install it once")
+        yield Aspect("plugin", seen, False, "run pip uninstall verl-mas until no copy is left, then install it once")
     elif policy != "auto" and ours[0].name not in policy.split(","):
-        yield Finding(
+        yield Aspect(
             "plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset VERL_USE_EXTERNAL_PLUGINS"
         )
     elif error := import_error():
-        yield Finding("plugin", f"verl could not load it:\n{error}", False, "correct this error")
+        yield Aspect("plugin", f"verl could not load it:\n{error}", False, "correct this error")
     else:
-        yield Finding("plugin", "verl loads it")
+        yield Aspect("plugin", "verl loads it")
 
 
 def import_error() -> str:
@@ -114,51 +114,52 @@ def import_error() -> str:
     return ""
 
 
-def look_at_machine() -> Iterator[Finding]:
-    import torch
-
-    platform = os.environ.get("VERL_PLATFORM", "")
-    gpus = torch.cuda.device_count()
-    names = ", ".join(sorted({torch.cuda.get_device_name(i) for i in range(gpus)}))
-    if gpus:
-        yield Finding("GPUs", f"{gpus}: {names}")
+def look_at_machine() -> Iterator[Aspect]:
+    if gpus := _gpus():
+        yield Aspect("GPUs", f"{len(gpus)}: {', '.join(sorted(set(gpus)))}")
     else:
-        yield Finding("GPUs", "none", None, "" if platform == "cpu" else "add +platform=cpu to run on the CPU")
-    yield Finding("cores", str(os.cpu_count()))
+        cpu = os.environ.get("VERL_PLATFORM", "") == "cpu"
+        yield Aspect("GPUs", "none", None, "" if cpu else "add +platform=cpu to run on the CPU")
+    yield Aspect("cores", str(os.cpu_count()))
 
 
-def look_at_engines() -> Iterator[Finding]:
+def _gpus() -> list[str]:
+    """Their names. torch built for the CPU finds none, and importing it takes a second."""
+    if (installed_version("torch") or "").endswith("+cpu"):
+        return []
     import torch
 
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
+def look_at_engines() -> Iterator[Aspect]:
     for name in ENGINES:
         if (module := ENGINES[name].package) is None:
             continue
         try:
             found = importlib.util.find_spec(module) is not None
-            yield Finding(f"engine {name}", distribution(module).version if found else "not installed", found or None)
+            yield Aspect(f"engine {name}", distribution(module).version if found else "not installed", found or None)
         except PackageNotFoundError:
-            yield Finding(f"engine {name}", "importable, but its distribution has no metadata", None)
-    if not torch.cuda.is_available():
+            yield Aspect(f"engine {name}", "importable, but its distribution has no metadata", None)
+    if not _gpus():
         problems = readiness()
-        yield Finding(
-            "engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else ""
-        )
+        yield Aspect("engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else "")
 
 
-def look_at_sandbox() -> Iterator[Finding]:
+def look_at_sandbox() -> Iterator[Aspect]:
     """What contains programs that a model wrote. Only teams that run programs need it, so its absence is no problem."""
     try:
         layers, found, per_second = asyncio.run(_try_out_sandbox())
     except (ConfigError, ExecutorFailed) as error:
         # What is missing, and what to do.
         seen, fix = (error.value, error.fix) if isinstance(error, ConfigError) else (str(error), "")
-        yield Finding("sandbox", seen, None, fix)
+        yield Aspect("sandbox", seen, None, fix)
         return
     for layer in layers:
-        yield Finding(f"sandbox, {layer.name}", "active" if layer.active else layer.reason, layer.active or None)
+        yield Aspect(f"sandbox, {layer.name}", "active" if layer.active else layer.reason, layer.active or None)
     held = f"{len(PROBES) - len(found)} of {len(PROBES)} probes held; {per_second:.0f} programs per second"
     refusal = not_contained(found)
-    yield Finding("sandbox", f"{held}; {refusal.value}" if found else held, not found, refusal.fix if found else "")
+    yield Aspect("sandbox", f"{held}; {refusal.value}" if found else held, not found, refusal.fix if found else "")
 
 
 async def _try_out_sandbox() -> tuple[list[Layer], list[str], float]:

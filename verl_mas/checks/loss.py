@@ -1,20 +1,21 @@
-"""Checks of `mas.loss` and `mas.filter`: what counts in the loss, and which tasks are trained on."""
+"""Checks of what counts in the loss: `mas.loss`, `mas.filter`, and the correction of rows of older weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.advantage.record import COLUMNS
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import LOSS_MODES, SECTION
-from verl_mas.config.run import Run
-from verl_mas.config.schema import FilterSpec
+from verl_mas.config.modes import THRESHOLD, Staleness
+from verl_mas.config.run import CORRECTION, Run, View
+from verl_mas.config.schema import FilterSpec, PolicySpec
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.workflow.members import Member, flat
 
 # The default of verl: a run that sets it looks like one that sets nothing.
 UNSET = "token-mean"
@@ -106,7 +107,102 @@ def _task_by_task(name: str, options: AdvantageOptions) -> bool:
     """Whether the estimator gives no row an advantage in a batch of two uniform tasks of different scores."""
     if ESTIMATORS[name].reads_running(options):
         return False
+    import torch
+
     labels: dict[str, Any] = dict.fromkeys(COLUMNS, [0] * 4)
     labels |= {"task": ["a", "a", "b", "b"], "session": [0, 1, 0, 1]}
     rows = AdvantageInput(torch.tensor([0.0, 0.0, 1.0, 1.0]), tokens=torch.ones(4), **labels)
     return not bool(compute_advantages(name, rows, options).advantages.any())
+
+
+# Rollout correction: of each trained policy, whether it has what it reads, and whether it is right.
+
+
+# What reads the engine's log-probs.
+READERS = ("rollout_is", "rollout_rs", "bypass_mode")
+# Settings of sampling that leave tokens out -> the value with which they do not.
+TRUNCATING: Mapping[str, tuple[object, ...]] = {"top_p": (1, None), "top_k": (-1, 0, None), "min_p": (0, None)}
+
+
+def check_correction(run: Run) -> Iterator[Problem]:
+    stale = run.staleness
+    for name in run.trained:
+        view = run.view(name)
+        yield from _log_probs(view)
+        yield from _bypass(view.correction, name, view.spec)
+        if stale and stale.warmup and not any(view.correction.get(key) for key in READERS):
+            yield _uncorrected(name, stale)
+
+
+def _log_probs(view: View) -> Iterator[ConfigError]:
+    """What reads the engine's log-probs, which only exist if the rollout computes them."""
+    if view.value("rollout.calculate_log_probs"):
+        return
+    name, spec, found, mode, stale = view.name, view.spec, view.correction, view.run.mode, view.run.staleness
+    used = ", ".join(f"{_place(name, spec, key)}={found[key]}" for key in READERS if found.get(key))
+    if not used and mode and stale and stale.warmup:
+        used = f"{mode.warmup_key}={stale.warmup:g}"
+    if used:
+        value = f"policy {name}: rollout.calculate_log_probs=False with {used}"
+        rule = "the correction compares the engine's log-probs with the trainer's"
+        yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
+
+
+def _bypass(found: DictConfig, name: str, spec: PolicySpec) -> Iterator[ConfigError]:
+    """verl's V1 trainer never applies the losses of its bypass mode."""
+    if not found.get("bypass_mode"):
+        return
+    unread = {key: found.get(key) for key in ("rollout_is", "rollout_rs")}
+    unread["loss_type"] = None if found.get("loss_type") == "ppo_clip" else found.get("loss_type")
+    if given := {key: value for key, value in unread.items() if value}:
+        yield ConfigError(
+            f"policy {name}: {_place(name, spec, 'bypass_mode')}=True with "
+            + ", ".join(f"{key}={value}" for key, value in given.items()),
+            rule="with it, the engine's log-probs are the old ones, and verl's V1 trainer reads nothing else of the "
+            "section: the loss is clipped around the weights that wrote the text",
+            fix=f"set {_place(name, spec, 'bypass_mode')}=False (an asynchronous +mas/mode= after +recipe= does), or "
+            + " ".join(f"{_place(name, spec, key)}={'ppo_clip' if key == 'loss_type' else 'null'}" for key in given),
+        )
+
+
+def _uncorrected(name: str, stale: Staleness) -> Problem:
+    value = f"policy {name}: rows of older weights without {CORRECTION}, {THRESHOLD}={stale.threshold}"
+    why = "the loss is clipped around the weights of the step, which did not write the text"
+    fix = f"set {CORRECTION}.rollout_is=token, or {CORRECTION}.bypass_mode=True"
+    if stale.threshold is None or stale.threshold > 2:
+        return ConfigError(value, rule=f"above 2 rows are corrected: {why}", fix=fix)
+    return ConfigWarning(value, reason=why, fix=fix)
+
+
+def check_truncation(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigError]:
+    """Sampling that leaves tokens out, of an agent whose stale rows are corrected."""
+    stale, learning = run.staleness, set(run.trained)
+    if stale is None or not stale.warmup:
+        return
+    for agent, member in members.items():
+        for policy in member.policies if member.trainable else ():
+            if policy not in learning or not any(run.view(policy).correction.get(key) for key in READERS):
+                continue
+            for key, value in _truncated(run.view(policy), member):
+                yield ConfigError(
+                    f"agent {agent} is trained with {key}={value:g}, and the rows of policy {policy} are corrected",
+                    rule="engines give log-probs after tokens were left out, trainers before: every ratio of the two "
+                    "is off by what was left out",
+                    fix=f"set ++mas.agents.{member.role}.sampling.{key}={TRUNCATING[key][0]}; in validation, "
+                    f"++mas.agents.{member.role}.validation_sampling.{key} has no such limit",
+                )
+
+
+def _truncated(view: View, member: Member) -> Iterator[tuple[str, float]]:
+    own = flat(member.spec.sampling)
+    for key, harmless in TRUNCATING.items():
+        value = own.get(key)
+        if value is None and key != "min_p":
+            value = view.value(f"rollout.{key}")
+        if isinstance(value, int | float) and value not in harmless:
+            yield key, value
+
+
+def _place(name: str, spec: PolicySpec, key: str) -> str:
+    """Where the user has set it."""
+    return f"mas.policies.{name}.rollout_correction.{key}" if key in spec.rollout_correction else f"{CORRECTION}.{key}"

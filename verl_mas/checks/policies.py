@@ -21,7 +21,7 @@ from verl_mas.config.merge import SECTION, trained
 from verl_mas.config.placement import local_policies, pool_shape
 from verl_mas.config.run import CORRECTION, Run
 from verl_mas.config.schema import MasConfig
-from verl_mas.config.verl_settings import Difference, differences, section_at, settings_of
+from verl_mas.config.verl_settings import SettingDifference, differences, section_at, settings_of
 from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -39,7 +39,7 @@ def check_override_values(run: Run) -> Iterator[Problem]:
             yield from check_value(difference)
 
 
-def _overrides(run: Run) -> Iterator[Difference]:
+def _overrides(run: Run) -> Iterator[SettingDifference]:
     for name, spec in run.mas.policies.items():
         for key, own, path in (
             ("overrides", spec.overrides, SECTION),

@@ -6,18 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from verl_mas.checks.doctor import Finding
+from verl_mas.checks.doctor import Aspect
 from verl_mas.checks.summary import Summary
 from verl_mas.errors import ConfigError, ConfigWarning, raise_all
 
 
 @dataclass(frozen=True)
-class Report:
+class CheckReport:
     """`summary` is None if there are errors."""
 
     errors: Sequence[ConfigError] = ()
     warnings: Sequence[ConfigWarning] = ()
-    machine: Sequence[Finding] = ()
+    machine: Sequence[Aspect] = ()
     summary: Summary | None = None
 
     @property

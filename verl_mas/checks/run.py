@@ -17,7 +17,7 @@ from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.first_prompt import check_first_prompts, check_tool_prompts
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
-from verl_mas.checks.report import Report
+from verl_mas.checks.report import CheckReport
 from verl_mas.checks.summary import summary
 from verl_mas.checks.team import check_config
 from verl_mas.checks.tools import configured_tools
@@ -41,7 +41,7 @@ from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import known, names
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
-from verl_mas.planning.plan import Plan, make_plan
+from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.run_folder import metrics
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
@@ -139,7 +139,7 @@ class UnknownSize(ConfigError):
     """Of a model whose architecture is not known here."""
 
 
-def plan_of(run: Run, hardware: Hardware) -> Plan:
+def plan_of(run: Run, hardware: Hardware) -> RunPlan:
     """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
     for error in check_device(run.config, hardware):
         raise error
@@ -199,21 +199,21 @@ def _changes(model: DictConfig) -> Mapping[str, object]:
 logger = logging.getLogger(__name__)
 
 
-def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> Report:
+def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
     """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments, on this machine or on
     another one."""
     refusals = Refusals()
     with run_on(hardware):
         config = refusals.result(lambda: compose(arguments))
         if config is None:
-            return Report(errors=refusals.errors)
+            return CheckReport(errors=refusals.errors)
         refusals.result(lambda: _complete(config))
         report = examine(config)
     # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
     return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
-def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[Plan | None, Report]:
+def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[RunPlan | None, CheckReport]:
     """What the run takes of the machines; without a look at data files, model folders and packages."""
     refusals, plan = Refusals(), None
     with run_on(hardware):
@@ -221,10 +221,10 @@ def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[Plan | N
         if config is not None and refusals.of(check_sections(config)):
             refusals.result(lambda: _complete(config))
             plan = _plan(config, hardware, refusals)
-    return plan, Report(refusals.errors, refusals.warnings)
+    return plan, CheckReport(refusals.errors, refusals.warnings)
 
 
-def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> Plan | None:
+def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> RunPlan | None:
     if refusals.result(lambda: is_team(config)):
         run, _ = check_config(config, refusals)
     else:
@@ -236,7 +236,7 @@ def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> Plan | 
     return plan
 
 
-def examine(config: DictConfig) -> Report:
+def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
@@ -247,7 +247,7 @@ def examine(config: DictConfig) -> Report:
     if refusals.of(check_sections(config)):
         refusals.of(check_keys(config), check_cluster(config))
         if not refusals.of(check_device(config, target())):
-            return Report(refusals.errors, refusals.warnings, machine)
+            return CheckReport(refusals.errors, refusals.warnings, machine)
         if refusals.result(lambda: is_team(config)):
             run = _examine_team(config, refusals) or run
         else:
@@ -255,7 +255,7 @@ def examine(config: DictConfig) -> Report:
     if not refusals.errors:
         refusals.of(check_capacity(run, target()))
     contents = refusals.result(lambda: summary(run)) if not refusals.errors else None
-    return Report(refusals.errors, refusals.warnings, machine, contents)
+    return CheckReport(refusals.errors, refusals.warnings, machine, contents)
 
 
 def _examine_run(run: Run, refusals: Refusals) -> None:

@@ -9,9 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
-from verl_mas.checks.correction import check_correction, check_truncation
 from verl_mas.checks.learning import check_learning
-from verl_mas.checks.loss import check_filter, check_loss
+from verl_mas.checks.loss import check_correction, check_filter, check_loss, check_truncation
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_override_keys,

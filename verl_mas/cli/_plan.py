@@ -8,16 +8,16 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from verl_mas.checks.report import Report
+from verl_mas.checks.report import CheckReport
 from verl_mas.cli._output import console
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, WAITING
 from verl_mas.planning.hardware import GIB, SAFE
-from verl_mas.planning.plan import Plan
+from verl_mas.planning.plan import RunPlan
 
 PHASES = (START, SYNC, ROLLOUT, LOG_PROBS, UPDATE, WAITING)
 
 
-def show(plan: Plan, report: Report) -> None:
+def show(plan: RunPlan, report: CheckReport) -> None:
     out = console()
     out.print(f"Estimated, not measured on a GPU, for {plan.hardware}", markup=False, highlight=False)
     if plan.policies:
@@ -29,7 +29,7 @@ def show(plan: Plan, report: Report) -> None:
     out.print(verdict, style="green" if report.accepted else "red", markup=False, highlight=False)
 
 
-def memory(plan: Plan) -> Table:
+def memory(plan: RunPlan) -> Table:
     """A GPU of the pool in each phase, with what the other policies hold."""
     most = SAFE * plan.hardware.card / GIB
     table = _table(f"GiB per GPU by phase, at most {most:.1f} ({SAFE:g} of the card)", ["policy"], PHASES)
@@ -38,7 +38,7 @@ def memory(plan: Plan) -> Table:
     return table
 
 
-def policies(plan: Plan) -> Table:
+def policies(plan: RunPlan) -> Table:
     right = ("KV tokens", "requests", "steps", "disk")
     table = _table("policies", ["policy", "model", "engine"], right)
     for name, policy in plan.policies.items():
@@ -66,7 +66,7 @@ def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
     return table
 
 
-def _lines(plan: Plan) -> Iterator[str]:
+def _lines(plan: RunPlan) -> Iterator[str]:
     for name, pool in plan.pools.items():
         nodes = f"{pool.nodes} x " if pool.nodes > 1 else ""
         yield f"pool {name}: {nodes}{pool.gpus_per_node} GPUs" + (", in phases" if pool.phases else "")
@@ -88,7 +88,7 @@ def _parts(parts: Mapping[str, float], digits: int) -> str:
     return ", ".join(f"{name} {size:.{digits}f}" for name, size in parts.items())
 
 
-def _verdict(plan: Plan, *, accepted: bool) -> str:
+def _verdict(plan: RunPlan, *, accepted: bool) -> str:
     if accepted:
         if not plan.pools:
             return "fits: no policy is served here"

@@ -8,7 +8,7 @@ from textwrap import shorten
 from rich.text import Text
 from rich.tree import Tree
 
-from verl_mas.checks.doctor import Finding
+from verl_mas.checks.doctor import Aspect
 from verl_mas.checks.summary import Summary
 from verl_mas.config.modes import COLOCATED, SEPARATE, SYNC
 
@@ -20,7 +20,7 @@ MODES = {
 SERVING = {"together": "engines awake together", "phases": "engines awake one policy at a time"}
 
 
-def tree(found: Summary, machine: Sequence[Finding]) -> Tree:
+def tree(found: Summary, machine: Sequence[Aspect]) -> Tree:
     root = Tree(found["workflow"] or f"no team: mas is not set, so verl's trainer `{found['trainer']}` runs")
     # A problem is among the warnings.
     versions, others = ([f"{one.what}: {one.seen}" for one in machine if one.ok is ok] for ok in (True, None))

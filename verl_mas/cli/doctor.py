@@ -15,7 +15,7 @@ from verl_mas.cli._parser import Parser
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from verl_mas.checks.doctor import Finding
+    from verl_mas.checks.doctor import Aspect
 
 MARKS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> int:
     return check.main(arguments)
 
 
-def _show(out: Console, finding: Finding) -> None:
+def _show(out: Console, finding: Aspect) -> None:
     out.print(f"{MARKS[finding.ok]:>14} [bold]{finding.what:22}[/] ", end="")
     out.print(finding.seen, markup=False, highlight=False)
     if finding.fix:

@@ -43,11 +43,9 @@ def compose(arguments: Iterable[str]) -> DictConfig:
     if options.config_dir and not options.config_dir.is_dir():
         parent = options.config_dir.absolute().parent
         siblings = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
-        raise ConfigError(
-            f"--config-dir {options.config_dir}",
-            rule="it is a folder that exists; a relative path starts where the command is run",
-            fix=f"give the path of a folder; in {parent}: {nearest(options.config_dir.name, siblings)}",
-        )
+        rule = "it is a folder that exists; a relative path starts where the command is run"
+        fix = f"give the path of a folder; in {parent}: {nearest(options.config_dir.name, siblings)}"
+        raise ConfigError(f"--config-dir {options.config_dir}", rule=rule, fix=fix)
     rule = (
         "the arguments are overrides (key=value) and these options of verl's entry point: --config-dir, --config-name"
     )

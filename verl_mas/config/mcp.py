@@ -31,8 +31,6 @@ class McpSpec(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.command) == (self.url is not None):
-            raise ConfigError(
-                f"an MCP server with command={self.command} and url={self.url}",
-                rule="it is either a program that is started, or the URL of one that runs",
-                fix="set one of the two",
-            )
+            value = f"an MCP server with command={self.command} and url={self.url}"
+            rule = "it is either a program that is started, or the URL of one that runs"
+            raise ConfigError(value, rule=rule, fix="set one of the two")

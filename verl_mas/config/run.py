@@ -101,11 +101,8 @@ class View:
         """One value below `actor_rollout_ref`, which must be set."""
         value = self.get(key)
         if value is None:
-            raise ConfigError(
-                f"{SECTION}.{key} is not set",
-                rule="every policy that is served here needs it",
-                fix=f"set {SECTION}.{key}, or mas.policies.<name>.overrides.{key}",
-            )
+            fix = f"set {SECTION}.{key}, or mas.policies.<name>.overrides.{key}"
+            raise ConfigError(f"{SECTION}.{key} is not set", rule="every policy that is served here needs it", fix=fix)
         return value
 
     def section(self, name: str) -> DictConfig:

@@ -39,7 +39,7 @@ LISTS = (list, tuple, Sequence)
 MAPPINGS = (dict, Mapping)
 
 
-class Rule:
+class ValueRule:
     """A rule in `Annotated` that a value must meet beside its type. `str` of it completes "is ..."."""
 
     def holds(self, value: Any) -> bool:
@@ -47,7 +47,7 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Range(Rule):
+class Range(ValueRule):
     """Inclusive bounds of a number."""
 
     low: float | None = None
@@ -63,7 +63,7 @@ class Range(Rule):
 
 
 @dataclass(frozen=True)
-class Above(Rule):
+class Above(ValueRule):
     """An exclusive lower bound."""
 
     low: float
@@ -76,7 +76,7 @@ class Above(Rule):
 
 
 @dataclass(frozen=True)
-class NotEmpty(Rule):
+class NotEmpty(ValueRule):
     def holds(self, value: Any) -> bool:
         return len(value) > 0
 
@@ -125,7 +125,7 @@ def describe(hint: Hint) -> str:
     """What a type takes, to complete "is ...": `a whole number, at least 1`."""
     kind, args = get_origin(hint) or hint, get_args(hint)
     if kind is Annotated:
-        return ", ".join([describe(args[0]), *(str(rule) for rule in args[1:] if isinstance(rule, Rule))])
+        return ", ".join([describe(args[0]), *(str(rule) for rule in args[1:] if isinstance(rule, ValueRule))])
     if kind in (Union, types.UnionType):
         return ", or ".join("null" if arg is types.NoneType else describe(arg) for arg in args)
     if kind is Literal:
@@ -297,12 +297,12 @@ def core_type(hint: Hint) -> Hint:
     return _core(hint)[0]
 
 
-def _core(hint: Hint) -> tuple[Hint, list[Rule]]:
-    rules: list[Rule] = []
+def _core(hint: Hint) -> tuple[Hint, list[ValueRule]]:
+    rules: list[ValueRule] = []
     while True:
         some = [arg for arg in get_args(hint) if arg is not types.NoneType]
         if get_origin(hint) is Annotated:
-            rules += [rule for rule in some[1:] if isinstance(rule, Rule)]
+            rules += [rule for rule in some[1:] if isinstance(rule, ValueRule)]
         elif get_origin(hint) not in (Union, types.UnionType) or len(some) != 1:
             return hint, rules
         hint = some[0]

@@ -48,7 +48,7 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True)
-class Section:
+class SettingsSection:
     """A section of verl's configuration with fixed keys. `declared`: the class of the parent's field, if any."""
 
     path: str
@@ -98,7 +98,7 @@ class Section:
         empty = default is None or _unresolved(default)
         return self.hints[key] | None if empty else self.hints[key]  # type: ignore[operator]
 
-    def below(self, key: str) -> Section | None:
+    def below(self, key: str) -> SettingsSection | None:
         """The section of a key; None for a value, or for a section that takes any key."""
         path = f"{self.path}.{key}".lstrip(".")
         default = self.yaml.get(key)
@@ -107,17 +107,17 @@ class Section:
         if isinstance(default, Mapping):
             declared = None if "_target_" in default else self._nested(key)
             # An empty section is open: verl passes it on.
-            return Section(path, default, declared) if default else None
+            return SettingsSection(path, default, declared) if default else None
         declared = self._nested(key)
-        return Section(path, {}, declared) if declared else None
+        return SettingsSection(path, {}, declared) if declared else None
 
 
 @dataclass(frozen=True)
-class Difference:
+class SettingDifference:
     """A value that is not verl's own: where it is, as the user writes it, and the section of verl that has the key."""
 
     path: str
-    section: Section | None
+    section: SettingsSection | None
     key: str
     node: DictConfig | Mapping[str, object]
 
@@ -170,8 +170,8 @@ def _class(module: str, name: str) -> Hint:
 
 
 def differences(
-    node: DictConfig | Tree, section: Section | None, path: str = "", single: Container[str] = ()
-) -> Iterator[Difference]:
+    node: DictConfig | Tree, section: SettingsSection | None, path: str = "", single: Container[str] = ()
+) -> Iterator[SettingDifference]:
     """Every value and every unknown section that is not as in verl's own YAML.
 
     `single`: settings of verl that take one value, not a mapping, where its YAML does not show that.
@@ -180,7 +180,7 @@ def differences(
     for key, value in raw.items():
         if section and _same(section.yaml.get(key, _ABSENT), value):
             continue
-        difference = Difference(f"{path}.{key}".lstrip("."), section, key, node)
+        difference = SettingDifference(f"{path}.{key}".lstrip("."), section, key, node)
         below = section.below(key) if section and difference.known else None
         if (
             isinstance(value, Mapping)
@@ -210,15 +210,15 @@ def _deleted(node: object, own: Tree, path: str) -> Iterator[str]:
 
 
 @cache
-def verl_settings(engine: str = "dp") -> Section:
+def verl_settings(engine: str = "dp") -> SettingsSection:
     """verl's own configuration of a `model_engine`."""
     own = _own(engine)
     # verl merges its settings of TransferQueue over those of that package.
     queue = OmegaConf.merge(_read(_folder("transfer_queue") / "config.yaml"), own["transfer_queue"])
-    return Section("", {**own, "transfer_queue": OmegaConf.to_container(queue)})
+    return SettingsSection("", {**own, "transfer_queue": OmegaConf.to_container(queue)})
 
 
-def settings_of(config: DictConfig) -> Section:
+def settings_of(config: DictConfig) -> SettingsSection:
     """Those of the engine that the configuration trains with."""
     return verl_settings(_engine(config))
 
@@ -227,9 +227,9 @@ def _engine(config: DictConfig) -> str:
     return str(config.get("model_engine", "dp"))
 
 
-def section_at(path: str, root: Section) -> Section | None:
+def section_at(path: str, root: SettingsSection) -> SettingsSection | None:
     """The section with fixed keys at a path."""
-    section: Section | None = root
+    section: SettingsSection | None = root
     for key in path.split(".") if path else ():
         section = section.below(key) if section and section.knows(key) else None
     return section
@@ -256,7 +256,7 @@ def _folder(package: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _open(section: Section, key: str) -> bool:
+def _open(section: SettingsSection, key: str) -> bool:
     """Whether a section takes any key: verl's YAML has it empty or null, or its field is a dictionary."""
     kind = core_type(section.hint(key))
     return section.below(key) is None and (kind in (Any, object) or (get_origin(kind) or kind) in (dict, Mapping))

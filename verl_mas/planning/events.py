@@ -15,7 +15,7 @@ WAITING = "waiting"
 
 
 @dataclass(frozen=True)
-class Event:
+class Moment:
     """What one GPU holds at one moment."""
 
     phase: str
@@ -43,7 +43,7 @@ class Pool:
             free = card - self._before(policy)
             self.caches[policy.name] = serving.kv_cache(policy.model, policy.serving, card, free)
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[Moment]:
         yield from (self.start(policy) for policy in self.policies)
         yield from (self.sync(policy) for policy in self.policies)
         yield from self.rollout()
@@ -51,14 +51,14 @@ class Pool:
             if policy.training is not None:
                 for phase, moment in ((LOG_PROBS, training.log_probs), (UPDATE, training.update)):
                     own = added(moment(policy.model, policy.training), self._asleep(policy))
-                    yield Event(phase, policy.name, own, self._waiting(policy))
+                    yield Moment(phase, policy.name, own, self._waiting(policy))
 
-    def start(self, policy: Policy) -> Event:
+    def start(self, policy: Policy) -> Moment:
         """Policies are built one after another; the engines of those before are asleep."""
         own = training.at_rest(policy.model, policy.training, begun=False)
-        return Event(START, policy.name, added(own, self._awake(policy)), self._before(policy) - total(own))
+        return Moment(START, policy.name, added(own, self._awake(policy)), self._before(policy) - total(own))
 
-    def sync(self, policy: Policy) -> Event:
+    def sync(self, policy: Policy) -> Moment:
         """Engines wake in turn. Together, those before are awake; in phases, they sleep again. On a pool that only
         serves, all others are awake."""
         others = 0.0
@@ -67,15 +67,15 @@ class Pool:
             engine = self._awake(other) if earlier and not self.phases else self._asleep(other)
             others += total(training.at_rest(other.model, other.training)) + total(engine)
         own = training.at_rest(policy.model, policy.training)
-        return Event(SYNC, policy.name, added(own, staged(policy), serving.syncing(policy)), others)
+        return Moment(SYNC, policy.name, added(own, staged(policy), serving.syncing(policy)), others)
 
-    def rollout(self) -> Iterator[Event]:
+    def rollout(self) -> Iterator[Moment]:
         rest = [training.at_rest(policy.model, policy.training) for policy in self.policies]
         if not self.phases:
-            yield Event(ROLLOUT, None, added(*rest, *map(self._awake, self.policies)), 0.0)
+            yield Moment(ROLLOUT, None, added(*rest, *map(self._awake, self.policies)), 0.0)
             return
         for policy, own in zip(self.policies, rest, strict=True):
-            yield Event(ROLLOUT, policy.name, added(own, self._awake(policy)), self._waiting(policy))
+            yield Moment(ROLLOUT, policy.name, added(own, self._awake(policy)), self._waiting(policy))
 
     def waiting(self, policy: Policy) -> Terms:
         """What a policy holds while another one trains."""

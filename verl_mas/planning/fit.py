@@ -9,7 +9,7 @@ from itertools import combinations
 from typing import TypeAlias
 
 from verl_mas.engines.serving import MOST, lowered
-from verl_mas.planning.events import Event, Pool
+from verl_mas.planning.events import Moment, Pool
 from verl_mas.planning.hardware import SAFE
 from verl_mas.planning.load import Policy
 from verl_mas.planning.serving import SGLANG, kv_tokens
@@ -36,7 +36,7 @@ class Larger:
     gpus: int
 
 
-def worst(pool: Pool) -> Event:
+def worst(pool: Pool) -> Moment:
     return max(pool.events(), key=lambda event: event.total)
 
 

@@ -42,11 +42,9 @@ def parse_gpus(text: str, host_gib: str | None = None) -> Hardware:
     number = r"[1-9]\d*"
     found = re.fullmatch(rf"(?:({number})x)?({number})x({number}(?:\.\d+)?)", text.strip().lower().removesuffix("gb"))
     if found is None:
-        raise ConfigError(
-            f"--gpus {text}",
-            rule="it is GPUs x GB of each, or nodes x GPUs per node x GB of each, in whole numbers from 1",
-            fix="write --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes",
-        )
+        rule = "it is GPUs x GB of each, or nodes x GPUs per node x GB of each, in whole numbers from 1"
+        fix = "write --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
+        raise ConfigError(f"--gpus {text}", rule=rule, fix=fix)
     nodes, gpus, gb = found.groups(default="1")
     if host_gib is not None and (not re.fullmatch(r"\d+(\.\d+)?", host_gib) or float(host_gib) <= 0):
         rule = "it is the memory of one node in GiB"

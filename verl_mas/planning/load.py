@@ -22,7 +22,7 @@ Terms = Mapping[str, float]
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainingLoad:
     """How verl trains a policy with FSDP."""
 
     shards: int  # GPUs that a parameter is divided among
@@ -66,7 +66,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Serving:
+class ServingLoad:
     """How an engine serves a policy."""
 
     engine: str
@@ -104,8 +104,8 @@ class Policy:
 
     name: str
     model: ModelSize
-    serving: Serving
-    training: Training | None  # None: frozen
+    serving: ServingLoad
+    training: TrainingLoad | None  # None: frozen
     pool: str = "shared"
     engines: str | None = None  # The pool that serves it; None: `pool`
     receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
@@ -183,7 +183,7 @@ def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
     return {float(every if value is None else value) for value in [*own, *([] if own else [None])]}
 
 
-def _training(run: Run, name: str, model: ModelSize) -> Training:
+def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
     view, gpus, fsdp = _View(placed(run, name)), sum(pool_shape(run, run.mas.policies[name].pool)), "actor.fsdp_config"
     size = view.number(f"{fsdp}.fsdp_size", -1)
     copied, flash = _temperatures(view, run.mas, name) != {1.0}, is_flash(attention(view.config))
@@ -194,7 +194,7 @@ def _training(run: Run, name: str, model: ModelSize) -> Training:
     entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
     logits = not view.on("model.use_fused_kernels")
     rank = view.number("model.lora_rank", 0)
-    return Training(
+    return TrainingLoad(
         shards=size if 0 < size < gpus else gpus,
         update_tokens=_tokens(view, "actor.ppo_max_token_len_per_gpu", "actor.ppo_micro_batch_size_per_gpu"),
         log_prob_tokens=_tokens(
@@ -230,12 +230,12 @@ def _row(view: _View) -> int:
     return view.number("rollout.prompt_length", 0) + view.number("rollout.response_length", 0)
 
 
-def _serving(view: _View) -> Serving:
+def _serving(view: _View) -> ServingLoad:
     engine = str(view.get("rollout.name"))
     context = view.get("rollout.max_model_len")
     fraction = cast("float", view.get("rollout.gpu_memory_utilization"))
     lora = view.number("model.lora_rank", 0) > 0 and not view.on("model.lora.merge")
-    return Serving(
+    return ServingLoad(
         engine=engine,
         fraction=float(fraction) if facts_of(engine).gpu_fraction else None,
         tensor_parallel=view.number("rollout.tensor_model_parallel_size", 1),

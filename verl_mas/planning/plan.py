@@ -13,7 +13,7 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import training
-from verl_mas.planning.events import WAITING, Event, Pool, total
+from verl_mas.planning.events import WAITING, Moment, Pool, total
 from verl_mas.planning.fit import Larger, fits, fixes, needed_tokens, tokens, too_small, worst
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
@@ -67,7 +67,7 @@ class PoolPlan:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     hardware: Hardware
     gpus: int  # That the run reserves
     policies: Mapping[str, PolicyPlan]
@@ -84,7 +84,7 @@ class Plan:
         return not self.errors
 
 
-def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware) -> Plan:
+def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware) -> RunPlan:
     """`served`: every policy that is served here."""
     mas, pools = run.mas, {}
     for name in used_pools(mas):
@@ -102,7 +102,7 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware) -> Pla
     errors = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
     for name, pool in pools.items():
         errors += _memory(name, pool, sum(shapes[name]), larger)
-    return Plan(
+    return RunPlan(
         hardware=hardware,
         gpus=gpus_needed(run),
         policies={name: _policy(run, one, pools, sum(shapes[serving_pool(mas, name)])) for name, one in served.items()},
@@ -177,7 +177,7 @@ def _gib(terms: Terms) -> dict[str, float]:
     return {name: size / GIB for name, size in sorted(terms.items(), key=lambda item: -item[1]) if size}
 
 
-def _named(event: Event, pool: Pool) -> str:
+def _named(event: Moment, pool: Pool) -> str:
     together = "all policies together" if len(pool.policies) > 1 else pool.policies[0].name
     return f"{event.phase} of {event.policy or together}"
 
@@ -218,11 +218,9 @@ def _memory(name: str, pool: Pool, gpus: int, larger: Larger | None) -> Iterator
     fix = "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
     if event.total > SAFE * pool.card:
         parts = ", ".join(f"{part} {size:.1f}" for part, size in _gib(event.parts).items())
-        yield ConfigError(
-            f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})",
-            rule=f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; an estimate, see docs/plan.md",
-            fix=fix,
-        )
+        value = f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})"
+        rule = f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; an estimate, see docs/plan.md"
+        yield ConfigError(value, rule=rule, fix=fix)
     for policy in too_small(pool):
         held, needed = tokens(pool, policy), needed_tokens(policy)
         if policy.serving.engine == SGLANG:

@@ -8,7 +8,7 @@ beside it.
 from __future__ import annotations
 
 from verl_mas.planning.hardware import GIB
-from verl_mas.planning.load import Policy, Serving, Terms
+from verl_mas.planning.load import Policy, ServingLoad, Terms
 from verl_mas.planning.model import SERVED, ModelSize
 from verl_mas.planning.training import CONTEXT
 
@@ -20,22 +20,22 @@ SGLANG = "sglang"
 APART_BUCKETS = 2
 
 
-def weights(model: ModelSize, serving: Serving) -> float:
+def weights(model: ModelSize, serving: ServingLoad) -> float:
     """On one GPU, with the slots for adapters, which vLLM has on all layers, whatever its adapters are on."""
     return (model.served + SERVED * serving.ranks * model.adapted()) / serving.parts
 
 
-def kv_per_token(model: ModelSize, serving: Serving) -> float:
+def kv_per_token(model: ModelSize, serving: ServingLoad) -> float:
     """On one GPU."""
     return model.kv_bytes(serving.tensor_parallel) / serving.pipeline_parallel
 
 
-def beside(serving: Serving) -> Terms:
+def beside(serving: ServingLoad) -> Terms:
     """What is neither weights nor KV cache while the engine is awake."""
     return {"contexts": CONTEXT, "CUDA graphs": WORKSPACE + (GRAPHS if serving.graphs else 0.0)}
 
 
-def kv_cache(model: ModelSize, serving: Serving, card: float, free: float) -> float:
+def kv_cache(model: ModelSize, serving: ServingLoad, card: float, free: float) -> float:
     """Bytes on one GPU; negative if the weights alone take more than the fraction.
 
     `card`: the whole GPU. `free`: what is free of it when the engine starts.
@@ -49,18 +49,18 @@ def kv_cache(model: ModelSize, serving: Serving, card: float, free: float) -> fl
     return serving.fraction * card - weights(model, serving) - sum(beside(serving).values())
 
 
-def kv_tokens(model: ModelSize, serving: Serving, cache: float) -> int:
+def kv_tokens(model: ModelSize, serving: ServingLoad, cache: float) -> int:
     """Tokens that one engine can hold."""
     return max(0, int(cache / kv_per_token(model, serving)))
 
 
-def awake(model: ModelSize, serving: Serving, cache: float) -> Terms:
+def awake(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
     if serving.elsewhere:
         return {}
     return {**beside(serving), "weights": weights(model, serving), "KV cache": max(0.0, cache)}
 
 
-def asleep(model: ModelSize, serving: Serving, cache: float) -> Terms:
+def asleep(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
     """The context and the captured graphs stay; SGLang with an adapter keeps its weights, too."""
     if serving.elsewhere or not serving.sleeps:
         return awake(model, serving, cache)

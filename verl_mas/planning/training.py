@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from verl_mas.planning.hardware import GIB
-from verl_mas.planning.load import Terms, Training
+from verl_mas.planning.load import Terms, TrainingLoad
 from verl_mas.planning.model import SERVED, ModelSize
 
 # CUDA context, NCCL's buffers and the allocator's rest of one process.
@@ -16,22 +16,22 @@ ADAM, ADAM_STEP = 2, 1
 MASK, MASK_OF_LAYER = 1, 2
 
 
-def parameters(model: ModelSize, training: Training) -> float:
+def parameters(model: ModelSize, training: TrainingLoad) -> float:
     """The shard of one GPU, with that of the adapters on the model."""
     adapters = training.trained_element * sum(training.adapters)
     return (training.element * model.parameters + adapters) / training.shards
 
 
-def gradients(model: ModelSize, training: Training) -> float:
+def gradients(model: ModelSize, training: TrainingLoad) -> float:
     return training.trained_element * training.trained(model) / training.shards
 
 
-def adam(model: ModelSize, training: Training) -> float:
+def adam(model: ModelSize, training: TrainingLoad) -> float:
     kept = sum(training.adapters) or training.trained(model)
     return ADAM * training.trained_element * kept / training.shards
 
 
-def at_rest(model: ModelSize, training: Training | None, *, begun: bool = True) -> Terms:
+def at_rest(model: ModelSize, training: TrainingLoad | None, *, begun: bool = True) -> Terms:
     """What stays on the GPU while others compute. `begun`: the first optimiser step has made Adam's state.
 
     A frozen policy has no training process.
@@ -46,12 +46,12 @@ def at_rest(model: ModelSize, training: Training | None, *, begun: bool = True) 
     }
 
 
-def _adam_leaves(training: Training) -> bool:
+def _adam_leaves(training: TrainingLoad) -> bool:
     """That of adapters on a base stays on the GPU: it is small, and would move for each of them."""
     return training.optimizer_offload and not training.adapters
 
 
-def log_probs(model: ModelSize, training: Training) -> Terms:
+def log_probs(model: ModelSize, training: TrainingLoad) -> Terms:
     """While the log-probs of the policy are computed. Parameters are loaded for it, Adam is not."""
     return {
         **at_rest(model, training),
@@ -60,7 +60,7 @@ def log_probs(model: ModelSize, training: Training) -> Terms:
     }
 
 
-def update(model: ModelSize, training: Training) -> Terms:
+def update(model: ModelSize, training: TrainingLoad) -> Terms:
     """The worst moment of an update: at the end of a forward pass, or in the optimiser's step."""
     shard = 0.0 if training.always_on_cpu else 1.0
     shared = gradients(model, training)
@@ -75,7 +75,7 @@ def update(model: ModelSize, training: Training) -> Terms:
     return {**state, **(backward if sum(backward.values()) > sum(step.values()) else step)}
 
 
-def scored(model: ModelSize, training: Training) -> Terms:
+def scored(model: ModelSize, training: TrainingLoad) -> Terms:
     """What a micro batch takes whose log-probs are computed."""
     tokens = training.log_prob_tokens
     return {
@@ -86,7 +86,7 @@ def scored(model: ModelSize, training: Training) -> Terms:
     }
 
 
-def updated(model: ModelSize, training: Training) -> Terms:
+def updated(model: ModelSize, training: TrainingLoad) -> Terms:
     """What a micro batch of the update takes at the end of its forward pass."""
     tokens = training.update_tokens
     # The head's gradient is whole until it is divided; with LoRA it has none.
@@ -99,17 +99,17 @@ def updated(model: ModelSize, training: Training) -> Terms:
     }
 
 
-def gathered(model: ModelSize, training: Training) -> float:
+def gathered(model: ModelSize, training: TrainingLoad) -> float:
     """Whole parameters in bfloat16: embedding or head, the layer that computes, and the next one; or all of them."""
     return SERVED * (model.embedding + 2 * model.layer if training.reshard else model.parameters)
 
 
-def mask(training: Training, tokens: int, layers: int) -> float:
+def mask(training: TrainingLoad, tokens: int, layers: int) -> float:
     """`layers`: those that keep what is theirs. One of them has it twice for a moment."""
     return float(training.masked * (MASK + MASK_OF_LAYER * (layers + 1)) * tokens**2)
 
 
-def activations(model: ModelSize, training: Training) -> float:
+def activations(model: ModelSize, training: TrainingLoad) -> float:
     """With checkpointing the input of every layer, and what one layer recomputes; without it all of every layer."""
     tokens = training.update_tokens
     if not training.checkpointing:
@@ -122,7 +122,7 @@ def layer_activations(model: ModelSize, tokens: int) -> float:
     return SERVED * tokens * (8 * model.hidden + 3 * model.intermediate)
 
 
-def host(model: ModelSize, training: Training | None, gpus: int, *, begun: bool = True) -> Terms:
+def host(model: ModelSize, training: TrainingLoad | None, gpus: int, *, begun: bool = True) -> Terms:
     """Pinned memory of the `gpus` processes on one node."""
     if training is None:
         return {}
@@ -142,14 +142,14 @@ def pinned(elements: tuple[int, ...] | list[int], size: int, shards: int) -> flo
     return float(sum(1 << max(0, -(-count * size // shards) - 1).bit_length() for count in elements))
 
 
-def load_host(model: ModelSize, training: Training | None, gpus: int) -> float:
+def load_host(model: ModelSize, training: TrainingLoad | None, gpus: int) -> float:
     """While the model is loaded: every process reads all of a tied model, else only the first one does."""
     if training is None:
         return 0.0
     return training.element * model.parameters * (gpus if model.tied else 1)
 
 
-def checkpoint(model: ModelSize, training: Training | None) -> float:
+def checkpoint(model: ModelSize, training: TrainingLoad | None) -> float:
     """Bytes on disk of one checkpoint."""
     if training is None:
         return 0.0

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-import torch
 from omegaconf import DictConfig, ListConfig
 from ray.exceptions import RayActorError, RayTaskError
 
@@ -26,6 +24,7 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step, remove_shells
 from verl_mas.run_folder.disk import free_space
+from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import TeamFile

@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from wrong_configs.files import ROW, parquet
+from wrong_configs.prepare import ROW, files
 
 from verl_mas.checks.first_prompt import check_first_prompts
 from verl_mas.checks.verl.data_files import check_data
@@ -49,7 +49,7 @@ def test_only_the_first_row_of_a_large_file_is_read(look, tmp_path):
 
 
 def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(look, tmp_path):
-    parquet("rows.parquet", {"prompt": ROW["prompt"]})(tmp_path)
+    files(tmp_path, {"rows.parquet": [{"prompt": ROW["prompt"]}]})
     warning, *_ = look(tmp_path / "rows.parquet")
     assert isinstance(warning, ConfigWarning) and "that the workflow does not reward itself" in warning.reason
     error, *_ = look(tmp_path / "rows.parquet", team=False)

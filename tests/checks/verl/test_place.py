@@ -15,7 +15,7 @@ RECIPES = Path(__file__).parents[3] / "recipes"
 TEXT = " ".join(page.read_text() for page in [*RECIPES.glob("*/README.md"), *RECIPES.parent.glob("docs/*.md")])
 
 
-@pytest.mark.parametrize("command", place.MADE_BY.values())
+@pytest.mark.parametrize("command", place.made_by().values())
 def test_the_command_that_creates_a_recipes_data_is_on_a_page(command):
     assert command in re.sub(r"\s*\\?\n\s*", " ", TEXT)
 
@@ -26,7 +26,10 @@ def test_the_data_and_models_of_every_recipe_have_their_command():
         named = [recipe.get("data", {}).get("train_files"), recipe.get("data", {}).get("val_files")]
         named.append(recipe.get("actor_rollout_ref", {}).get("model", {}).get("path"))
         for path in named:
-            assert path is None or not path.startswith("runs/") or str(Path(path).parent) in place.MADE_BY, (file, path)
+            assert path is None or not path.startswith("runs/") or str(Path(path).parent) in place.made_by(), (
+                file,
+                path,
+            )
 
 
 def test_a_missing_file_is_an_error_with_the_command_that_creates_it_unless_the_run_is_elsewhere(make, monkeypatch):

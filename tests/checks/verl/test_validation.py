@@ -6,6 +6,7 @@ import inspect
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -83,7 +84,7 @@ def test_what_the_validation_of_verl_reads_is_in_the_key():
     assert [name for name in read if not f"{name}.".startswith(tuple(f"{known}." for known in READ))] == []
 
 
-def test_a_second_check_imports_nothing_of_verl(letters, tmp_path, monkeypatch):
+def test_a_second_check_imports_none_of_the_large_packages(letters, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     command = [
         *(sys.executable, "-X", "importtime", "-m", "verl_mas", "check", "+platform=cpu", "+mas=solver_verifier"),
@@ -96,4 +97,8 @@ def test_a_second_check_imports_nothing_of_verl(letters, tmp_path, monkeypatch):
     ]
     first, second = (subprocess.run(command, capture_output=True, text=True, check=True) for _ in range(2))
     assert first.stdout == second.stdout
-    assert re.search(r"\| +verl\.", first.stderr) and not re.search(r"\| +verl\.", second.stderr)
+    imported = [set(re.findall(r"\| +(\w+)$", done.stderr, re.MULTILINE)) for done in (first, second)]
+    large = {"verl", "transformers", "pandas"}
+    if version("torch").endswith("+cpu"):
+        large.add("torch")  # another build is asked for the GPUs of the machine
+    assert "verl" in imported[0] and not large & imported[1]

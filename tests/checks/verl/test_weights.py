@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig
-from wrong_configs.files import model, safetensors
+from wrong_configs.prepare import model, safetensors
 
-from verl_mas.checks.verl import weights
 from verl_mas.checks.verl.model_folder import local_folder
+from verl_mas.checks.verl.served import check_model
 from verl_mas.errors import ConfigWarning
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    model()(tmp_path)
+    model(tmp_path / "model", {})
     return tmp_path / "model"
 
 
 @pytest.fixture
 def problems(make: Callable[..., DictConfig]) -> Callable[[object], list[object]]:
-    return lambda path: list(weights.check_model(make(actor_rollout_ref__model__path=str(path))))
+    return lambda path: list(check_model(make(actor_rollout_ref__model__path=str(path))))
 
 
 def test_a_whole_model_folder_passes(folder, problems):
@@ -35,7 +35,7 @@ def test_a_name_on_the_hub_is_looked_up_in_the_cache(problems, tmp_path, monkeyp
     cached = tmp_path / "hub/models--owner--tiny"
     (cached / "refs").mkdir(parents=True)
     (cached / "refs/main").write_text("abc")
-    model("snapshots/abc")(cached)
+    model(cached / "snapshots/abc", {})
     assert problems("owner/tiny") == []
     assert local_folder("owner/tiny") == cached / "snapshots/abc"
 

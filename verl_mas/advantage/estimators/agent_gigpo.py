@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
+from verl_mas.util.later import Tensor, torch
 
 
 @estimator(compares_sessions=True, step_weight=1.0, gamma=0.95)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import torch
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput, validation
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
+from verl_mas.util.later import torch
 
 
 @estimator(group_size=None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import REQUIRED
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
+from verl_mas.util.later import torch
 
 # An agent's part of it, which lies in one group.
 SESSION = ("task", "session", "agent")

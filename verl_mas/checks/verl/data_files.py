@@ -125,23 +125,17 @@ def _json(file: Path) -> FirstRow | None:
 def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[Problem]:
     key = str(config.data.prompt_key)
     if key not in first.columns:
-        yield ConfigError(
-            f"{first.file} has no column {key!r}",
-            rule="data.prompt_key names the column of the prompts",
-            fix=f"set data.prompt_key; {nearest(key, first.columns)}",
-        )
+        value = f"{first.file} has no column {key!r}"
+        fix = f"set data.prompt_key; {nearest(key, first.columns)}"
+        yield ConfigError(value, rule="data.prompt_key names the column of the prompts", fix=fix)
     elif not is_prompt(first.row[key]):
-        yield ConfigError(
-            f"{first.file}, column {key!r}, first row: {repr(first.row[key])[:120]}",
-            rule="a prompt is a list of messages, each with a role and a content",
-            fix='write each prompt as [{"role": "user", "content": "..."}], or set data.prompt_key',
-        )
+        value = f"{first.file}, column {key!r}, first row: {repr(first.row[key])[:120]}"
+        fix = 'write each prompt as [{"role": "user", "content": "..."}], or set data.prompt_key'
+        yield ConfigError(value, rule="a prompt is a list of messages, each with a role and a content", fix=fix)
     elif broken := _broken(first.row[key]):
-        yield ConfigError(
-            f"{first.file}, column {key!r}, first row has {broken}",
-            rule="tokenizers take text in UTF-8 without null bytes",
-            fix="clean the texts and write the file again",
-        )
+        value = f"{first.file}, column {key!r}, first row has {broken}"
+        fix = "clean the texts and write the file again"
+        yield ConfigError(value, rule="tokenizers take text in UTF-8 without null bytes", fix=fix)
     if lacking := list(_reward_columns(config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"

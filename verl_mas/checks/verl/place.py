@@ -7,8 +7,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from pathlib import Path
 
+import yaml
 from omegaconf import DictConfig
 
 from verl_mas.checks.verl.refusals import Problem
@@ -35,43 +37,11 @@ def run_on(hardware: Hardware | None) -> Iterator[None]:
         _TARGET.reset(token)
 
 
-# The data and models of the shipped recipes, by folder, and the commands of the recipes' pages that create them.
-MADE_BY = {
-    "runs/first_run": "python -m verl_mas.testing.letters runs/first_run",
-    "runs/math": "verl-mas data math --out runs/math",
-    "runs/arithmetic": "verl-mas data arithmetic --out runs/arithmetic --noise 0.25",
-    "runs/arithmetic_debate": "verl-mas data arithmetic --team debate --out runs/arithmetic_debate --noise 0.25",
-    "runs/arithmetic_malt": "verl-mas data arithmetic --team generate_verify_refine --out runs/arithmetic_malt "
-    "--noise 0.25",
-    "runs/arithmetic_cory": "verl-mas data arithmetic --team cory --out runs/arithmetic_cory --noise 0.25",
-    "runs/arithmetic_leader": "verl-mas data arithmetic --team leader_workers --terms 4 --out runs/arithmetic_leader "
-    "--noise 0.25",
-    "runs/tic_tac_toe": "verl-mas data self_play --game tic_tac_toe --out runs/tic_tac_toe --noise 0.3",
-    "runs/tic_tac_toe_words": "verl-mas data self_play --game tic_tac_toe --out runs/tic_tac_toe_words",
-    "runs/lookup": "verl-mas data lookup --out runs/lookup --noise 0.1 --worker-noise 0.15",
-    "runs/split_clues": "verl-mas data split_clues --out runs/split_clues --noise 0.6",
-    "runs/guide_driver": "verl-mas data guide_driver --out runs/guide_driver --noise 0.5",
-    "runs/search": "verl-mas data search --out runs/search",
-    "runs/invented": "verl-mas data invented --out runs/invented",
-    "runs/invented_small": "verl-mas data invented --out runs/invented_small --entities 200 --hops 2 --train-rows 400 "
-    "--test-rows 60 --noise 0.1",
-    "runs/apps": "verl-mas data code --out runs/apps",
-    "runs/code_contests": "verl-mas data code --train-set code_contests --out runs/code_contests",
-    "runs/programs": "verl-mas data programs --out runs/programs --noise 0.55",
-    "runs/tool_math": "verl-mas data tool_math --out runs/tool_math",
-    "runs/plan_path": "verl-mas data puzzle plan_path --out runs/plan_path --size size=4 --practice min_distance=5 "
-    "--test-rows 400 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=9000 lessons=700000",
-    "runs/slippery": "verl-mas data puzzle plan_path --out runs/slippery --size size=4 slip=0.2 --practice "
-    "min_distance=3 --test-rows 200 --first-test 10000 --noise 0.72 --args moves=1 --warm-up steps=4000 lessons=300000",
-    "runs/plan_path_10": "verl-mas data puzzle plan_path --out runs/plan_path_10 --size size=10 walls=0.22 "
-    "--train-rows 20000",
-    "runs/sudoku_4": "verl-mas data puzzle sudoku --out runs/sudoku_4 --size size=4 blanks=6 --first-test 10000 "
-    "--noise 0.75 --args moves=1 --warm-up steps=6000 lessons=100000",
-    "runs/sudoku": "verl-mas data puzzle sudoku --out runs/sudoku --size size=4 --train-rows 20000",
-    "runs/sokoban_6": "verl-mas data puzzle sokoban --out runs/sokoban_6 --size size=6 --practice min_distance=5 "
-    "--first-test 10000 --noise 0.6 --args moves=1 --warm-up steps=6000 lessons=200000",
-    "runs/sokoban": "verl-mas data puzzle sokoban --out runs/sokoban --size size=6 boxes=1 --train-rows 20000",
-}
+@cache
+def made_by() -> dict[str, str]:
+    """The folders of the shipped recipes' data and models, and the commands that create them."""
+    commands: dict[str, str] = yaml.safe_load(Path(__file__).with_name("made_by.yaml").read_text(encoding="utf-8"))
+    return commands
 
 
 def elsewhere(config: DictConfig) -> str:
@@ -94,7 +64,7 @@ def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
 
 def missing(config: DictConfig, setting: str, path: str, noun: str) -> Problem:
     """A file or folder that is not there."""
-    command = MADE_BY.get(str(Path(path).parent))
+    command = made_by().get(str(Path(path).parent))
     return unless_elsewhere(
         config,
         ConfigError(

@@ -19,7 +19,7 @@ from verl_mas.checks.verl.values import LINES, UNREAD, VALUES, takes
 from verl_mas.config.hydra import packages
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.values import Hint, core_type, problems
-from verl_mas.config.verl_settings import Difference, Section, deleted, differences, settings_of
+from verl_mas.config.verl_settings import SettingDifference, SettingsSection, deleted, differences, settings_of
 from verl_mas.engines.facts import ENGINES
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
@@ -54,7 +54,7 @@ def check_keys(config: DictConfig) -> Iterator[Problem]:
             yield error
 
 
-def unknown(difference: Difference, verl: Section) -> ConfigError:
+def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError:
     """A key that verl does not read, with the settings that are meant: of this name elsewhere, or of a similar name."""
     assert difference.section is not None
     keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else _groups())]))
@@ -93,7 +93,7 @@ def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix=nearest(name, engines_of_verl()))
 
 
-def check_value(difference: Difference) -> Iterator[Problem]:
+def check_value(difference: SettingDifference) -> Iterator[Problem]:
     """Of a setting that verl knows."""
     try:
         value = difference.value()
@@ -112,7 +112,7 @@ def check_value(difference: Difference) -> Iterator[Problem]:
             )
 
 
-def _type_errors(difference: Difference, value: object) -> Iterator[ConfigError]:
+def _type_errors(difference: SettingDifference, value: object) -> Iterator[ConfigError]:
     if difference.section is None:
         # In a section that takes any key, some are known all the same.
         if inner := takes(OVERRIDES.sub(f"{SECTION}.", difference.path), value):

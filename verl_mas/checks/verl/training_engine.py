@@ -18,6 +18,8 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 
 SCHEDULES = ("constant", "cosine")
+# In torch.optim, which is imported for other names: that takes a second.
+OPTIMIZERS = ("AdamW", "Adam", "SGD")
 # Where micro batches are not filled by tokens: the size that verl's workers read -> the deprecated one, which only
 # verl's own check reads.
 SIZES = {
@@ -37,8 +39,16 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
             rule=f"verl's FSDP has the schedules {' and '.join(SCHEDULES)}",
             fix=f"set {SECTION}.actor.optim.lr_scheduler_type={SCHEDULES[-1]}",
         )
+    yield from _optimizer(view, policy)
+    yield from _micro_batches(view, policy)
+    yield from _ulysses(view, policy)
+
+
+def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
     optim = view[SECTION].actor.optim
     module, name = str(optim.optimizer_impl), str(optim.optimizer)
+    if module == "torch.optim" and name in OPTIMIZERS:
+        return
     try:
         known = vars(importlib.import_module(module)) if module == "torch.optim" else None
         missing = find_spec(module) is None
@@ -53,7 +63,9 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
         rule = f"it is the name of a class in {module}"
         fix = nearest(name, [each for each in known if isinstance(known[each], type)])
         yield ConfigError(f"policy {policy}: actor.optim.optimizer={name}", rule=rule, fix=fix)
-    yield from _micro_batches(view, policy)
+
+
+def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     section = view[SECTION]
     actor, model = section.actor, section.model
     size = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.get("ulysses_sequence_parallel_size", 1))

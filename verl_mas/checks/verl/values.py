@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from verl_mas.config.values import Above, Count, Hint, NotEmpty, NotNegative, Positive, Range, Rule, Share, Text
+from verl_mas.config.values import Above, Count, Hint, NotEmpty, NotNegative, Positive, Range, Share, Text, ValueRule
 from verl_mas.config.verl_settings import verl_settings
 from verl_mas.verl_.sources import find, source_of
 
 
 @dataclass(frozen=True)
-class Inside(Rule):
+class Inside(ValueRule):
     """A part of a path that must stay below the folder that it is added to."""
 
     def holds(self, value: str) -> bool:
@@ -31,7 +31,7 @@ class Inside(Rule):
 
 
 @dataclass(frozen=True)
-class Repository(Rule):
+class Repository(ValueRule):
     """A name on the hub."""
 
     def holds(self, value: str) -> bool:

@@ -1,0 +1,78 @@
+"""What cases prepare in a folder: files of any kind, model folders and checkpoints, whole but for one thing."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from verl_mas.run_folder.checkpoints import FILES, RUN_FILE
+
+MESSAGES = [{"role": "user", "content": "Repeat a."}]
+ROW = {"data_source": "letters", "prompt": MESSAGES, "reward_model": {"ground_truth": "a"}}
+
+
+def files(folder: Path, contents: Mapping[str, Any], encoding: str = "utf-8") -> None:
+    """Names that end in `/` are folders. A .parquet has these rows, or this row eight times; a mapping is JSON."""
+    for name, content in contents.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            file.mkdir()
+        elif isinstance(content, str):
+            file.write_bytes(content.encode(encoding))
+        elif file.suffix == ".parquet":
+            rows = [content] * 8 if isinstance(content, dict) else content
+            pq.write_table(pa.Table.from_pylist(rows), file)
+        else:
+            file.write_text(json.dumps(content), encoding=encoding)
+
+
+def safetensors(size: int = 4) -> bytes:
+    """One tensor of four bytes, of which `size` are there."""
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    return struct.pack("<Q", len(header)) + header + b"\0" * size
+
+
+MODEL: Mapping[str, Any] = {
+    "config.json": {"model_type": "qwen2"},
+    "tokenizer.json": {},
+    "tokenizer_config.json": {"chat_template": "{{ messages[0].content }}"},
+    "model.safetensors": safetensors().decode(),
+}
+
+
+def model(folder: Path, changed: Mapping[str, Any]) -> None:
+    """A model folder with these files in place of its own."""
+    files(folder, {**MODEL, **changed})
+
+
+def checkpoint(
+    folder: Path, step: int, *, pointer: str | None = None, run: str = "{}", policy: str | None = "main"
+) -> None:
+    """A `run` that can be read lists its files, as a saved one."""
+    parts = {"data.pt": "loader", **({f"{policy}/model.pt": "weights"} if policy else {})}
+    with suppress(ValueError, TypeError):
+        run = json.dumps({FILES: {name: len(content) for name, content in parts.items()}, **json.loads(run)})
+    files(folder / f"global_step_{step}", {RUN_FILE: run, **parts})
+    if pointer is not None:
+        files(folder, {"latest_checkpointed_iteration.txt": pointer})
+
+
+def checkpoints(folder: Path, saved: Sequence[Mapping[str, Any]]) -> None:
+    for settings in saved:
+        checkpoint(folder / "checkpoints", **settings)
+
+
+PREPARE: Mapping[str, Callable[[Path, Any], None]] = {
+    "files": files,
+    "latin_1": lambda folder, contents: files(folder, contents, "latin-1"),
+    "model": lambda folder, changed: model(folder / "model", changed),
+    "checkpoints": checkpoints,
+}
