@@ -6,7 +6,7 @@ import timeit
 from collections.abc import Callable
 from itertools import count, cycle
 
-from verl_mas.gym.puzzles.base import Puzzle, board
+from verl_mas.gym.puzzles.puzzle import Puzzle, board
 from verl_mas.util.splits import TRAIN
 
 BOARDS = [

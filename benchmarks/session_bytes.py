@@ -27,8 +27,8 @@ from pathlib import Path
 import pyarrow
 
 from verl_mas.config.schema import BranchSpec, PolicySpec, TrajectorySpec
-from verl_mas.gym.puzzles.base import row
 from verl_mas.gym.puzzles.data import tiny_workflow
+from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import size_of

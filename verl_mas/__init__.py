@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from verl_mas.grading.grader import register_grader as register_grader
     from verl_mas.grading.math import AnswerChecker as AnswerChecker
     from verl_mas.grading.math import Grade as Grade
-    from verl_mas.gym.puzzles.base import Puzzle as Puzzle
-    from verl_mas.gym.puzzles.base import board as board
-    from verl_mas.gym.puzzles.base import register_puzzle as register_puzzle
+    from verl_mas.gym.puzzles.puzzle import Puzzle as Puzzle
+    from verl_mas.gym.puzzles.puzzle import board as board
+    from verl_mas.gym.puzzles.puzzle import register_puzzle as register_puzzle
     from verl_mas.mcp.servers import McpServers as McpServers
     from verl_mas.retrieval.client import RetrieverClient as RetrieverClient
     from verl_mas.retrieval.client import SearchResult as SearchResult

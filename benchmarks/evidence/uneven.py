@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from verl_mas.gym.puzzles.base import Puzzle
 from verl_mas.gym.puzzles.game import PuzzleAttempt
+from verl_mas.gym.puzzles.puzzle import Puzzle
 from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.workflow import Malformed, Reply
 

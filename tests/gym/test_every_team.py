@@ -13,7 +13,7 @@ from verl_mas.config.values import settable
 from verl_mas.errors import ConfigError
 from verl_mas.gym import guide_driver, split_clues
 from verl_mas.gym.lookup import CUT, SHARDS
-from verl_mas.gym.puzzles.base import row
+from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Task

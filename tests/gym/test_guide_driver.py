@@ -11,8 +11,8 @@ from played import played, task_of
 from verl_mas.errors import DataError
 from verl_mas.gym import guide_driver
 from verl_mas.gym.guide_driver import GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
-from verl_mas.gym.puzzles.base import row
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
+from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.util.splits import TEST, TRAIN, split_of
 
 

@@ -10,7 +10,7 @@ import pytest
 from played import played
 
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.games.base import GAMES, STRATEGIES, expected, start_of, task_of, uniform
+from verl_mas.gym.games.game import GAMES, STRATEGIES, expected, start_of, task_of, uniform
 from verl_mas.gym.games.kinds.kuhn_poker import KuhnPoker
 from verl_mas.gym.games.kinds.tic_tac_toe import CELLS, TicTacToe
 from verl_mas.gym.self_play import SelfPlay, lessons, starts

@@ -8,7 +8,7 @@ from played import played, task_of
 
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import Execution
-from verl_mas.gym.puzzles.base import board, row
+from verl_mas.gym.puzzles.puzzle import board, row
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer, ToolUserPlanner
 from verl_mas.util.splits import TRAIN
 

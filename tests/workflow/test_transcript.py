@@ -9,7 +9,7 @@ from rich.console import Console
 
 import verl_mas
 from verl_mas.config.schema import AgentSpec, BranchSpec
-from verl_mas.gym.puzzles.base import row
+from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import transcript

@@ -16,11 +16,11 @@ from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import with_next
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.puzzles.base import SEED, Size, board, board_of, row
 from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT
 from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath, distances
+from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
 from verl_mas.gym.states import States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.util.splits import TEST, TRAIN

@@ -11,7 +11,7 @@ from verl_mas.config.values import Count
 from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
-from verl_mas.gym.games.base import GAMES, STRATEGIES, Game, Player, draw, start_of, task_of
+from verl_mas.gym.games.game import GAMES, STRATEGIES, Game, Player, draw, start_of, task_of
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Tag, Task, Team, Workflow, instances, register_workflow

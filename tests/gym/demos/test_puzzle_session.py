@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.gym.demos.plan_path import draw
-from verl_mas.gym.puzzles.base import board
+from verl_mas.gym.puzzles.puzzle import board
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import ActionList
 

@@ -9,8 +9,8 @@ import pytest
 
 from verl_mas.cli.data import main
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.base import board
 from verl_mas.gym.puzzles.data import lessons, noisy_plan
+from verl_mas.gym.puzzles.puzzle import board
 from verl_mas.gym.puzzles.teams import PlannerExecutor
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Malformed

@@ -8,10 +8,10 @@ from itertools import islice
 
 import pytest
 
-from verl_mas.gym.puzzles.base import board
 from verl_mas.gym.puzzles.data import lessons, noisy_plan, tiny_workflow
 from verl_mas.gym.puzzles.grid import MOVES, NAMES, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
+from verl_mas.gym.puzzles.puzzle import board
 from verl_mas.util.splits import TRAIN
 
 

@@ -10,8 +10,8 @@ from played import task_of
 
 from verl_mas.config.schema import BranchSpec
 from verl_mas.errors import ConfigError, SessionFault
-from verl_mas.gym.puzzles.base import board, row
 from verl_mas.gym.puzzles.game import Play
+from verl_mas.gym.puzzles.puzzle import board, row
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TRAIN

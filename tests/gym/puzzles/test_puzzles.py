@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.puzzles.base import board, board_of, row
 from verl_mas.gym.puzzles.game import score_actions
+from verl_mas.gym.puzzles.puzzle import board, board_of, row
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.codecs import ActionList, Malformed
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from verl_mas.gym.demos.team import Curves, Settings, TeamDemo
-from verl_mas.gym.puzzles.base import Puzzle, board, write_boards
 from verl_mas.gym.puzzles.data import lessons, tiny_workflow
+from verl_mas.gym.puzzles.puzzle import Puzzle, board, write_boards
 from verl_mas.gym.warmup import WarmUp, warm_up
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.util.text import printable

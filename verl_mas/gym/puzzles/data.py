@@ -13,8 +13,8 @@ from verl_mas.data.dataset import DATA_SETS, Loader
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.base import Puzzle, Size, board, row
 from verl_mas.gym.puzzles.game import COMPACT, Play, PuzzleAttempt, score_actions
+from verl_mas.gym.puzzles.puzzle import Puzzle, Size, board, row
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.user_code import load_module
 from verl_mas.util.splits import TEST, TRAIN

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from verl_mas.config.values import Count, Range
 from verl_mas.errors import ConfigError, WorkflowError
-from verl_mas.gym.puzzles.base import Puzzle, board_of
+from verl_mas.gym.puzzles.puzzle import Puzzle, board_of
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow, restored
 from verl_mas.workflow.tasks import together
 

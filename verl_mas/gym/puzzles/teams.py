@@ -7,8 +7,8 @@ from dataclasses import field
 from typing import Literal
 
 from verl_mas.execution.executor import Execution
-from verl_mas.gym.puzzles.base import Puzzle
 from verl_mas.gym.puzzles.game import COMPACT, Choose, Play, PuzzleAttempt
+from verl_mas.gym.puzzles.puzzle import Puzzle
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from verl_mas.gym.games.base import Game, Player, register_game
+from verl_mas.gym.games.game import Game, Player, register_game
 
 CARDS = ("J", "Q", "K")
 CHECK, BET, FOLD, CALL = "check", "bet", "fold", "call"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.base import Puzzle, register_puzzle, stream
 from verl_mas.gym.puzzles.grid import FREE, MOVES, NAMES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
 AGENT, GOAL = "A", "G"

@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.base import Puzzle, register_puzzle, stream
 from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
 PLAYER, PLAYER_ON_TARGET, BOX, BOX_ON_TARGET, TARGET = "A", "a", "B", "b", "T"

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.base import Puzzle, register_puzzle, stream
+from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
 EMPTY = "."

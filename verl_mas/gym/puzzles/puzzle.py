@@ -185,7 +185,7 @@ def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
     for key in (PUZZLE, SEED, SPLIT, SIZE):
         if key not in extra_info:
             value = f"extra_info has no {key!r}"
-            fix = "create them with verl_mas.gym.puzzles.base.row or `verl-mas data puzzle`"
+            fix = "create them with verl_mas.gym.puzzles.puzzle.row or `verl-mas data puzzle`"
             raise DataError(value, rule="a puzzle workflow needs rows that name a board", fix=fix)
     # Parquet adds the keys of other rows in the file, with None.
     size = {key: value for key, value in extra_info[SIZE].items() if value is not None}
