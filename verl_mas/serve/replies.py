@@ -25,16 +25,20 @@ OF_ACTS = ("agent", "instance", "turn", "branch", "committed", "policy", "text",
 
 
 @dataclass(frozen=True)
-class Choice:
+class CompletionChoice:
     text: str
-    finish_reason: str
+    truncated: bool
+
+    @property
+    def finish_reason(self) -> str:
+        return "length" if self.truncated else "stop"
 
 
 @dataclass(frozen=True)
 class Answers:
     """All choices, and what they took."""
 
-    answers: Sequence[Choice]
+    answers: Sequence[CompletionChoice]
     usage: Usage
     ours: JsonObject | None = None
 
@@ -52,17 +56,17 @@ class Answers:
         usage, choices = Usage(), []
         for generation in generations:
             usage.add(generation)
-            choices.append(Choice(generation.text, "length" if generation.stop_reason == "length" else "stop"))
+            choices.append(CompletionChoice(generation.text, generation.stop_reason == "length"))
         return cls(choices, usage)
 
 
-def answer_of(session: Session) -> Choice:
+def answer_of(session: Session) -> CompletionChoice:
     """A workflow may end without an answer, as games do: then it is the last reply."""
     answer = session.outcome.answer if session.outcome else None
     last = next((reply for reply in reversed(session.replies) if reply.committed), None)
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
     text = str(answer) if answer is not None else last.text if last else ""
-    return Choice(text, "length" if reply is not None and reply.truncated else "stop")
+    return CompletionChoice(text, reply is not None and reply.truncated)
 
 
 def transcript(session: Session) -> JsonObject:
