@@ -32,7 +32,7 @@ MACHINE = ("--python-platform", "x86_64-manylinux_2_34")
 WITH_VALUE = {"-c", "--constraint", "--override", "--index-url", "--only-binary"}
 WITHOUT_VALUE = {"--no-deps"}
 # They change how something is installed, not what.
-WITHOUT_EFFECT = {"--no-build-isolation", "--quiet", "-q", "--editable", "-e", "--upgrade"}
+WITHOUT_EFFECT = {"--no-build-isolation", "--no-compile", "--quiet", "-q", "--editable", "-e", "--upgrade"}
 SHOWN = ("verl", "torch", "transformers", "vllm", "sglang", "flash-attn")
 TIME_LIMIT = 600  # seconds
 

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,12 +70,6 @@ def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return pickle.loads(dumps[text])
 
     return read
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """End-to-end runs first, then files of many tests: the small files at the end keep every process busy."""
-    tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: (item.get_closest_marker("e2e") is None, -tests[item.path]))
 
 
 def pytest_collection_finish() -> None:

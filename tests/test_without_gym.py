@@ -35,7 +35,7 @@ CHECK = (
     "data.max_prompt_length=512 data.train_files={0}/train.parquet data.val_files={0}/test.parquet "
     "actor_rollout_ref.model.path={0}/model"
 )
-FAST = "test_registry config/test_groups workflows/test_shipped".split()
+FAST = "test_registry config/test_groups workflows/test_solver_verifier".split()
 
 
 @pytest.fixture(scope="module")

@@ -95,11 +95,12 @@ def test_the_corpus_has_every_kind():
 
 def test_programs_leave_no_process_and_no_descriptor(executor, processes):
     run(executor, ("print(1)", ""))
-    before = processes(), descriptors()
+    before, opened = processes(), descriptors()
     endless = ("import threading\nthreading.Thread(target=lambda: 1).start()\nwhile True: pass", "")
     results = run(executor, *[("print(1)", ""), endless] * 8, limits=Limits(cpu_s=0.1, wall_s=0.5))
     assert {result.status for result in results} == {Status.OK, Status.TIMED_OUT}
-    assert (processes(), descriptors()) == before
+    # Fewer descriptors: what earlier tests left was collected.
+    assert processes() == before and descriptors() <= opened
 
 
 def test_a_cancelled_program_ends_and_its_place_is_free(executor, processes):

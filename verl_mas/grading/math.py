@@ -156,9 +156,9 @@ def ground_truth(value: object) -> str:
         return UNKNOWN
     truth = legible(None if value is None else str(value))
     if truth is None:
-        shown = f"the ground truth {value if value is None else str(value)[:80]!r} of a math task"
+        given = f"the ground truth {value if value is None else str(value)[:80]!r} of a math task"
         rule = f"an answer is checked against a ground truth of 1 to {MAX_CHARS} characters"
-        raise DataError(shown, rule=rule, fix="prepare the data with `verl-mas data math`, or remove such rows")
+        raise DataError(given, rule=rule, fix="prepare the data with `verl-mas data math`, or remove such rows")
     return truth
 
 

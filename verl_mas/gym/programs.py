@@ -130,8 +130,8 @@ def problem(program: Program, rng: random.Random) -> Problem:
         }
         hidden.append(min(passing, key=lambda each: (twin.output(each) == expected[each], len(passing[each]))))
         wrong = passing[hidden[-1]]
-    shown, *tests = (Stdio(line(numbers), str(expected[numbers])) for numbers in (example, *hidden))
-    return Problem(tests, [shown], golden=program.code)
+    examples, *tests = (Stdio(line(numbers), str(expected[numbers])) for numbers in (example, *hidden))
+    return Problem(tests, [examples], golden=program.code)
 
 
 def line(numbers: Numbers) -> str:
