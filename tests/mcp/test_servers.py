@@ -177,6 +177,19 @@ def test_a_program_or_variable_that_is_not_there_is_refused():
             McpSpec(**settings)
 
 
+def test_a_call_that_runs_when_the_servers_stop_fails(tmp_path):
+    servers = McpServers({"good": spec("good")}, tmp_path).start()
+
+    async def stop_meanwhile():
+        running = asyncio.create_task(servers.tools[0].call({"text": "wait"}, CallContext()))
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(servers.stop)
+        await asyncio.wait_for(running, 5)
+
+    with pytest.raises((asyncio.CancelledError, McpError)):
+        asyncio.run(stop_meanwhile())
+
+
 def test_stopping_ends_a_server_that_ignores_it_and_every_process_that_it_started(tmp_path):
     servers = McpServers({"deaf": spec("deaf")}, tmp_path)
     with servers:
