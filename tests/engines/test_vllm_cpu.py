@@ -51,8 +51,10 @@ def test_messages_pass_while_the_peer_lives_and_the_answer_of_one_that_has_retur
     reply.connect(address)
     watched.send_pyobj({"bucket": 1})
     assert reply.recv_pyobj() == {"bucket": 1}
-    threading.Timer(0.05, reply.send, [b"taken"]).start()
+    answer = threading.Timer(0.05, reply.send, [b"taken"])
+    answer.start()
     assert watched.recv() == b"taken"
+    answer.join()  # a socket belongs to one thread at a time
     watched.send_pyobj("weights")
     reply.recv()
     reply.send(b"done")
