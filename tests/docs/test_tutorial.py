@@ -91,6 +91,7 @@ def test_the_shorter_walk_changes_what_the_page_has():
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_the_page_leads_from_an_empty_folder_to_a_served_team(tmp_path, warm_python):
     walk, blocks = Walk(tmp_path, warm_python), fenced(PAGE)
     before = iter(blocks)

@@ -48,10 +48,12 @@ def test_fixed_micro_batches_need_more_padding_rows(alone):
     assert [alone[name]["padding"] for name in ("by tokens", "fixed micro batches")] == [1, 33]
 
 
+@pytest.mark.nightly
 def test_two_workers_of_fsdp1_make_the_update_that_those_of_fsdp2_make(two_workers):
     same_weights(two_workers["FSDP2"]["weights"], two_workers["FSDP1"]["weights"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["FSDP1", "FSDP2"])
 def test_a_checkpoint_has_the_weights_that_it_was_made_of(two_workers, name):
     done = two_workers[name]

@@ -7,7 +7,7 @@ import pytest
 from verl_mas import read_sessions
 from verl_mas.cli import data, retriever
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 # Too short to learn anything.
 BRIEF = ["--warm-up", "steps=20", "batch=16", "lessons=500"]
@@ -44,7 +44,6 @@ def steps(main_ppo, folder, recipe, own, present):
     return done.steps[1]
 
 
-@pytest.mark.nightly
 def test_math_takes_real_steps(main_ppo, tmp_path):
     made = tmp_path / "arithmetic"
     assert data.main(["arithmetic", "--out", str(made), "--noise", "0.25", *BRIEF]) == 0
@@ -54,7 +53,6 @@ def test_math_takes_real_steps(main_ppo, tmp_path):
     assert steps(main_ppo, tmp_path, "math/laptop", of(made), present)["session/acts/mean"] >= 2
 
 
-@pytest.mark.nightly
 def test_search_takes_real_steps(main_ppo, tmp_path):
     made = tmp_path / "invented"
     size = ["--entities", "200", "--hops", "2", "--train-rows", "100", "--test-rows", "20"]
@@ -76,7 +74,6 @@ def test_code_takes_real_steps_with_programs_that_are_really_run(main_ppo, tmp_p
     assert (first["agent/coder/acts"], first["agent/tester/acts"]) == (16, 16)
 
 
-@pytest.mark.nightly
 def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     made = tmp_path / "slippery"
     size = ["--size", "size=4", "slip=0.2", "--practice", "min_distance=3", "--train-rows", "16", "--test-rows", "8"]

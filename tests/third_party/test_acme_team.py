@@ -66,6 +66,7 @@ def test_an_installed_package_adds_one_entry_of_each_kind(tmp_path):
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_a_file_of_mas_plugins_adds_the_same_entries(tmp_path):
     use(tmp_path / "out", str(HERE / "acme_team.py"))
 

@@ -57,6 +57,7 @@ def test_a_run_joins_the_cluster_of_ray_start_and_its_relative_paths_are_those_o
     assert list(cluster.where.iterdir()) == []
 
 
+@pytest.mark.nightly
 def test_a_submitted_job_spans_two_nodes_with_the_workflow_of_the_folder_that_it_sends(
     run, cluster, warm_python, tmp_path
 ):

@@ -12,12 +12,10 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from kill_matrix import Run, kill
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
-@pytest.mark.parametrize(
-    ("kind", "moment"), [("agent-loop", "rollout"), pytest.param("storage", "update", marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize(("kind", "moment"), [("agent-loop", "rollout"), ("storage", "update")])
 def test_a_run_that_loses_a_process_ends_at_once_and_says_which_and_how_it_resumes(
     warm_python, letters, tmp_path, kind, moment
 ):

@@ -352,8 +352,8 @@ def check_workflow_ready(run: Run) -> Iterator[Problem]:
 
 def check_finalized(run: Run) -> Iterator[Problem]:
     """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
-    missing = materialize_interpolations(run.copy(), run.mas)
-    if missing:
+    overriding = any(spec.overrides for spec in run.mas.policies.values())
+    if overriding and (missing := materialize_interpolations(run.copy(), run.mas)):
         value = "in a multirun, interpolated settings do not follow a policy's overrides"
         rule = "verl resolves interpolations before it builds the trainer"
         yield ConfigError(value, rule=rule, fix="add " + " ".join(f"+{item}" for item in missing))

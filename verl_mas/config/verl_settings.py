@@ -177,6 +177,13 @@ def differences(
     `single`: settings of verl that take one value, not a mapping, where its YAML does not show that.
     """
     raw = cast(Tree, OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node)
+    yield from _differences(node, raw, section, path, single)
+
+
+def _differences(
+    node: DictConfig | Tree, raw: Tree, section: SettingsSection | None, path: str, single: Container[str]
+) -> Iterator[SettingDifference]:
+    """`raw`: the node without its interpolations resolved."""
     for key, value in raw.items():
         if section and _same(section.yaml.get(key, _ABSENT), value):
             continue
@@ -188,7 +195,7 @@ def differences(
             and difference.known
             and (below or section is None or (difference.verl_path not in single and _open(section, key)))
         ):
-            yield from differences(cast(Tree, node[key]), below, difference.path, single)
+            yield from _differences(cast(Tree, node[key]), value, below, difference.path, single)
         else:
             yield difference
 

@@ -107,6 +107,7 @@ def test_what_no_agent_can_reach_alone_is_in_the_table():
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("demo", "brief", "drawn"),
     [
@@ -116,7 +117,7 @@ def test_what_no_agent_can_reach_alone_is_in_the_table():
             ["mas.branch.k=2", "mas.skip_zero_advantage=false", "data.val_max_samples=16"],
             "start   p: ",
         ),
-        pytest.param(SplitCluesDemo, ["trainer.test_freq=1"], "sender has ", marks=pytest.mark.nightly),
+        (SplitCluesDemo, ["trainer.test_freq=1"], "sender has "),
     ],
 )
 def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_python, monkeypatch, tmp_path):

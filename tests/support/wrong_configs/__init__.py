@@ -180,7 +180,7 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
 
 
 def composed(arguments: Sequence[str]) -> DictConfig:
-    """`compose`, with plain assignments after the sound command applied to what that command composes to."""
+    """`compose`, with plain assignments after the sound command applied to what it and added groups compose to."""
     # The last argument of the sound command has the folder of the case.
     sound, further = tuple(arguments[: len(TEAM) - 1]), list(arguments[len(TEAM) - 1 :])
     if [text.partition("=")[0] for text in sound] == [text.partition("=")[0] for text in TEAM[:-1]]:
@@ -192,8 +192,11 @@ def composed(arguments: Sequence[str]) -> DictConfig:
 
 
 def assigned(sound: tuple[str, ...], overrides: list[Override]) -> DictConfig:
-    config: DictConfig = pickle.loads(dumped(sound))
+    groups = [override for override in overrides if override.is_add() and "/" in override.key_or_group]
+    config: DictConfig = pickle.loads(dumped((*sound, *(str(group.input_line) for group in groups))))
     for override in overrides:
+        if override in groups:
+            continue
         key, force_add = override.key_or_group, override.is_force_add()
         if override.is_sweep_override() or override.package or "." not in key or "/" in key:
             raise NotImplementedError("may be a group")

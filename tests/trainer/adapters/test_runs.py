@@ -82,6 +82,7 @@ def replies(run):
     return {act["key"]: (act["agent"], act["policy"], act["text"]) for one in sessions for act in one["acts"]}
 
 
+@pytest.mark.nightly
 def test_adapters_on_one_base_end_where_two_lora_policies_with_bases_of_their_own_end(
     train, shared, weights_of, tmp_path
 ):
