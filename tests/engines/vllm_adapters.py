@@ -172,11 +172,12 @@ async def main(path: str) -> dict[str, object]:
                 "unknown": await refused(server, "judge"),
             }
         )
+    server.engine.shutdown()
     return {"early": early, "bare": bare, "pushes": pushes}
 
 
 if __name__ == "__main__":
     sys.stdout.write("\n" + json.dumps(asyncio.run(main(sys.argv[1]))) + "\n")
     sys.stdout.flush()
-    # The server's tasks and the engine's processes end with this one.
+    # The server's tasks end with this process; those of the engine would outlive it.
     os._exit(0)

@@ -63,6 +63,7 @@ async def main(path: str) -> dict[str, object]:
         count = sum(tokens for tokens, version in reply.extra_fields[VERSIONS] if version == 1)
         parts = [(old, 0, count), (new, count, len(reply.token_ids))]
         distances.append([distance(model, prompt, reply, *ends) for model, *ends in parts if ends[1] > ends[0]])
+    server.engine.shutdown()
     return {
         "distances": distances,
         "versions": [reply.extra_fields[VERSIONS] for reply in replies],
@@ -75,5 +76,5 @@ async def main(path: str) -> dict[str, object]:
 if __name__ == "__main__":
     sys.stdout.write("\n" + json.dumps(asyncio.run(main(sys.argv[1]))) + "\n")
     sys.stdout.flush()
-    # The server's tasks and the engine's processes end with this one.
+    # The server's tasks end with this process; those of the engine would outlive it.
     os._exit(0)

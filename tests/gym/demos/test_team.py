@@ -111,13 +111,9 @@ def test_what_no_agent_can_reach_alone_is_in_the_table():
 @pytest.mark.parametrize(
     ("demo", "brief", "drawn"),
     [
-        (
-            PlanPathDemo,
-            # The candidates of an untrained team are often equal.
-            ["mas.branch.k=2", "mas.skip_zero_advantage=false", "data.val_max_samples=16"],
-            "start   p: ",
-        ),
-        (SplitCluesDemo, ["trainer.test_freq=1"], "sender has "),
+        # The candidates of an untrained team are often equal.
+        (PlanPathDemo, "mas.branch.k=2 mas.skip_zero_advantage=false data.val_max_samples=16", "start   p: "),
+        (SplitCluesDemo, "trainer.test_freq=1", "sender has "),
     ],
 )
 def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_python, monkeypatch, tmp_path):
@@ -128,7 +124,7 @@ def test_the_demo_trains_draws_sessions_and_resumes(demo, brief, drawn, warm_pyt
     small = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2", "trainer.save_freq=1"]
     output = io.StringIO()
     for steps in (1, 2):
-        arguments = [*small, *brief, f"trainer.total_training_steps={steps}"]
+        arguments = [*small, *brief.split(), f"trainer.total_training_steps={steps}"]
         demo().run(arguments, Console(file=output, width=200))
     text = output.getvalue()
     assert "resumes from step 1" in text and text.count("after: ") == 2 and drawn in text

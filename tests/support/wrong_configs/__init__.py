@@ -194,9 +194,7 @@ def composed(arguments: Sequence[str]) -> DictConfig:
 def assigned(sound: tuple[str, ...], overrides: list[Override]) -> DictConfig:
     groups = [override for override in overrides if override.is_add() and "/" in override.key_or_group]
     config: DictConfig = pickle.loads(dumped((*sound, *(str(group.input_line) for group in groups))))
-    for override in overrides:
-        if override in groups:
-            continue
+    for override in (override for override in overrides if override not in groups):
         key, force_add = override.key_or_group, override.is_force_add()
         if override.is_sweep_override() or override.package or "." not in key or "/" in key:
             raise NotImplementedError("may be a group")
