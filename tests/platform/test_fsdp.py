@@ -28,6 +28,12 @@ def alone(letters):
     return updates(letters / "model", {name: Variant(given, TWO_TEMPERATURES) for name, given in SETTINGS.items()})
 
 
+def test_what_rows_share_is_computed_once_and_the_update_is_that_of_verls_own_path(letters):
+    done = updates(letters / "model", {"tree": Variant(()), "rows": Variant((PACKED,))})
+    assert [done[name]["trees"] > 0 for name in ("tree", "rows")] == [True, False]
+    same_update(done["rows"], done["tree"])
+
+
 @pytest.fixture(scope="module")
 def two_workers(letters):
     return updates(letters / "model", {"FSDP2": Variant(FIXED), "FSDP1": Variant((*FIXED, FSDP1))}, workers=2)
@@ -35,7 +41,10 @@ def two_workers(letters):
 
 @pytest.mark.parametrize("name", [name for name in SETTINGS if name != "by tokens"])
 def test_the_update_does_not_depend_on_how_it_is_computed(alone, name):
-    expected, found = alone["by tokens"], alone[name]
+    same_update(alone["by tokens"], alone[name])
+
+
+def same_update(expected, found):
     same_weights(expected["weights"], found["weights"])
     for metric in ("loss", "grad_norm"):
         assert found["metrics"][metric] == pytest.approx(expected["metrics"][metric], rel=1e-5)

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -37,6 +37,7 @@ class Updated(TypedDict):
     restored: dict[str, torch.Tensor]
     metrics: dict[str, list[float]]
     padding: int
+    trees: int  # micro batches in which what rows share was computed once
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     worker.init_model()
     assert worker.actor is not None
     engine = worker.actor.engine
+    trees: list[bool] = []
+    engine._tree = _counted(engine._tree, trees)  # noqa: SLF001
     ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
     made = plan(ROWS, UPDATES, ranks, MicroBatches.fixed(section, reference=False))
     order = spread_padding([{"is_padding": i >= ROWS} for i in range(ROWS + made.padding)], ranks, made.updates)
@@ -115,13 +118,22 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     worker.update_actor(data)
     worker.load_checkpoint(str(folder))
     return Updated(
-        # The last token has nothing to predict.
-        log_probs=[log_probs[i][:-1] for i in range(ROWS) if i in log_probs],
+        # Of replies: the token before each predicts it.
+        log_probs=[log_probs[i][-len(row(i, 1.0)["responses"]) - 1 : -1] for i in range(ROWS) if i in log_probs],
         weights=weights,
         restored=_weights(engine),
         metrics=metrics,
         padding=made.padding,
+        trees=sum(trees),
     )
+
+
+def _counted(make: Callable[..., object], made: list[bool]) -> Callable[..., object]:
+    def counted(*arguments: object) -> object:
+        made.append((tree := make(*arguments)) is not None)
+        return tree
+
+    return counted
 
 
 def batch(rows: Sequence[Mapping[str, torch.Tensor]]) -> TensorDict:
@@ -138,8 +150,8 @@ def row(number: int, temperature: float) -> dict[str, torch.Tensor]:
     """Random, the same for the same number; numbers from ROWS on are verl's padding rows."""
     if number >= ROWS:
         return fields([1] * (PADDING_TOKENS - 1), [1], 0, 0.0, temperature)
-    drawn = random.Random(number)
-    prompt = [drawn.randrange(3, 200) for _ in range(drawn.randrange(2, 20))]
+    group, drawn = random.Random(f"group {number // 3}"), random.Random(number)
+    prompt = [group.randrange(3, 200) for _ in range(group.randrange(8, 20))]
     reply = [drawn.randrange(3, 200) for _ in range(drawn.randrange(1, 30))]
     return fields(prompt, reply, 1, drawn.uniform(-2, 2), temperature)
 

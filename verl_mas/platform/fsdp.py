@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from types import ModuleType
+from typing import Any, TypeAlias
 
 import torch
+from tensordict import TensorDict
 from torch.distributed.fsdp import _init_utils
+from transformers import PretrainedConfig
+from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+
+from verl_mas.platform.prefixes import Tree
 
 
 class _NothingToOffload:
@@ -26,10 +36,87 @@ class _NothingToOffload:
             self.engine_config = original
 
 
-class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead): ...
+Processor: TypeAlias = Callable[..., Any]
+# Of a micro batch: what only verl's own code computes.
+_OTHERWISE = ("use_remove_padding", "use_fused_kernels", "calculate_sum_pi_squared", "distillation_use_topk")
+_TREE = "tree"
+
+
+class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
+    """Computes a prefix that rows share once, and logits for replies alone, where that is less work."""
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        inputs, arguments = super().prepare_model_inputs(micro_batch)
+        tree = self._tree(micro_batch, inputs)
+        if tree is None:
+            return inputs, arguments
+        shared = {
+            "input_ids": torch.tensor([tree.tokens]),
+            "position_ids": torch.tensor([tree.depths]),
+            "attention_mask": tree.mask[None, None],
+            "logits_to_keep": torch.tensor(tree.predicting),
+        }
+        return shared, {**arguments, _TREE: tree}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Processor
+    ) -> dict[str, torch.Tensor]:
+        """Of a tree: log-probs, and entropies if they are asked for, of replies, and 0 for the other tokens."""
+        tree: Tree | None = output_args.get(_TREE)
+        if tree is None:
+            done: dict[str, torch.Tensor] = super().prepare_model_outputs(
+                output, output_args, micro_batch, logits_processor_func
+            )
+            return done
+        ids = micro_batch["input_ids"]
+        logits = output.logits[0].float() / output_args["temperature"][0]
+        found = {"log_probs": tree.log_probs(logits)}
+        if tu.get(micro_batch, "calculate_entropy"):
+            found["entropy"] = tree.of_replies(entropy_from_logits(logits))
+        # Of the type that verl's own code gives: other micro batches of a batch may be no trees.
+        empty, places = output.logits.new_zeros(len(ids.values())), torch.tensor(tree.places)
+        return {
+            name: torch.nested.nested_tensor_from_jagged(
+                empty.index_put((places,), values.to(empty.dtype)), ids.offsets()
+            )
+            for name, values in found.items()
+        }
+
+    def _tree(self, micro_batch: TensorDict, inputs: Mapping[str, Any]) -> Tree | None:
+        """None where it would be more work, or is none of a causal model's rows of text."""
+        prompts, temperatures = micro_batch.get("prompts", None), micro_batch["temperature"]
+        if prompts is None or not prompts.is_nested or inputs.keys() != {"input_ids", "attention_mask", "position_ids"}:
+            return None
+        if not self._reads_masks or any(tu.get(micro_batch, name) for name in _OTHERWISE):
+            return None
+        if len(torch.as_tensor(temperatures).unique()) > 1:
+            return None
+        tree = Tree.of([row.tolist() for row in micro_batch["input_ids"].unbind()], prompts.offsets().diff().tolist())
+        rows, columns = inputs["input_ids"].shape
+        of_token, of_pair = self._work
+        n = len(tree.tokens)
+        return tree if n * of_token + n * n * of_pair < rows * columns * (of_token + columns * of_pair) else None
+
+    @cached_property
+    def _work(self) -> tuple[int, int]:
+        """Multiplications for a token, and for a pair of tokens in attention."""
+        config = self.module.config.get_text_config()
+        parameters = sum(math.prod(parameter.shape) for parameter in self.module.parameters())
+        return parameters, 2 * config.hidden_size * config.num_hidden_layers
+
+    @cached_property
+    def _reads_masks(self) -> bool:
+        """Whether every layer attends as the mask says, and to nothing else."""
+        config = self.module.config.get_text_config()
+        kinds = set(getattr(config, "layer_types", None) or ["full_attention" if _no_window(config) else "window"])
+        return config._attn_implementation == "sdpa" and kinds == {"full_attention"}  # noqa: SLF001  it has no other name
 
 
 class CpuEngineWithValueHead(_NothingToOffload, FSDPEngineWithValueHead): ...
+
+
+def _no_window(config: PretrainedConfig) -> bool:
+    return bool(getattr(config, "num_attention_heads", 0)) and not getattr(config, "sliding_window", None)
 
 
 def allow_fsdp1(transformer_impl: ModuleType) -> None:

@@ -1,0 +1,84 @@
+"""Secret words: the tasks, the control, and the team."""
+
+from __future__ import annotations
+
+import pytest
+from played import played, task_of
+
+from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.gym.secret_words import KINDS, SHUFFLED, SecretWords, graded, items, secrets, shuffled
+from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.workflow import Task
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_right_is_known_to_the_scout_alone_and_held_out(kind):
+    train, test = secrets(kind, TRAIN, None), secrets(kind, TEST, None)
+    assert len({*train, *test}) == len(train) + len(test) and len(test) > 15
+    for secret in train + test:
+        told = secret.answer.split()[0]
+        assert told in secret.known.lower() and told not in secret.own.lower().split()
+    asked = [{secret.own + secret.answer for secret in part} for part in (train, test)]
+    assert not asked[0] & asked[1]
+    assert secrets(kind, TEST, 5, seed=1) == secrets(kind, TEST, 5, seed=1) != secrets(kind, TEST, 5, seed=2)
+
+
+def test_more_tasks_than_there_are_are_refused():
+    with pytest.raises(ConfigError, match="1000 tasks of kind word\n  rule: there are only"):
+        secrets("word", TRAIN, 1000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_in_the_control_the_scout_knows_what_it_would_know_in_another_task(kind):
+    held_out = items(kind, None, split=TEST)
+    mixed = shuffled(held_out)
+    assert sorted(item.secret.known for item in mixed) == sorted(item.secret.known for item in held_out)
+    assert {item.source for item in mixed} == {SHUFFLED}
+    pairs = list(zip(held_out, mixed, strict=True))
+    assert all((mine.secret.own, mine.truth) == (other.secret.own, other.truth) for mine, other in pairs)
+    # Of a dozen colours, another task has the same one now and then.
+    same = sum(mine.secret.known == other.secret.known for mine, other in pairs) / len(pairs)
+    assert same < 0.15 if kind == "pair" else same == 0
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "named", "right"),
+    [
+        ("Rabbit.", "rabbit", 1, 1),
+        ("The secret word is rabbit.", "rabbit", 1, 0),
+        ("rabbits", "rabbit", 0, 0),
+        ("red hat", "red hat", 1, 1),
+        ("hat, red", "red hat", 0.5, 0),
+        ("a hat", "red hat", 0.5, 0),
+        ("", "red hat", 0, 0),
+    ],
+)
+def test_half_of_the_reward_is_for_the_words_and_half_for_nothing_else(reply, answer, named, right):
+    assert graded(reply, answer) == (named, right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_judge_says_is_rewarded_and_it_reads_what_the_scout_writes(kind):
+    given = task_of(items(kind, 1)[0].row(0, TRAIN))
+    replies = {
+        "scout": "a note",
+        "judge": ["which one?", given.ground_truth] if kind == "asked" else given.ground_truth,
+    }
+    session, prompts = played(SecretWords(), given, replies)
+    assert [reply.agent for reply in session.replies] == ["judge"] * (kind == "asked") + ["scout", "judge"]
+    assert session.team_reward == 1.0 and session.info == {"acc": 1.0, "named": 1.0}
+    assert "a note" in prompts[-1] and given.extra_info["known"] not in prompts[-1]
+    assert given.extra_info["known"] in prompts[-2] and ("which one?" in prompts[-2]) == (kind == "asked")
+
+
+@pytest.mark.parametrize(("control", "reads"), [("all", True), ("own", False)])
+def test_as_a_control_the_judge_acts_alone(control, reads):
+    given = task_of(items("pair", 1)[0].row(0, TRAIN))
+    session, (prompt,) = played(SecretWords(control=control), given, given.ground_truth)
+    assert session.team_reward == 1.0 and (given.extra_info["known"] in prompt) == reads
+
+
+@pytest.mark.parametrize("extra", [{}, {"kind": "letter", "known": "", "own": "", "answer": "a"}, {"kind": "word"}])
+def test_rows_of_other_data_are_refused(extra):
+    with pytest.raises(SessionFault, match="DataError(.|\n)*secret_words needs rows with kind, known, own and answer"):
+        played(SecretWords(), Task([{"role": "user", "content": "Which word?"}], "a", extra_info=extra), "a")

@@ -1,0 +1,159 @@
+"""Secret words, in plain English: a scout knows what a judge has to say, and writes it a message."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Literal, TypeAlias
+
+from verl_mas.data.items import Item, with_next
+from verl_mas.errors import ConfigError, DataError
+from verl_mas.util.splits import TRAIN, split_of
+from verl_mas.workflow import Message, Outcome, Task, Team, Workflow, register_workflow
+from verl_mas.workflow.client import DatasetFields
+
+Kind: TypeAlias = Literal["word", "pair", "asked"]
+KINDS: tuple[Kind, ...] = ("word", "pair", "asked")
+SOURCE, SHUFFLED = "secret_words", "secret_words_shuffled"
+COLOURS = ("red", "blue", "green", "yellow", "purple", "white", "black", "brown", "pink", "orange", "grey", "gold")
+THINGS = (
+    *("apple", "arrow", "barrel", "basket", "bell", "bench", "blanket", "boat", "book", "bottle", "branch", "bread"),
+    *("bridge", "brush", "bucket", "button", "cabin", "camera", "candle", "canoe", "carpet", "castle", "chain"),
+    *("chair", "cheese", "cherry", "clock", "cloud", "coat", "coin", "cookie", "cradle", "crown", "curtain", "desk"),
+    *("dragon", "drum", "eagle", "engine", "envelope", "falcon", "feather", "fence", "flag", "flower", "forest"),
+    *("fountain", "garden", "guitar", "hammer", "helmet", "honey", "horse", "island", "jacket", "jewel", "kettle"),
+    *("ladder", "lamp", "lantern", "lemon", "letter", "lion", "mirror", "monkey", "mountain", "needle", "ocean"),
+    *("orchard", "palace", "parrot", "pencil", "pepper", "piano", "pillow", "pirate", "plate", "pocket", "potato"),
+    *("pumpkin", "rabbit", "ribbon", "river", "rocket", "saddle", "sailor", "shadow", "shirt", "shovel", "silk"),
+    *("sister", "spider", "spoon", "statue", "stone", "sugar", "sword", "table", "teacher", "temple", "ticket"),
+    *("tiger", "tower", "train", "tunnel", "umbrella", "valley", "violin", "wagon", "wallet", "whale", "window"),
+    *("wizard", "wolf", "yacht"),
+)
+ASKED_OF = 4  # things whose colours the scout knows; a short reply names one or two
+
+
+@dataclass(frozen=True)
+class Secret:
+    """A task: what the scout reads, what the judge reads, and the words that are right."""
+
+    kind: Kind
+    known: str
+    own: str
+    answer: str
+
+
+def secrets(kind: Kind, split: str, count: int | None, seed: int = 0) -> list[Secret]:
+    """Different tasks of a split, in random order; with no `count`, all of them. Words, pairs, and the thing that is
+    asked for with its colour, are held out."""
+    rng = random.Random(f"secret words {kind} {split} {seed}")
+    names = [(thing,) for thing in THINGS] if kind == "word" else list(product(COLOURS, THINGS))
+    chosen = [name for name in names if split_of(" ".join(name)) == split]
+    if count is not None and count > len(chosen):
+        rule = f"there are only {len(chosen)} in {split!r}"
+        raise ConfigError(f"{count} tasks of kind {kind}", rule=rule, fix="use fewer rows")
+    return [_secret(kind, name, rng) for name in rng.sample(chosen, count or len(chosen))]
+
+
+def _secret(kind: Kind, name: Sequence[str], rng: random.Random) -> Secret:
+    if kind == "word":
+        return Secret(kind, f"Secret word: {name[0]}", "", name[0])
+    colour, thing = name
+    if kind == "pair":
+        return Secret(kind, f"Secret colour: {colour}", f"Secret thing: {thing}", f"{colour} {thing}")
+    others = zip(
+        rng.sample([one for one in COLOURS if one != colour], ASKED_OF - 1),
+        rng.sample([one for one in THINGS if one != thing], ASKED_OF - 1),
+        strict=True,
+    )
+    lines = [f"The {thing} is {colour}." for colour, thing in [(colour, thing), *others]]
+    rng.shuffle(lines)
+    return Secret(kind, " ".join(lines), f"Question: What colour is the {thing}?", colour)
+
+
+@dataclass(frozen=True)
+class SecretItem(Item):
+    secret: Secret
+
+    def row(self, index: int, split: str) -> dict[str, object]:
+        extra_info = {"split": split, "index": index, **vars(self.secret)}
+        return super().row(index, split) | {"extra_info": extra_info}
+
+
+def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -> list[SecretItem]:
+    return [SecretItem(f"{s.known} {s.own}", s.answer, SOURCE, s) for s in secrets(kind, split, count, seed)]
+
+
+def shuffled(tasks: Sequence[SecretItem]) -> list[SecretItem]:
+    """The control: the scout knows what it would know in the next task. Messages keep their distribution."""
+    return [
+        replace(task, source=SHUFFLED, secret=replace(task.secret, known=other.secret.known))
+        for task, other in with_next(tasks)
+    ]
+
+
+def secret_of(extra_info: DatasetFields) -> Secret:
+    """The task of a dataset row."""
+    fields = {name: extra_info.get(name) for name in Secret.__dataclass_fields__}
+    if fields["kind"] not in KINDS or not all(isinstance(value, str) for value in fields.values()):
+        value = f"a row with extra_info {dict(extra_info)!r:.200}"
+        rule = "secret_words needs rows with kind, known, own and answer"
+        raise DataError(value, rule=rule, fix="create them with `verl-mas data smollm2 --out <folder>`")
+    return Secret(**{name: str(value) for name, value in fields.items()})  # type: ignore[arg-type]
+
+
+@register_workflow("secret_words")
+class SecretWords(Workflow):
+    """A scout writes one message to a judge, which answers. Of kind `asked`, the judge asks first."""
+
+    agents = ("scout", "judge")
+
+    control: Literal["none", "all", "own"] = "none"
+    """none: the team. all, own: the judge acts alone. It reads what the scout knows, which is the ceiling, or nothing
+    of it, which is the floor."""
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        secret = secret_of(task.extra_info)
+        note = {"all": secret.known, "own": ""}.get(self.control)
+        if note is None:
+            question = (await team.judge.act(asking(secret))).text if secret.kind == "asked" else ""
+            note = (await team.scout.act(telling(secret, question))).text
+        answer = await team.judge.act(judging(secret, note))
+        named, right = graded(answer.text, secret.answer)
+        return Outcome(answer=answer, reward=(named + right) / 2, info={"acc": right, "named": named})
+
+
+def graded(reply: str, answer: str) -> tuple[float, float]:
+    """The share of the answer's words that the reply has, and whether it is the answer and nothing else."""
+    words = reply.lower().replace(".", " ").split()
+    wanted = answer.split()
+    return sum(word in words for word in wanted) / len(wanted), float(words == wanted)
+
+
+def asking(secret: Secret) -> list[Message]:
+    return _prompt(f"{secret.own}\nWrite a one-sentence message that asks your friend for it.")
+
+
+def telling(secret: Secret, question: str) -> list[Message]:
+    if secret.kind == "asked":
+        return _prompt(f"{secret.known}\nMessage: {question}\nAnswer the message with one sentence.")
+    what = "word" if secret.kind == "word" else "colour"
+    return _prompt(f"{secret.known}\nWrite a one-sentence message that tells your friend the secret {what}.")
+
+
+def judging(secret: Secret, note: str) -> list[Message]:
+    lines = [secret.own, f"Message: {note}", _WANTED[secret.kind]]
+    return _prompt("\n".join(line for line in lines if line))
+
+
+_WANTED = {
+    "word": "What is the secret word? Answer with one word.",
+    "pair": "What are the secret colour and the secret thing? Answer with two words.",
+    "asked": "What is the colour? Answer with one word.",
+}
+
+
+def _prompt(text: str) -> list[Message]:
+    # SmolLM2's template would add a longer one.
+    return [{"role": "system", "content": "You help a friend."}, {"role": "user", "content": text}]

