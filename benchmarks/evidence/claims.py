@@ -20,13 +20,14 @@ class Claim:
     number: Number
     low: float = float("-inf")
     high: float = float("inf")
+    seeds: int = SEEDS
 
     def verdict(self, found: Mean | None) -> str:
         """Held or refuted if the whole interval says so, once all seeds have run."""
         if found is None:
             return "not yet run"
-        if found.half is None or found.seeds < SEEDS:
-            return f"{found.seeds} of {SEEDS} seeds"
+        if found.half is None or found.seeds < self.seeds:
+            return f"{found.seeds} of {self.seeds} seeds"
         below, above = found.value - found.half, found.value + found.half
         if self.low <= below and above <= self.high:
             return "held"

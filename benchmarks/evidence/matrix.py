@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from benchmarks.evidence.arms import Arm, Piece, by_seeds
-from benchmarks.evidence.tasks import guide_driver, lookup, plan_path, slippery, split_clues
+from benchmarks.evidence.tasks import guide_driver, lookup, plan_path, secret_words, slippery, split_clues
 from benchmarks.evidence.tasks.base import Task
 
 _TASKS = (
+    secret_words.TASK,
     split_clues.TASK,
     split_clues.UNEVEN_TASK,
     guide_driver.TASK,

@@ -48,6 +48,7 @@ def random_prompt(chance, longest=40):
 
 def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
     chance = random.Random(0)
+    common = [chance.randrange(3, 259) for _ in range(20)]
     batcher = make_batcher(capacity=Capacity(cache_bytes=1 << 20, prefill_tokens=64))
     jobs = []
     for number in range(64):
@@ -58,7 +59,8 @@ def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
             top_p=chance.choice([1, 0.9]),
             seed=number,
         )
-        prompt = random_prompt(chance)
+        # Most begin like others, of which some run.
+        prompt = [*common[: chance.randrange(20)], *random_prompt(chance, longest=20)]
         jobs.append((prompt, sampling, batcher.submit(prompt, sampling)))
         if chance.random() < 0.3:  # some join while others run
             batcher.step()
@@ -133,17 +135,48 @@ def test_all_that_a_step_computes_with_is_on_the_models_device(model):
     assert {value.device.type for value in fed if isinstance(value, torch.Tensor)} == {"meta"}
 
 
-def test_equal_prompts_are_prefilled_once(model, make_batcher, monkeypatch):
-    shapes = []
-    forward = model.base_model.forward
+@pytest.fixture
+def computed(model, monkeypatch):
+    """The rows and columns of each forward."""
+    shapes, forward = [], model.base_model.forward
     monkeypatch.setattr(
         model.base_model, "forward", lambda *a, **k: (shapes.append(tuple(k["input_ids"].shape)), forward(*a, **k))[1]
     )
+    return shapes
+
+
+def test_equal_prompts_are_prefilled_once(make_batcher, computed):
     batcher = make_batcher()
     batcher.submit([5, 6, 7], RequestSampling(max_tokens=1, n=4))
     batcher.submit([5, 6, 7], RequestSampling(max_tokens=1))
     run(batcher)
-    assert shapes == [(1, 2), (5, 1)]
+    assert computed == [(1, 2), (5, 1)]
+
+
+def test_what_a_running_row_has_of_a_prompt_is_not_computed_again(make_batcher, computed):
+    first = list(range(5, 35))
+    prompts = [[*first[:10], *range(50, 55)], [*first[:20], 60, 61], first]
+    alone = [serve(make_batcher(), prompt, max_tokens=6, temperature=0)[0] for prompt in prompts]
+    batcher = make_batcher()
+    batcher.submit(first, RequestSampling(max_tokens=9))
+    batcher.step()
+    computed.clear()
+    together = [batcher.submit(prompt, RequestSampling(max_tokens=6, temperature=0))[0] for prompt in prompts]
+    run(batcher)
+    assert computed[0] == (3, 4)  # four of the first's last five, one of the second's, none of the third's
+    for one, other in zip(together, alone, strict=True):
+        assert one.tokens == other.tokens
+        torch.testing.assert_close(one.log_probs, other.log_probs, rtol=0, atol=1e-5)
+
+
+def test_keys_and_values_of_earlier_weights_are_not_shared(make_batcher, computed):
+    batcher = make_batcher()
+    [before] = batcher.submit([5, 6, 7, 8], RequestSampling(max_tokens=9))
+    batcher.step()
+    before.versions.append((1, 0))  # as the server notes when weights change
+    batcher.submit([5, 6, 7, 9], RequestSampling(max_tokens=1))
+    run(batcher)
+    assert (1, 3) in computed[2:]
 
 
 def test_a_stop_token_a_stop_string_over_tokens_and_the_end_token_end_a_reply(make_batcher):

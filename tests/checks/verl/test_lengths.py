@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from omegaconf import OmegaConf
 
+from verl_mas.checks.verl import lengths
 from verl_mas.checks.verl.lengths import check_lengths
 
 MODEL_LEN, POSITIONS = "rollout.max_model_len", "model.override_config.max_position_embeddings"
@@ -36,3 +39,19 @@ def test_one_token_too_many_is_refused(changes, problems):
         OmegaConf.update(view, f"actor_rollout_ref.{key}", value, force_add=True)
     found = check_lengths(view, "main", trained=True)
     assert [problem.value.removeprefix("policy main: ") for problem in found] == problems
+
+
+@pytest.mark.parametrize(
+    ("gib", "device", "budget", "fits"),
+    # SmolLM2-135M on machines of these sizes
+    [(24, "cpu", 16384, 4934), (24, "cpu", 4934, None), (24, "cuda", 16384, None), (8, "cpu", 2048, 1644)],
+)
+def test_on_a_cpu_a_micro_batch_that_takes_most_of_the_memory_is_named(gib, device, budget, fits, monkeypatch):
+    monkeypatch.setattr(lengths.psutil, "virtual_memory", lambda: SimpleNamespace(total=gib << 30))
+    sizes = {"num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "vocab_size": 49152}
+    view = OmegaConf.create({"trainer": {"device": device}})
+    changes = {BUDGET: budget, MODEL_LEN: None, "rollout.prompt_length": 80, "rollout.response_length": 12}
+    for key, value in {**FITS, **changes, "model.override_config": sizes}.items():
+        OmegaConf.update(view, f"actor_rollout_ref.{key}", value, force_add=True)
+    warnings = list(check_lengths(view, "main", trained=True))
+    assert [warning.fix.split("=")[1] for warning in warnings] == ([f"{fits} or less"] if fits else [])

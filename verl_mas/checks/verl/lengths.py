@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import psutil
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.model_folder import positions
+from verl_mas.checks.verl.model_folder import model_number, positions
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.platform import DEVICE
 
 # The trainer refuses a row that is longer than its budget, in the middle of a run: budget -> what turns it on.
 BUDGETS = {
     "actor.ppo_max_token_len_per_gpu": "actor.use_dynamic_bsz",
     "rollout.log_prob_max_token_len_per_gpu": "rollout.log_prob_use_dynamic_bsz",
 }
+SIZES = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
+GIB = 1 << 30
+SHARE = 0.4  # of the machine's memory; weights, their optimiser, engine and Ray have the rest
 # A chat template alone has more tokens than this.
 SHORTEST_PROMPT = 8
 
@@ -56,6 +61,8 @@ def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[P
         yield ConfigError(value, rule="a replica of this engine is one process", fix=fix)
     if trained:
         yield from _budgets(view, policy, prompt + response)
+        if OmegaConf.select(view, "trainer.device") == DEVICE:
+            yield from _memory(view, policy)
 
 
 def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
@@ -69,6 +76,25 @@ def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigErro
                 "run at a row that is longer than the budget of a micro batch",
                 fix=f"set {SECTION}.{key}={-(-longest // parts)} or more, or lower the lengths",
             )
+
+
+def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
+    """On a CPU a micro batch can take all memory, and the system ends the process, often without a word."""
+    budget, model = _whole(view, "actor.ppo_max_token_len_per_gpu"), view[SECTION].model
+    layers, hidden, wide, vocabulary = (model_number(model, name) for name in SIZES)
+    by_tokens = OmegaConf.select(view, f"{SECTION}.{BUDGETS['actor.ppo_max_token_len_per_gpu']}") is True
+    if not (by_tokens and budget and layers and hidden and wide and vocabulary):
+        return
+    # In float32: logits with their gradient and what the loss makes of them; of a layer, what its backward pass reads.
+    of_token = 4 * (5 * vocabulary + layers * (8 * hidden + 3 * wide))
+    memory = psutil.virtual_memory().total
+    if budget * of_token > memory * SHARE:
+        yield ConfigWarning(
+            f"policy {policy}: actor.ppo_max_token_len_per_gpu={budget}",
+            reason=f"so many tokens take about {budget * of_token / GIB:.0f} GiB beside the weights, of this machine's "
+            f"{memory / GIB:.0f}",
+            fix=f"set {SECTION}.actor.ppo_max_token_len_per_gpu={int(memory * SHARE / of_token)} or less",
+        )
 
 
 def _whole(view: DictConfig, key: str) -> int | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import cast
 
 import torch
@@ -167,21 +169,51 @@ class ContinuousBatcher:
         return joining
 
     def _prefill(self, joining: list[Sample]) -> None:
-        """Prefill all but the last token of each prompt, right-padded: a causal model does not see padding."""
+        """Prefill all but the last token of each prompt, right-padded: a causal model does not see padding.
+
+        What a running row has of it is copied. So the prompt of a group is computed once, and so is what all prompts of
+        an agent begin with.
+        """
         # An adapter has keys and values of its own.
         prefixes = [(sample.adapter, sample.prompt[:-1]) for sample in joining]
         unique = list(dict.fromkeys(prefixes))
-        length = max(len(prompt) for _, prompt in unique)
-        if length:
-            ids = torch.tensor([[*prompt, *[0] * (length - len(prompt))] for _, prompt in unique])
+        sources, known = zip(*(self._shared(*prefix) for prefix in unique), strict=True)
+        new = [list(prompt[length:]) for (_, prompt), length in zip(unique, known, strict=True)]
+        prefilled = self._cache.copy(sources, max(known))
+        if width := max(map(len, new)):
+            ids = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in new], device=self.model.device)
             self.adapters.aim([adapter for adapter, _ in unique])
-            prefilled = DynamicCache()
-            self.model.base_model(input_ids=ids.to(self.model.device), past_key_values=prefilled, use_cache=True)
-            number = {prefix: row for row, prefix in enumerate(unique)}
-            self._cache.append(prefilled, [number[prefix] for prefix in prefixes])
-        else:
-            self._cache.rows += len(joining)
+            self.model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True, **self._after(known, width))
+        number = {prefix: row for row, prefix in enumerate(unique)}
+        rows = [number[prefix] for prefix in prefixes]
+        self._cache.append(prefilled, rows, [known[row] for row in rows])
         self._running.extend(joining)
+
+    def _shared(self, adapter: str | None, prompt: tuple[int, ...]) -> tuple[int, int]:
+        """The running row whose prompt begins most like this one, and so many tokens of it."""
+        # What has tokens of earlier weights has their keys and values, too.
+        rows = (
+            (number, _common(prompt, row.prompt[: row.cached]))
+            for number, row in enumerate(self._running)
+            if row.adapter == adapter and not row.versions
+        )
+        return max(rows, key=itemgetter(1), default=(0, 0))
+
+    def _after(self, known: Sequence[int], width: int) -> dict[str, torch.Tensor]:
+        """Positions and mask of `width` new tokens per row, after so many that are known."""
+        if not any(known):
+            return {}
+        device, lengths, most = self.model.device, torch.tensor(known)[:, None, None], max(known)
+        columns, new = torch.arange(most + width), torch.arange(width)[:, None]
+        seen = torch.where(columns < most, columns < lengths, columns - most <= new)
+        return {
+            "position_ids": (lengths[:, 0] + new.T).to(device),
+            "attention_mask": self._mask(seen[:, None].to(device)),
+        }
+
+    def _mask(self, seen: torch.Tensor) -> torch.Tensor:
+        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device)
+        return mask.masked_fill_(~seen, torch.finfo(self.model.dtype).min)
 
     def _next_logits(self) -> torch.Tensor:
         device = self.model.device
@@ -189,15 +221,12 @@ class ContinuousBatcher:
         columns = max(sample.cached for sample in self._running) + 1
         self._cache.aim(positions, columns)
         seen = torch.arange(columns, device=device) <= positions[:, None]
-        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=device).masked_fill_(
-            ~seen, torch.finfo(self.model.dtype).min
-        )
         last = torch.tensor([[sample.last_token] for sample in self._running], device=device)
         self.adapters.aim([sample.adapter for sample in self._running])
         output = self.model(
             input_ids=last,
             position_ids=positions[:, None],
-            attention_mask=mask[:, None, None, :],
+            attention_mask=self._mask(seen[:, None, None, :]),
             past_key_values=self._cache,
             use_cache=True,
         )
@@ -238,6 +267,12 @@ def _checked_length(model: PreTrainedModel, max_length: int) -> int:
         fix = "use rollout.name=vllm or sglang, or a rollout.max_model_len within the window"
         raise ConfigError(value, rule=rule, fix=fix)
     return max_length
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """How many tokens both begin with."""
+    lengths = range(1, min(len(one), len(other)) + 1)
+    return bisect_left(lengths, True, key=lambda length: one[:length] != other[:length])
 
 
 def _bytes_per_token(model: PreTrainedModel) -> int:
@@ -333,13 +368,27 @@ class RowCache(Cache):
                 # Layer by layer, so that one layer at a time is held twice.
                 self._buffers[number] = self._resized(keys), self._resized(values)
 
-    def append(self, prefilled: Cache, sources: list[int]) -> None:
-        """Add a row for each entry of `sources`, the number of a row of `prefilled`."""
-        new = slice(self.rows, self.rows + len(sources))
+    def copy(self, rows: Sequence[int], columns: int) -> DynamicCache:
+        """The first columns of rows."""
+        copied = DynamicCache()
+        for number, buffers in enumerate(self._buffers if columns else ()):
+            keys, values = (buffer[list(rows), :, :columns] for buffer in buffers)
+            copied.update(keys, values, number)
+        return copied
+
+    def append(self, prefilled: Cache, sources: Sequence[int], known: Sequence[int]) -> None:
+        """Add a row for each entry of `sources`, the number of a row of `prefilled`. Such a row has `known` columns, is
+        empty up to the longest such row, and goes on."""
+        new, most = slice(self.rows, self.rows + len(sources)), max(known)
+        columns = torch.arange(prefilled.get_seq_length())
+        lengths = torch.tensor(known)[:, None]
+        # Past the end of a row stands anything: it is not read before it is written.
+        places = torch.where(columns < lengths, columns, columns + most - lengths).clamp_(max=len(columns) - 1)
         for number, layer in enumerate(cast("list[DynamicLayer]", prefilled.layers)):
             assert layer.keys is not None and layer.values is not None
             for buffer, states in zip(self._buffer(number, layer.keys), (layer.keys, layer.values), strict=True):
-                buffer[new, :, : states.shape[2]] = states[sources]
+                rows = states[torch.tensor(sources)[:, None], :, places].transpose(1, 2)
+                buffer[new, :, : len(columns)] = rows
         self.rows = new.stop
 
     def remove(self, row: int) -> None:

@@ -47,6 +47,8 @@ class TeamDemo:
     solved: ClassVar[str]  # what that is the share of
     measured: ClassVar[Curves]  # the metrics to display: what is measured -> of whom -> key
     levels: ClassVar[Levels] = {}  # constants to draw beside them: what is measured -> name -> value
+    # What making data and model is called, and how long the warm-up is, where there is one.
+    making: ClassVar[str] = "warm-up: writing tasks and demonstrations"
     warm_up: WarmUp
 
     def version(self, settings: Settings) -> object:
@@ -104,12 +106,12 @@ class TeamDemo:
             return
         disable_progress_bar()  # one bar is enough
         self.folder.mkdir(parents=True, exist_ok=True)
-        steps = self.warm_up.steps
         if not console.is_terminal:
-            console.print("warm-up: writing tasks and demonstrations")
-        with console.status("warm-up: writing tasks and demonstrations") as status:
+            console.print(self.making)
+        with console.status(self.making) as status:
 
             def progress(step: int, loss: float) -> None:
+                steps = self.warm_up.steps
                 line = f"warm-up on demonstrations: step {step} of {steps}, loss {loss:.2f}"
                 if console.is_terminal:
                     status.update(line)
@@ -138,7 +140,7 @@ class TeamDemo:
         ]
 
     def _report(self, run: DemoRun, steps: list[Step], settings: Settings, console: Console) -> None:
-        pass_at_1 = self.success.replace("acc/mean@1", "pass@1")
+        pass_at_1 = self.success.partition("acc/mean@")[0] + "pass@1"
         low, high = f"{pass_at_1}/low", f"{pass_at_1}/high"
         validated = [step for step in steps if self.success in step.values]
         for when, step in (("before", validated[0]), ("after", validated[-1])):

@@ -1,0 +1,49 @@
+"""Secret words: a pretrained LLM as a scout that knows something, and as a judge that has to say it."""
+
+from __future__ import annotations
+
+from benchmarks.evidence.arms import Arm, Start, Training, Trial
+from benchmarks.evidence.claims import Claim, gap, success
+from benchmarks.evidence.tables import control
+from benchmarks.evidence.tasks.base import Group, Task
+
+STEPS = 32
+METRIC = "val-core/{}/acc/mean@2"
+CHANCE = 0.05  # a word of the 21 that are held out
+
+
+def trial(name: str) -> Trial:
+    return Trial(
+        name,
+        STEPS,
+        METRIC.format("secret_words"),
+        controls={"shuffled": METRIC.format("secret_words_shuffled")},
+        settings=(f"trainer.total_training_steps={STEPS}", "trainer.test_freq=8"),
+    )
+
+
+def arms(kind: str) -> tuple[Arm, Arm, Arm]:
+    """An adapter per agent; one policy with all weights; and the judge alone, which reads what the scout knows."""
+    start = Start(f"smollm2_{kind}", ("data", "smollm2", "--kind", kind))
+
+    def arm(name: str, *overrides: str, seeds: int = 3) -> Arm:
+        return Training(f"{kind}_{name}", trial(kind), start, "secret_words", overrides, seeds=seeds)
+
+    adapters = arm("adapters", "+recipe=smollm2/laptop", seeds=5 if kind == "word" else 3)
+    shared = arm("shared", "+recipe=smollm2/laptop_shared")
+    return adapters, shared, arm("alone", "+recipe=smollm2/laptop_shared", "++mas.workflow.args.control=all")
+
+
+ADAPTERS, SHARED, ALONE = arms("word")
+
+TASK = Task(
+    "secret_words",
+    "Secret words",
+    (Group("secret_words", (ADAPTERS, SHARED, ALONE), ("shuffled",)),),
+    (
+        Claim("scout and judge with an adapter each name nine words of ten", success(ADAPTERS), low=0.9),
+        Claim("with shuffled messages it is at chance", success(ADAPTERS, control("shuffled")), high=2 * CHANCE),
+        Claim("one policy with all weights learns as much", gap(SHARED, ADAPTERS), low=-0.1, seeds=3),
+        Claim("the judge alone, which reads the word, is no better", gap(ALONE, ADAPTERS), high=0.1, seeds=3),
+    ),
+)

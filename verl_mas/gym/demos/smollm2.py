@@ -1,0 +1,53 @@
+"""A pretrained LLM as two agents: one tells the other a secret word, in English that one can read before and after."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from verl_mas.gym import smollm2
+from verl_mas.gym.demos.team import Curves, Settings, TeamDemo
+from verl_mas.gym.secret_words import SHUFFLED, SOURCE
+from verl_mas.util.text import printable
+
+SUCCESS = "held-out words right"
+
+
+class SmolLM2Demo(TeamDemo):
+    name = "smollm2"
+    title = (
+        "Secret words: SmolLM2-135M-Instruct is a scout that knows a word and writes a sentence, and a judge that\n"
+        "reads the sentence and has to say the word alone. Each has a LoRA adapter on the same base."
+    )
+    making = f"downloading SmolLM2 (93 MB, {smollm2.LICENCE}), and writing it in float32 (538 MB)"
+    recipe = "smollm2/laptop"
+    folder = Path("runs/smollm2_demo")
+    overrides = ("trainer.total_training_steps=32", "trainer.max_actor_ckpt_to_keep=1")
+    success = f"val-core/{SOURCE}/acc/mean@2"
+    solved = "the held-out words right"
+    measured: ClassVar[Curves] = {
+        SUCCESS: {"team": success, "with messages of other tasks": f"val-core/{SHUFFLED}/acc/mean@2"},
+        "reward": {"team": "agent/judge/reward/score"},
+    }
+
+    def version(self, settings: Settings) -> object:
+        return smollm2.SHA256
+
+    def make(self, settings: Settings, progress: Callable[[int, float], None]) -> None:
+        smollm2.tasks("word").write(self.folder)
+        smollm2.write_model(self.folder / "model")
+
+    def draw(self, step: int, settings: Settings) -> str:
+        sessions = [one for one in self.sessions(step).values() if one["task"]["data_source"] == SOURCE]
+        chosen = random.Random(0).sample(sorted(sessions, key=lambda one: one["task"]["ground_truth"]), 5)
+        return "\n".join(map(_drawn, chosen))
+
+
+def _drawn(session: Mapping[str, Any]) -> str:
+    note, answer = (printable(act["text"], keep="") for act in session["acts"])
+    return f"{session['task']['ground_truth']:9} scout: {note:50} judge: {answer}"
+
+
+run = SmolLM2Demo().run
