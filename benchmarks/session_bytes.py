@@ -3,7 +3,7 @@
     python benchmarks/session_bytes.py
     python benchmarks/session_bytes.py --records RUN/trajectories
 
-Without arguments a script plays sessions of two shapes. `demo` has the steps of `verl-mas demo plan_path`: 12 sessions
+Without arguments a script plays sessions of two shapes. `demo` has the steps of `plan_path/laptop`: 12 sessions
 of two agents that branch 8 times per act, with replies of 2 tokens. `text`: 32 tasks x 8 sessions of solver_verifier
 with replies of 300 tokens, which are consecutive parts of Python's library, so that nothing is there twice. With
 `--records`, the sessions of a run that wrote schema 1 are written again.

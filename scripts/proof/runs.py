@@ -156,6 +156,33 @@ def variants(proof: Proof) -> None:
     proof.check("without padding the gradient is the same", equal, [packed, padded])
 
 
+def pretrained(proof: Proof) -> None:
+    """Stage 8. The tasks are those of the recipe; only the model is another one."""
+    if proof.model is None:
+        raise Skipped("needs --model")
+    folder, tasks = proof.folder / "pretrained", proof.folder / "secret_words"
+    folder.mkdir(exist_ok=True)
+    engine = "transformers" if proof.cpu or not find_spec("vllm") else "vllm"
+    overrides = [
+        *(["+platform=cpu", "+recipe=smollm2/laptop"] if proof.cpu else ["+recipe=smollm2/qwen3"]),
+        *(f"actor_rollout_ref.model.path={proof.model}", f"actor_rollout_ref.rollout.name={engine}"),
+        *(f"data.train_files={tasks}/train.parquet", f"data.val_files={tasks}/test.parquet"),
+        *(f"trainer.default_local_dir={folder}/checkpoints", f"hydra.run.dir={folder}/hydra", "trainer.save_freq=-1"),
+    ]
+    data = [sys.executable, "-m", "verl_mas", "data", "smollm2", "--no-model", "--out", str(tasks)]
+    proof.run(Program("secret_words", data))
+    variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+    proof.run(Program("pretrained", [sys.executable, "-m", "verl.trainer.main_ppo", *overrides], variables))
+    run = Run(folder, _steps_of(folder))
+    success = {
+        kind: {number: step[key] for number, step in run.steps.items() if key in step}
+        for kind, key in ((kind, f"val-core/secret_words{kind}/acc/mean@1") for kind in ("", "_shuffled"))
+    }
+    proof.write("curve", right=success[""], with_messages_of_other_tasks=success["_shuffled"])
+    first, *_, last = [*success[""].values()] or [0.0, 0.0]
+    proof.check("held-out words that are right: 0.3 more at the end", last - first >= 0.3, [first, last])
+
+
 def _train(
     proof: Proof,
     name: str,

@@ -19,7 +19,7 @@ MAIN = "verl.trainer.main_ppo"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import gpu_proof  # noqa: E402
-from proof import cluster, engines, memory_log, recipes, step_memory  # noqa: E402
+from proof import cluster, engines, memory_log, recipes, runs, step_memory  # noqa: E402
 from proof.memory_log import Sample  # noqa: E402
 from proof.stage import Program, Proof, Skipped, Stage  # noqa: E402
 
@@ -28,10 +28,10 @@ from proof.stage import Program, Proof, Skipped, Stage  # noqa: E402
 def prove(tmp_path):
     """Run stages; the exit code and the events."""
 
-    def prove(*stages: Stage, cpu: bool = True):
+    def prove(*stages: Stage, cpu: bool = True, model: Path | None = None):
         out = tmp_path / "proof.jsonl"
         with out.open("w") as lines:
-            code = gpu_proof.run(list(stages), Proof(tmp_path, lines, cpu=cpu))
+            code = gpu_proof.run(list(stages), Proof(tmp_path, lines, cpu=cpu, model=model))
         return code, [json.loads(line) for line in out.read_text().splitlines()]
 
     return prove
@@ -92,9 +92,22 @@ def test_an_allocator_that_is_not_installed_is_named(prove, monkeypatch):
     assert "torch_memory_saver is not installed" in skipped
 
 
-def test_the_limits_of_all_stages_are_ten_minutes():
-    assert [stage.number for stage in gpu_proof.STAGES] == list(range(8))
-    assert sum(stage.seconds for stage in gpu_proof.STAGES) <= gpu_proof.LIMIT == 600
+def test_the_limits_of_all_stages_are_ten_minutes_and_ten_more_with_a_model():
+    assert [stage.number for stage in gpu_proof.STAGES] == list(range(9))
+    *proof, pretrained = [stage.seconds for stage in gpu_proof.STAGES]
+    assert sum(proof) <= gpu_proof.LIMIT == pretrained == 600
+
+
+@pytest.mark.parametrize(("ends", "status"), [([0.1, 0.3, 0.9], "passed"), ([0.1, 0.3], "failed"), ([], "failed")])
+def test_a_pretrained_model_has_to_learn_and_its_curve_is_written(prove, monkeypatch, tmp_path, ends, status):
+    key = "val-core/secret_words{}/acc/mean@1"
+    steps = {number: {key.format(""): end, key.format("_shuffled"): 0.0} for number, end in enumerate(ends)}
+    monkeypatch.setattr(runs, "_steps_of", lambda folder: steps)
+    monkeypatch.setattr(Proof, "run", lambda self, *programs: passes(self))
+    _, events = prove(gpu_proof.STAGES[8], model=tmp_path)
+    assert events[-1]["results"] == {"8": status}
+    curve = next(event["right"] for event in events if event["event"] == "curve")
+    assert curve == {str(number): end for number, end in enumerate(ends)}
 
 
 def test_a_recipe_is_accepted_as_for_a_machine_that_has_the_gpus_the_engine_and_the_data():

@@ -94,5 +94,5 @@ def test_the_model_speaks_english(tmp_path):
     reply = model.generate(**prompt, max_new_tokens=24, do_sample=False)[0, prompt["input_ids"].shape[1] :]
     assert "Paris" in tokenizer.decode(reply)
     assert tokenizer.eos_token == tokenizer.pad_token == "<|im_end|>"
-    text = "Two  spaces , and <a tag> . 42"
+    text = "Two  spaces , and <a tag> . 42 \u2581 caf\u00e9"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text

@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from tensordict import TensorDict
@@ -98,7 +98,7 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     worker = ActorRolloutRefWorker(config=section, role="actor")
     worker.init_model()
     assert worker.actor is not None
-    engine = worker.actor.engine
+    engine: Any = worker.actor.engine
     trees: list[bool] = []
     engine._tree = _counted(engine._tree, trees)  # noqa: SLF001
     ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()

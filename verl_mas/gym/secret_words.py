@@ -19,18 +19,26 @@ Kind: TypeAlias = Literal["word", "pair", "asked"]
 KINDS: tuple[Kind, ...] = ("word", "pair", "asked")
 SOURCE, SHUFFLED = "secret_words", "secret_words_shuffled"
 COLOURS = ("red", "blue", "green", "yellow", "purple", "white", "black", "brown", "pink", "orange", "grey", "gold")
-THINGS = (
-    *("apple", "arrow", "barrel", "basket", "bell", "bench", "blanket", "boat", "book", "bottle", "branch", "bread"),
-    *("bridge", "brush", "bucket", "button", "cabin", "camera", "candle", "canoe", "carpet", "castle", "chain"),
-    *("chair", "cheese", "cherry", "clock", "cloud", "coat", "coin", "cookie", "cradle", "crown", "curtain", "desk"),
-    *("dragon", "drum", "eagle", "engine", "envelope", "falcon", "feather", "fence", "flag", "flower", "forest"),
-    *("fountain", "garden", "guitar", "hammer", "helmet", "honey", "horse", "island", "jacket", "jewel", "kettle"),
-    *("ladder", "lamp", "lantern", "lemon", "letter", "lion", "mirror", "monkey", "mountain", "needle", "ocean"),
-    *("orchard", "palace", "parrot", "pencil", "pepper", "piano", "pillow", "pirate", "plate", "pocket", "potato"),
-    *("pumpkin", "rabbit", "ribbon", "river", "rocket", "saddle", "sailor", "shadow", "shirt", "shovel", "silk"),
-    *("sister", "spider", "spoon", "statue", "stone", "sugar", "sword", "table", "teacher", "temple", "ticket"),
-    *("tiger", "tower", "train", "tunnel", "umbrella", "valley", "violin", "wagon", "wallet", "whale", "window"),
-    *("wizard", "wolf", "yacht"),
+THINGS = tuple(
+    """
+    anchor ant apple arrow ball balloon banana barn barrel basket bear bee beetle bell bench bicycle bird blanket
+    boat book bottle bowl box branch bread bridge brush bucket bus butter button cabin cactus cake camel camera
+    canal candle candy canoe carpet carrot cart castle cat cave cellar chain chair chalk cheese cherry circle
+    cliff clock cloud clover coat coffee coin comet cookie copper corn cotton cow crab cradle cricket crown cup
+    curtain daisy deer desk diamond doll donkey door dragon drum duck eagle ear egg elephant engine envelope
+    falcon feather fence field finger fire fish flag flower flute fog forest fork fountain fox frog garden garlic
+    gate ghost giraffe glove goat goose grape guitar hammer hat helmet hill honey horse hotel house insect iron
+    island jacket jar jewel jungle kettle key king kite knife ladder lake lamp lantern leaf leather lemon letter
+    library lion lizard lock magnet maple market meadow medal melon milk mine mirror monk monkey moon mountain
+    mouse museum mushroom needle nest net night nurse nut oak ocean olive onion opera orchard oven owl page paint
+    palace panda paper parade park parrot peach pearl pen pencil pepper piano pigeon pillow pipe pirate planet
+    plate plum pocket poet pond pony potato pumpkin queen quilt rabbit radio rain ribbon rice ring river road
+    robot rocket roof rope rose saddle sailor sand scarf school seed shadow sheep ship shirt shoe shop shovel silk
+    singer sister skirt snake snow soap sofa soldier soup spider spoon squirrel stable star statue stone storm
+    string sugar summer sun swan sword table tank tea teacher temple tent theatre thread throne thumb ticket tiger
+    toad tomato tooth torch tower toy train tree truck trumpet tunnel turtle umbrella valley vase village vine
+    violin wagon wallet wasp water whale wheat wheel window winter witch wizard wolf wood wool worm yacht zebra
+    """.split()
 )
 ASKED_OF = 4  # things whose colours the scout knows; a short reply names one or two
 
@@ -96,12 +104,13 @@ def shuffled(tasks: Sequence[SecretItem]) -> list[SecretItem]:
 
 def secret_of(extra_info: DatasetFields) -> Secret:
     """The task of a dataset row."""
-    fields = {name: extra_info.get(name) for name in Secret.__dataclass_fields__}
-    if fields["kind"] not in KINDS or not all(isinstance(value, str) for value in fields.values()):
+    kind = next((kind for kind in KINDS if kind == extra_info.get("kind")), None)
+    known, own, answer = (extra_info.get(name) for name in ("known", "own", "answer"))
+    if not (kind and isinstance(known, str) and isinstance(own, str) and isinstance(answer, str)):
         value = f"a row with extra_info {dict(extra_info)!r:.200}"
         rule = "secret_words needs rows with kind, known, own and answer"
         raise DataError(value, rule=rule, fix="create them with `verl-mas data smollm2 --out <folder>`")
-    return Secret(**{name: str(value) for name, value in fields.items()})  # type: ignore[arg-type]
+    return Secret(kind, known, own, answer)
 
 
 @register_workflow("secret_words")

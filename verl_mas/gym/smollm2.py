@@ -41,7 +41,7 @@ class SmolLM2(DataSet):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--kind", choices=KINDS, default="word", help="what the judge has to say; default: word")
-        add_rows(parser, train=None, test=None)
+        add_rows(parser, train=None, test=64)
         add_seed(parser, "seed of the order of tasks, and of what is beside the thing that is asked for")
         parser.add_argument("--no-model", action="store_true", help="write the tasks only")
 
@@ -55,7 +55,7 @@ class SmolLM2(DataSet):
         return replace(prepared, sources={**prepared.sources, "model": model})
 
 
-def tasks(kind: Kind, train_rows: int | None = None, test_rows: int | None = None, seed: int = 0) -> Prepared:
+def tasks(kind: Kind, train_rows: int | None = None, test_rows: int | None = 64, seed: int = 0) -> Prepared:
     """The numbers of rows: all, unless they are given."""
     train, held_out = items(kind, train_rows, split=TRAIN, seed=seed), items(kind, test_rows, split=TEST)
     test = [*held_out, *shuffled(held_out)]
@@ -114,6 +114,7 @@ def _sha256(file: Path) -> str:
 
 
 def _convert(file: Path, folder: Path) -> None:
+    from tokenizers import decoders, pre_tokenizers
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils.logging import disable_progress_bar
 
@@ -122,6 +123,10 @@ def _convert(file: Path, folder: Path) -> None:
     # The file names the start of a turn, and has no padding.
     tokenizer.eos_token = tokenizer.pad_token = TURN_END
     tokenizer.clean_up_tokenization_spaces = False
+    # What transformers makes of `smollm`, the file's name of a tokenizer, leaves digits together and loses a character.
+    rules = tokenizer.backend_tokenizer
+    digits, words = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rules.pre_tokenizer, rules.decoder = pre_tokenizers.Sequence([digits, words]), decoders.ByteLevel()
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -109,7 +109,7 @@ class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
         """Whether every layer attends as the mask says, and to nothing else."""
         config = self.module.config.get_text_config()
         kinds = set(getattr(config, "layer_types", None) or ["full_attention" if _no_window(config) else "window"])
-        return config._attn_implementation == "sdpa" and kinds == {"full_attention"}  # noqa: SLF001  it has no other name
+        return self.model_config.override_config.get("attn_implementation") == "sdpa" and kinds == {"full_attention"}
 
 
 class CpuEngineWithValueHead(_NothingToOffload, FSDPEngineWithValueHead): ...

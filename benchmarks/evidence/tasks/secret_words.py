@@ -8,8 +8,7 @@ from benchmarks.evidence.tables import control
 from benchmarks.evidence.tasks.base import Group, Task
 
 STEPS = 32
-METRIC = "val-core/{}/acc/mean@2"
-CHANCE = 0.05  # a word of the 21 that are held out
+METRIC = "val-core/{}/acc/mean@1"
 
 
 def trial(name: str) -> Trial:
@@ -42,7 +41,7 @@ TASK = Task(
     (Group("secret_words", (ADAPTERS, SHARED, ALONE), ("shuffled",)),),
     (
         Claim("scout and judge with an adapter each name nine words of ten", success(ADAPTERS), low=0.9),
-        Claim("with shuffled messages it is at chance", success(ADAPTERS, control("shuffled")), high=2 * CHANCE),
+        Claim("with shuffled messages it is at chance", success(ADAPTERS, control("shuffled")), high=0.05),
         Claim("one policy with all weights learns as much", gap(SHARED, ADAPTERS), low=-0.1, seeds=3),
         Claim("the judge alone, which reads the word, is no better", gap(ALONE, ADAPTERS), high=0.1, seeds=3),
     ),

@@ -11,11 +11,11 @@ from verl_mas.gym import demos
 @pytest.fixture
 def asked(monkeypatch, tmp_path) -> list:
     """The calls of demos, in an empty folder."""
-    from verl_mas.gym.demos import letters, plan_path, smollm2, split_clues
+    from verl_mas.gym.demos import letters, smollm2, split_clues
 
     calls: list = []
     monkeypatch.chdir(tmp_path)
-    for demo_ in (letters, plan_path, smollm2, split_clues):
+    for demo_ in (letters, smollm2, split_clues):
         name = demo_.__name__.rpartition(".")[2]
         monkeypatch.setattr(demo_, "run", lambda overrides, _, fresh, name=name: calls.append((name, overrides, fresh)))
     return calls
@@ -25,7 +25,7 @@ def asked(monkeypatch, tmp_path) -> list:
     ("argv", "call"),
     [
         ("", ("split_clues", [], False)),
-        ("plan_path", ("plan_path", [], False)),
+        ("smollm2", ("smollm2", [], False)),
         ("letters", ("letters", [], False)),
         ("trainer.total_training_steps=2 +x=1", ("split_clues", ["trainer.total_training_steps=2", "+x=1"], False)),
         ("--fresh +x=1", ("split_clues", ["+x=1"], True)),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from verl_mas.gym import smollm2
-from verl_mas.gym.demos.team import Curves, Settings, TeamDemo
+from verl_mas.gym.demos.team import Curves, TeamDemo
 from verl_mas.gym.secret_words import SHUFFLED, SOURCE
 from verl_mas.util.text import printable
 
@@ -24,22 +24,23 @@ class SmolLM2Demo(TeamDemo):
     making = f"downloading SmolLM2 (93 MB, {smollm2.LICENCE}), and writing it in float32 (538 MB)"
     recipe = "smollm2/laptop"
     folder = Path("runs/smollm2_demo")
-    overrides = ("trainer.total_training_steps=32", "trainer.max_actor_ckpt_to_keep=1")
-    success = f"val-core/{SOURCE}/acc/mean@2"
+    steps = 32
+    overrides = ("trainer.max_actor_ckpt_to_keep=1",)
+    success = f"val-core/{SOURCE}/acc/mean@1"
     solved = "the held-out words right"
     measured: ClassVar[Curves] = {
-        SUCCESS: {"team": success, "with messages of other tasks": f"val-core/{SHUFFLED}/acc/mean@2"},
+        SUCCESS: {"team": success, "with messages of other tasks": f"val-core/{SHUFFLED}/acc/mean@1"},
         "reward": {"team": "agent/judge/reward/score"},
     }
 
-    def version(self, settings: Settings) -> object:
+    def version(self) -> object:
         return smollm2.SHA256
 
-    def make(self, settings: Settings, progress: Callable[[int, float], None]) -> None:
+    def make(self, progress: Callable[[int, float], None]) -> None:
         smollm2.tasks("word").write(self.folder)
         smollm2.write_model(self.folder / "model")
 
-    def draw(self, step: int, settings: Settings) -> str:
+    def draw(self, step: int) -> str:
         sessions = [one for one in self.sessions(step).values() if one["task"]["data_source"] == SOURCE]
         chosen = random.Random(0).sample(sorted(sessions, key=lambda one: one["task"]["ground_truth"]), 5)
         return "\n".join(map(_drawn, chosen))

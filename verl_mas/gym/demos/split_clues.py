@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from verl_mas.data.prepare import Prepared
 from verl_mas.gym import split_clues
-from verl_mas.gym.demos.team import Curves, Levels, Settings, TeamDemo
+from verl_mas.gym.demos.team import Curves, Levels, TeamDemo
 from verl_mas.gym.split_clues import SplitCluesData, lessons, tiny_workflow
 from verl_mas.gym.warmup import warm_up
 from verl_mas.util.splits import TEST, TRAIN
@@ -29,8 +29,9 @@ class SplitCluesDemo(TeamDemo):
     )
     recipe = "split_clues/laptop"
     folder = Path("runs/demo")
+    steps = 40
     overrides = (
-        *("trainer.total_training_steps=40", "trainer.test_freq=4", "trainer.save_freq=8"),
+        *("trainer.test_freq=4", "trainer.save_freq=8"),
         *("trainer.max_actor_ckpt_to_keep=1", "mas.trajectories.enabled=true"),
     )
     success = f"val-core/{split_clues.SOURCE}/acc/mean@1"
@@ -44,17 +45,17 @@ class SplitCluesDemo(TeamDemo):
     levels: ClassVar[Levels] = {SUCCESS: {"the best agent alone": 1 / 3}}
     warm_up = SplitCluesData.warm_up
 
-    def version(self, settings: Settings) -> object:
+    def version(self) -> object:
         return [NOISE, HELD_OUT, asdict(self.warm_up)]
 
-    def make(self, settings: Settings, progress: Callable[[int, float], None]) -> None:
+    def make(self, progress: Callable[[int, float], None]) -> None:
         train = split_clues.items(None, split=TRAIN)
         held_out = split_clues.items(HELD_OUT, split=TEST)
         test = [*held_out, *split_clues.shuffled(held_out)]
         Prepared(train, test, test).write(self.folder)
         warm_up(self.folder / "model", lessons(tiny_workflow(2, 1), noise=NOISE), self.warm_up, progress)
 
-    def draw(self, step: int, settings: Settings) -> str:
+    def draw(self, step: int) -> str:
         sessions = self.sessions(step)
         own = [index for index in sorted(sessions) if sessions[index]["task"]["data_source"] == split_clues.SOURCE]
         return "\n".join(_drawn(sessions[index]) for index in random.Random(0).sample(own, 5))

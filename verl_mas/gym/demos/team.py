@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
-import yaml
 from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.warmup import WarmUp
@@ -25,7 +23,6 @@ from verl_mas.sessions.report import report
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view import ViewOptions, write_view
 
-Settings: TypeAlias = dict[str, Any]
 Curves: TypeAlias = Mapping[str, Mapping[str, str]]
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
 STEPS = "trainer.total_training_steps"
@@ -37,10 +34,9 @@ class TeamDemo:
 
     name: ClassVar[str]
     title: ClassVar[str]
-    # The team's word, where the recipe does not have it. It comes first, as a later word wins.
-    team: ClassVar[tuple[str, ...]] = ()
     recipe: ClassVar[str]
     folder: ClassVar[Path]
+    steps: ClassVar[int]
     overrides: ClassVar[tuple[str, ...]] = ()  # of the recipe; those of the user come after them
     # The metric of success in a validation; its interval is beside it as pass@1/low and pass@1/high.
     success: ClassVar[str]
@@ -51,32 +47,31 @@ class TeamDemo:
     making: ClassVar[str] = "warm-up: writing tasks and demonstrations"
     warm_up: WarmUp
 
-    def version(self, settings: Settings) -> object:
+    def version(self) -> object:
         """What data and model are made of."""
         raise NotImplementedError
 
-    def make(self, settings: Settings, progress: Callable[[int, float], None]) -> None:
+    def make(self, progress: Callable[[int, float], None]) -> None:
         """Write train.parquet, test.parquet and the warmed-up model into the folder."""
         raise NotImplementedError
 
-    def draw(self, step: int, settings: Settings) -> str:
+    def draw(self, step: int) -> str:
         """Sessions of a validation as text, on the same tasks at every step."""
         raise NotImplementedError
 
     def run(self, overrides: list[str], console: Console, *, fresh: bool = False) -> None:
         """Train to the end, from the last checkpoint if there is one. `fresh` deletes it first."""
-        settings: Settings = yaml.safe_load(group_files("recipe")[self.recipe].read_text())
-        overrides = [*self.overrides, *overrides]
-        steps_in_all = _steps_in_all(overrides, settings)
+        overrides = [f"{STEPS}={self.steps}", *self.overrides, *overrides]
+        steps_in_all = _steps_in_all(overrides)
         if fresh:
             shutil.rmtree(self.folder, ignore_errors=True)
         console.print(self.title)
-        self.prepare(settings, console)
+        self.prepare(console)
         checkpoint = latest(self.folder / "checkpoints")
         done = checkpoint.step if checkpoint else 0
         training = DemoRun(
             overrides=[
-                *("+platform=cpu", *self.team, f"+recipe={self.recipe}"),
+                *("+platform=cpu", f"+recipe={self.recipe}"),
                 *(f"data.train_files={self.folder}/train.parquet", f"data.val_files={self.folder}/test.parquet"),
                 f"actor_rollout_ref.model.path={self.folder}/model",
                 f"trainer.default_local_dir={self.folder}/checkpoints",
@@ -93,12 +88,12 @@ class TeamDemo:
             training.watch(self.success, console)
         else:
             console.print(f"already trained to step {done}; --fresh starts over")
-        self._report(training, training.steps(), settings, console)
+        self._report(training, training.steps(), console)
 
-    def prepare(self, settings: Settings, console: Console) -> None:
+    def prepare(self, console: Console) -> None:
         """Write data and model, unless an earlier demo has."""
         done = self.folder / "model" / "warm"
-        version = json.dumps(self.version(settings))
+        version = json.dumps(self.version())
         if done.exists():
             if done.read_text() != version:
                 rule = "the folder's tasks and model are from this version of the demo"
@@ -118,7 +113,7 @@ class TeamDemo:
                 elif step % max(steps // LINES, 1) == 0:
                     console.print(line)
 
-            self.make(settings, progress)
+            self.make(progress)
         done.write_text(version)
 
     def table(self, steps: list[Step]) -> Table:
@@ -139,7 +134,7 @@ class TeamDemo:
             for measured, of in self.measured.items()
         ]
 
-    def _report(self, run: DemoRun, steps: list[Step], settings: Settings, console: Console) -> None:
+    def _report(self, run: DemoRun, steps: list[Step], console: Console) -> None:
         pass_at_1 = self.success.partition("acc/mean@")[0] + "pass@1"
         low, high = f"{pass_at_1}/low", f"{pass_at_1}/high"
         validated = [step for step in steps if self.success in step.values]
@@ -147,7 +142,7 @@ class TeamDemo:
             values = step.values
             interval = f" (95 % interval {values[low]:.3f} to {values[high]:.3f})" if low in values else ""
             console.print(f"\n{when}: {values[self.success]:.3f} of {self.solved}{interval}")
-            console.print(self.draw(step.number, settings), markup=False, highlight=False)
+            console.print(self.draw(step.number), markup=False, highlight=False)
         trained = open_run(self.folder / "checkpoints")
         text = report(trained)
         console.print("\n" + "\n".join(text.says()), markup=False, highlight=False)
@@ -175,10 +170,9 @@ def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
     return [("view", page), ("sessions", run.trajectories)]
 
 
-def _steps_in_all(overrides: list[str], settings: Settings) -> int:
-    """The number of training steps: the last override, or the recipe's."""
-    given = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}=")]
-    steps = given[-1] if given else settings["trainer"]["total_training_steps"]
-    if not str(steps).isdecimal() or int(steps) < 1:
+def _steps_in_all(overrides: list[str]) -> int:
+    """The number of training steps: the last override."""
+    *_, steps = (text.partition("=")[2] for text in overrides if text.lstrip("+").startswith(f"{STEPS}="))
+    if not steps.isdecimal() or int(steps) < 1:
         raise ConfigError(f"{STEPS}={steps}", rule="a whole number, at least 1", fix="leave it out")
     return int(steps)

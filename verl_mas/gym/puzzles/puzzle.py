@@ -10,7 +10,6 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_type_hints
 
 from verl_mas.errors import ConfigError, DataError
@@ -171,13 +170,6 @@ def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
         "reward_model": {"style": "rule", "ground_truth": ""},
         "extra_info": {"index": seed, PUZZLE: name, SEED: seed, SPLIT: split, SIZE: full_size},
     }
-
-
-def write_boards(file: Path, name: str, size: Size, split: str, count: int, first: int = 0) -> None:
-    """Write `count` boards of a split, from number `first`, as rows that verl reads."""
-    from verl_mas.data.prepare import write_parquet
-
-    write_parquet([row(name, first + i, split, size) for i in range(count)], file)
 
 
 def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
