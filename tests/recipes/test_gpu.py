@@ -14,9 +14,11 @@ from verl_mas.config.run import Run
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # Of which other files are made.
-PARTS = {"common", "roles", "laptop", "laptop_adapters"}
+PARTS = {"common", "roles"}
 RUNS = sorted(
-    str(file.relative_to(RECIPES).with_suffix("")) for file in RECIPES.glob("*/*.yaml") if file.stem not in PARTS
+    str(file.relative_to(RECIPES).with_suffix(""))
+    for file in RECIPES.glob("*/*.yaml")
+    if file.stem not in PARTS and not file.stem.startswith("laptop")
 )
 
 

@@ -25,9 +25,9 @@ THINGS = tuple(
     boat book bottle bowl box branch bread bridge brush bucket bus butter button cabin cactus cake camel camera
     canal candle candy canoe carpet carrot cart castle cat cave cellar chain chair chalk cheese cherry circle
     cliff clock cloud clover coat coffee coin comet cookie copper corn cotton cow crab cradle cricket crown cup
-    curtain daisy deer desk diamond doll donkey door dragon drum duck eagle ear egg elephant engine envelope
+    curtain daisy deer desk diamond doll donkey dragon drum duck eagle ear egg elephant engine envelope
     falcon feather fence field finger fire fish flag flower flute fog forest fork fountain fox frog garden garlic
-    gate ghost giraffe glove goat goose grape guitar hammer hat helmet hill honey horse hotel house insect iron
+    gate ghost giraffe glove goat goose grape guitar hammer hat helmet hill honey horse hotel insect iron
     island jacket jar jewel jungle kettle key king kite knife ladder lake lamp lantern leaf leather lemon letter
     library lion lizard lock magnet maple market meadow medal melon milk mine mirror monk monkey moon mountain
     mouse museum mushroom needle nest net night nurse nut oak ocean olive onion opera orchard oven owl page paint

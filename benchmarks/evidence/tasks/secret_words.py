@@ -38,7 +38,7 @@ ADAPTERS, SHARED, ALONE = arms("word")
 TASK = Task(
     "secret_words",
     "Secret words",
-    (Group("secret_words", (ADAPTERS, SHARED, ALONE), ("shuffled",)),),
+    (Group("secret_words_team", (ADAPTERS, SHARED, ALONE), ("shuffled",)),),
     (
         Claim("scout and judge with an adapter each name nine words of ten", success(ADAPTERS), low=0.9),
         Claim("with shuffled messages it is at chance", success(ADAPTERS, control("shuffled")), high=0.05),
