@@ -7,7 +7,7 @@ from benchmarks.evidence.claims import Claim, gap, success
 from benchmarks.evidence.tables import control
 from benchmarks.evidence.tasks.base import Group, Task
 
-STEPS = 32
+STEPS = 48
 METRIC = "val-core/{}/acc/mean@1"
 
 
