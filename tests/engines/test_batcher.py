@@ -169,6 +169,18 @@ def test_what_a_running_row_has_of_a_prompt_is_not_computed_again(make_batcher, 
         torch.testing.assert_close(one.log_probs, other.log_probs, rtol=0, atol=1e-5)
 
 
+def test_one_prompt_that_shares_much_and_one_that_shares_nothing_fit_the_cache_together(make_batcher):
+    chance = random.Random(1)
+    first, other = ([chance.randrange(3, 259) for _ in range(60)] for _ in range(2))
+    batcher = make_batcher()
+    batcher.submit(first, RequestSampling(max_tokens=4))  # 64 columns, which is what the cache has at least
+    batcher.step()
+    asked = [batcher.submit(prompt, RequestSampling(max_tokens=4, temperature=0))[0] for prompt in (first, other)]
+    run(batcher)
+    for prompt, sample in zip((first, other), asked, strict=True):
+        assert sample.tokens == serve(make_batcher(), prompt, max_tokens=4, temperature=0)[0].tokens
+
+
 def test_keys_and_values_of_earlier_weights_are_not_shared(make_batcher, computed):
     batcher = make_batcher()
     [before] = batcher.submit([5, 6, 7, 8], RequestSampling(max_tokens=9))

@@ -240,7 +240,7 @@ def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder,
     out.write_text("\n".join([*whole[:-1], whole[-1][:40]]))
     again = json.loads(output_of(capsys, *command, "--compare", folder))
     assert again["teams"][0] == first
-    names = [f"{name}{end}" for name in ("mean@1", "pass@1", "pass@2") for end in ("", "/low", "/high")]
+    names = [f"{name}{end}" for name in ("mean@2", "pass@1", "pass@2") for end in ("", "/low", "/high")]
     assert again["difference"]["sums"] == dict.fromkeys(names, 0.0)
     assert "another sampling" in output_of(capsys, *command, "--sampling", "temperature=0.5", code=1)
 

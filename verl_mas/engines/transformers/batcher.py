@@ -186,7 +186,8 @@ class ContinuousBatcher:
             self.model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True, **self._after(known, width))
         number = {prefix: row for row, prefix in enumerate(unique)}
         rows = [number[prefix] for prefix in prefixes]
-        self._cache.append(prefilled, rows, [known[row] for row in rows])
+        longest = max(len(prompt) for _, prompt in unique)
+        self._cache.append(prefilled, rows, [known[row] for row in rows], longest)
         self._running.extend(joining)
 
     def _shared(self, adapter: str | None, prompt: tuple[int, ...]) -> tuple[int, int]:
@@ -376,19 +377,19 @@ class RowCache(Cache):
             copied.update(keys, values, number)
         return copied
 
-    def append(self, prefilled: Cache, sources: Sequence[int], known: Sequence[int]) -> None:
+    def append(self, prefilled: Cache, sources: Sequence[int], known: Sequence[int], longest: int) -> None:
         """Add a row for each entry of `sources`, the number of a row of `prefilled`. Such a row has `known` columns, is
-        empty up to the longest such row, and goes on."""
+        empty up to the largest such number, and goes on; without that gap the longest has `longest` columns."""
         new, most = slice(self.rows, self.rows + len(sources)), max(known)
-        columns = torch.arange(prefilled.get_seq_length())
-        lengths = torch.tensor(known)[:, None]
+        columns, lengths = torch.arange(longest), torch.tensor(known)[:, None]
         # Past the end of a row stands anything: it is not read before it is written.
-        places = torch.where(columns < lengths, columns, columns + most - lengths).clamp_(max=len(columns) - 1)
+        places = torch.where(columns < lengths, columns, columns + most - lengths)
+        places.clamp_(max=max(prefilled.get_seq_length() - 1, 0))
         for number, layer in enumerate(cast("list[DynamicLayer]", prefilled.layers)):
             assert layer.keys is not None and layer.values is not None
             for buffer, states in zip(self._buffer(number, layer.keys), (layer.keys, layer.values), strict=True):
                 rows = states[torch.tensor(sources)[:, None], :, places].transpose(1, 2)
-                buffer[new, :, : len(columns)] = rows
+                buffer[new, :, :longest] = rows
         self.rows = new.stop
 
     def remove(self, row: int) -> None:
