@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 47_470,
     "lines of its core": 16_190,
-    "lines of tests": 39_020,
+    "lines of tests": 39_040,
     "lines of headers": 6_120,
     "files below 30 lines": 20,
     "own modules that one module imports": 39,

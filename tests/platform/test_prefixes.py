@@ -6,9 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, JambaConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
-from verl_mas.platform.prefixes import Tree
+from verl_mas.platform.prefixes import MODELS, Tree, fits
 
 TOKENS = st.integers(0, 2)  # few, so that prefixes are shared
 ROWS = st.lists(
@@ -81,3 +81,28 @@ def test_log_probs_and_gradients_are_those_of_the_rows(kind):
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
     for one, other in zip(gradients(found), gradients(expected), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+WINDOWS = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+
+
+@pytest.mark.parametrize(
+    ("config", "fit"),
+    [
+        (LlamaConfig(), True),
+        (Qwen2Config(), True),
+        (Qwen3Config(), True),
+        (MistralConfig(sliding_window=None), True),
+        (MistralConfig(sliding_window=8), False),
+        (Qwen2Config(num_hidden_layers=2, **WINDOWS), False),
+        (JambaConfig(), False),  # its Mamba layers carry a state from one branch to the next
+    ],
+    ids=lambda value: getattr(value, "model_type", value),
+)
+def test_a_model_whose_layers_see_something_else_is_computed_by_rows(config, fit):
+    assert fits(config) == fit
+
+
+def test_the_models_that_fit_are_those_that_are_compared():
+    kinds = next(mark for mark in test_log_probs_and_gradients_are_those_of_the_rows.pytestmark).args[1]
+    assert sorted(kind.model_type for kind in kinds) == sorted(MODELS)

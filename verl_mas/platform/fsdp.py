@@ -12,13 +12,12 @@ from typing import Any, TypeAlias
 import torch
 from tensordict import TensorDict
 from torch.distributed.fsdp import _init_utils
-from transformers import PretrainedConfig
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
-from verl_mas.platform.prefixes import Tree
+from verl_mas.platform.prefixes import Tree, fits
 
 
 class _NothingToOffload:
@@ -106,17 +105,10 @@ class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
 
     @cached_property
     def _reads_masks(self) -> bool:
-        """Whether every layer attends as the mask says, and to nothing else."""
-        config = self.module.config.get_text_config()
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention" if _no_window(config) else "window"])
-        return self.model_config.override_config.get("attn_implementation") == "sdpa" and kinds == {"full_attention"}
+        return self.model_config.override_config.get("attn_implementation") == "sdpa" and fits(self.module.config)
 
 
 class CpuEngineWithValueHead(_NothingToOffload, FSDPEngineWithValueHead): ...
-
-
-def _no_window(config: PretrainedConfig) -> bool:
-    return bool(getattr(config, "num_attention_heads", 0)) and not getattr(config, "sliding_window", None)
 
 
 def allow_fsdp1(transformer_impl: ModuleType) -> None:

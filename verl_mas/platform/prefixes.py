@@ -13,6 +13,17 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PretrainedConfig
+
+# Models of which the tests compare trees with rows. Another one may carry a state from token to token, or count its
+# positions itself, and would be wrong without an error.
+MODELS = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def fits(config: PretrainedConfig) -> bool:
+    """Whether every layer attends to all that the mask shows, and to nothing else."""
+    windows = {"full_attention", *(getattr(config, "layer_types", None) or ())} != {"full_attention"}
+    return config.model_type in MODELS and not windows and not getattr(config, "sliding_window", None)
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.verl import lengths
 from verl_mas.checks.verl.lengths import check_lengths
 
 MODEL_LEN, POSITIONS = "rollout.max_model_len", "model.override_config.max_position_embeddings"
@@ -47,7 +44,7 @@ def test_one_token_too_many_is_refused(changes, problems):
     [(24, "cpu", 16384, 4934), (24, "cpu", 4934, None), (24, "cuda", 16384, None), (8, "cpu", 2048, 1644)],
 )
 def test_on_a_cpu_a_micro_batch_that_takes_most_of_the_memory_is_named(gib, device, budget, fits, monkeypatch):
-    monkeypatch.setattr(lengths.psutil, "virtual_memory", lambda: SimpleNamespace(total=gib << 30))
+    monkeypatch.setattr("ray._common.utils.get_system_memory", lambda: gib << 30)
     sizes = {"num_hidden_layers": 30, "hidden_size": 576, "intermediate_size": 1536, "vocab_size": 49152}
     view = OmegaConf.create({"trainer": {"device": device}})
     changes = {BUDGET: budget, MODEL_LEN: None, "rollout.prompt_length": 80, "rollout.response_length": 12}

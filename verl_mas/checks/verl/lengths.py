@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import psutil
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.model_folder import model_number, positions
@@ -80,6 +79,8 @@ def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigErro
 
 def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
     """On a CPU a micro batch can take all memory, and the system ends the process, often without a word."""
+    from ray._common.utils import get_system_memory
+
     budget, model = _whole(view, "actor.ppo_max_token_len_per_gpu"), view[SECTION].model
     layers, hidden, wide, vocabulary = (model_number(model, name) for name in SIZES)
     by_tokens = OmegaConf.select(view, f"{SECTION}.{BUDGETS['actor.ppo_max_token_len_per_gpu']}") is True
@@ -87,7 +88,7 @@ def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
         return
     # In float32: logits with their gradient and what the loss makes of them; of a layer, what its backward pass reads.
     of_token = 4 * (5 * vocabulary + layers * (8 * hidden + 3 * wide))
-    memory = psutil.virtual_memory().total
+    memory = get_system_memory()  # respects the limit of a container
     if budget * of_token > memory * SHARE:
         yield ConfigWarning(
             f"policy {policy}: actor.ppo_max_token_len_per_gpu={budget}",
