@@ -97,12 +97,13 @@ def acts(trained):
 
 @pytest.fixture(scope="module")
 def taught(acts):
-    """The acts that call the tools as the lessons do."""
+    """The acts that call the tools as the lessons do. A longer text, repeated, would fill the row."""
 
     def names(act):
         return [call["name"] for call in act["tool_calls"] if call["name"] != "take" or call["arguments"] == "{}"]
 
-    found = [act for act in acts if len(act["tool_calls"]) == 3 and names(act) == ["take", "take", "repeat"]]
+    three = [act for act in acts if len(act["tool_calls"]) == 3 and names(act) == ["take", "take", "repeat"]]
+    found = [act for act in three if len(act["tool_calls"][2]["arguments"]) <= len('{"letter": "a"}')]
     assert len(found) > 8
     return found
 
