@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
+from omegaconf import DictConfig
+
 from verl_mas.checks.verl.chat_template import ChatTemplate
 from verl_mas.checks.verl.data_files import FirstRow, sound_rows
 from verl_mas.checks.verl.model_folder import local_folder
@@ -21,7 +23,7 @@ from verl_mas.registry import nearest
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
-from verl_mas.workflow.client import Generation, Message, Request
+from verl_mas.workflow.client import Generation, LLMClient, Message, Request
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
@@ -131,8 +133,7 @@ def check_first_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> It
 
 def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
     file, row = first.file, first.row
-    if any(row.get(str(run.config.data[key])) for key in ("image_key", "video_key", "audio_key")):
-        # verl puts images and sounds into the messages, and their processor counts the tokens.
+    if has_media(run.config, row):
         return
     messages = row[str(run.config.data.prompt_key)]
     base, plain = View(run, "", PolicySpec()), Request(agent="", session="", turn=0, messages=messages)
@@ -143,7 +144,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield from of_row
         return
     recorder = Recorder()
-    result = _within(TIME_LIMIT, run.mas, tools, recorder, _task(row, messages, validate=first.validation))
+    result = played(run.mas, tools, recorder, task_of(run.config, first))
     if recorder.request is not None:
         agent = recorder.request.agent
         view = run.view(agents_of(run.mas)[agent].spec.policy)
@@ -166,18 +167,25 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield ConfigWarning(f"workflow {run.mas.workflow.name} on the first row of {file}", reason=reason, fix=fix)
 
 
-def _task(row: Fields, messages: object, *, validate: bool) -> Task:
+def has_media(config: DictConfig, row: Fields) -> bool:
+    """verl puts images and sounds into the messages, and their processor counts the tokens."""
+    return any(row.get(str(config.data[key])) for key in ("image_key", "video_key", "audio_key"))
+
+
+def task_of(config: DictConfig, first: FirstRow) -> Task:
     """As the agent-loop worker builds it from what verl's dataset returns."""
+    row, messages = first.row, first.row[str(config.data.prompt_key)]
     extra = row.get(EXTRA_INFO) or {}
     added = {RAW_PROMPT: messages, EXTRA_INFO: extra, UID: "check", SESSION_ID: 0, GLOBAL_STEPS: 0}
     kwargs = {name: extra.get(name) or {} for name in ("tools_kwargs", "interaction_kwargs")}
-    return Task.of_row({**row, **added, **kwargs, "index": extra.get("index", 0)}, validate=validate, greedy=False)
+    return Task.of_row(
+        {**row, **added, **kwargs, "index": extra.get("index", 0)}, validate=first.validation, greedy=False
+    )
 
 
-def _within(
-    seconds: float, mas: MasConfig, tools: Mapping[str, Tool], recorder: Recorder, task: Task
-) -> SessionResult | None:
-    """The session, in a thread of its own: a workflow may block, and the caller may have an event loop."""
+def played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task) -> SessionResult | None:
+    """The session, in a thread of its own: a workflow may block, and the caller may have an event loop. None: it did
+    not end within the time limit."""
     members = agents_of(mas)
     # In place of a tool whose class alone has its schema.
     unread = {
@@ -185,10 +193,10 @@ def _within(
     }
     settings = SessionConfig(
         members,
-        dict.fromkeys(mas.policies, recorder),
+        dict.fromkeys(mas.policies, client),
         mas.branch,
         mas.reward,
-        FaultSpec(retries=0, session_timeout_s=seconds),
+        FaultSpec(retries=0, session_timeout_s=TIME_LIMIT),
         {**unread, **{name: tools[name] for name in unread if name in tools}},
     )
     results: list[SessionResult] = []
@@ -198,7 +206,7 @@ def _within(
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    thread.join(seconds + 1)
+    thread.join(TIME_LIMIT + 1)
     return results[0] if results and not _timed_out(results[0]) else None
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas import platform
+from verl_mas.checks.answers import check_answers
 from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.first_prompt import check_first_prompts, check_tool_prompts
+from verl_mas.checks.longest_prompt import check_longest_prompts, check_stated_prompts
 from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
 from verl_mas.checks.report import CheckReport
 from verl_mas.checks.summary import summary
@@ -226,7 +228,8 @@ def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[RunPlan 
 
 def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> RunPlan | None:
     if refusals.result(lambda: is_team(config)):
-        run, _ = check_config(config, refusals)
+        run, usable = check_config(config, refusals)
+        refusals.of(check_stated_prompts(run) if run and usable else ())
     else:
         run = Run(config, load(None)) if refusals.of(check_values(config)) else None
     if run is None:
@@ -282,11 +285,12 @@ def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
             tools = _examine_tools(run, refusals)
             refusals.of(check_checkpoint(run), check_logger(config))
             refusals.of(check_addresses(run, vars(resolve(run.mas.workflow))))
-            if resolve(run.mas.workflow).scored_by_verl:
-                refusals.of(check_scored(config))
+            refusals.of(check_answers(run, resolve(run.mas.workflow)))
         refusals.of(check_finalized(run))
         if not refusals.errors:
             refusals.of(check_first_prompts(run, tools))
+        if not refusals.errors:
+            refusals.of(check_longest_prompts(run, tools))
     return run
 
 

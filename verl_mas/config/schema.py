@@ -113,7 +113,7 @@ class AgentSpec(Checked):
     """Arguments of the chat template, such as `enable_thinking`."""
 
     max_prompt_length: Count | None = None
-    """Tokens. null: what the engine's context leaves after the response."""
+    """Tokens, at most data.max_prompt_length. null: as many."""
 
     truncation: Literal["error", "drop_oldest", "middle"] = "error"
     """What to do with a longer prompt: fail, drop the oldest messages, or cut out the middle."""

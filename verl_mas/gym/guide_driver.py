@@ -139,6 +139,9 @@ class GuideDriver(States[Drive]):
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, 0
+
     async def run(self, task: Task, team: Team) -> Outcome:
         puzzle, seen = boards_of(task.extra_info)
         return await self.play(self.opening(puzzle, seen), team)

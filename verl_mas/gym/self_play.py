@@ -47,6 +47,9 @@ class SelfPlay(Workflow):
         past = instances(PAST, self.opponents) if self.opponents > 1 else (PAST,)
         return SEATS + (past if "past" in (self.opponent, self.validation_opponent) else ())
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, 0
+
     async def run(self, task: Task, team: Team) -> Outcome:
         game = start_of(task.question)
         # The learner changes seats from session to session; in validation, with one session, from task to task.

@@ -193,6 +193,9 @@ class SplitClues(States[Talk]):
         senders = self.parts - 1
         return (*(("sender",) if senders == 1 else instances("sender", senders)), "receiver")
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, 0
+
     async def run(self, task: Task, team: Team) -> Outcome:
         # The order of clues says nothing, and differs from session to session.
         order = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")

@@ -12,6 +12,7 @@ from verl_mas.config.values import check_fields, load_dataclass
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry, nearest
 from verl_mas.user_code import load_module
+from verl_mas.workflow.codecs import Codec
 from verl_mas.workflow.members import Member, members_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
@@ -22,9 +23,9 @@ class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
-    `scored_by_verl`, `answered_by`, `most_acts` and `check`, and annotated fields, which `mas.workflow.args` sets
-    (subclasses are dataclasses). A value that does not fit its field's type is refused. The base owns construction
-    only.
+    `scored_by_verl`, `answered_by`, `answer_form`, `most_acts`, `longest_prompt` and `check`, and annotated fields,
+    which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's type is refused.
+    The base owns construction only.
     """
 
     # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
@@ -69,8 +70,9 @@ class Workflow:
 
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
-        for name in ("scored_by_verl", "answered_by"):
-            if "run" in vars(cls) and name not in vars(cls):
+        another_run = "run" in vars(cls) and super(cls, cls).run is not Workflow.run
+        for name in ("scored_by_verl", "answered_by", "answer_form", "longest_prompt") if another_run else ():
+            if name not in vars(cls):
                 setattr(cls, name, vars(Workflow)[name])
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
@@ -81,6 +83,16 @@ class Workflow:
     def most_acts(self, k: int) -> int | None:
         """The acts of the longest session where a branch has `k` candidates; None if they are not known. More than
         `mas.faults.max_acts` are refused."""
+        return None
+
+    def longest_prompt(self, role: str) -> tuple[int, int] | None:
+        """How many times the task, and how many replies, the longest prompt of an agent of this role has: more tokens
+        than a prompt may have are warned of. None: a check plays a session with replies of the longest length."""
+        return None
+
+    def answer_form(self, data_source: str | None) -> Codec[str] | None:
+        """How the answer stands in the reply that is scored: a check scores the ground truth in this form. None: not
+        known, nothing is checked."""
         return None
 
     async def run(self, task: Task, team: Team) -> Outcome:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from verl_mas.errors import InvalidInput
+from verl_mas.grading.forms import FORMS, AnswerForm, form_of_verl
 from verl_mas.grading.grader import Grader, Truth, grader
-from verl_mas.grading.math import BoxedAnswer
-from verl_mas.workflow import Malformed, Reply, Workflow
+from verl_mas.workflow import Codec, Malformed, Reply, Workflow
 
 # Not a grader: verl's reward function scores the answer after the session.
 VERL = "verl"
@@ -19,9 +19,17 @@ SCORE = "mas.workflow.args.score"
 class WithVerlOrGrader(Workflow):
     score: str = VERL
 
+    form: AnswerForm | None = None
+    r"""How an answer stands in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
+    own scorer of the task's data source reads it; a box for a grader, and for a question without a data source."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self.optional_grader()
+
+    def answer_form(self, data_source: str | None) -> Codec[str]:
+        scored_by_verl = self.score == VERL and data_source is not None
+        return FORMS[self.form or (form_of_verl(data_source) if scored_by_verl else "box")]
 
     def check(self) -> None:
         if grader := self.optional_grader():
@@ -55,8 +63,8 @@ class Graded:
         return self.grade or 0.0
 
 
-async def graded(grader: Grader, truth: Truth, reply: Reply) -> Graded:
-    answer = reply.parse(BoxedAnswer())
+async def graded(grader: Grader, truth: Truth, form: Codec[str], reply: Reply) -> Graded:
+    answer = reply.parse(form)
     if isinstance(answer, Malformed):
         return Graded(reply, None, 0.0)
     return Graded(reply, answer, await grader(truth, answer))

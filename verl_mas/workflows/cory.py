@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from verl_mas.grading.math import BoxedAnswer
-from verl_mas.workflow import Message, Outcome, Reply, Task, Team, register_workflow, with_instruction
+from verl_mas.workflow import Codec, Message, Outcome, Reply, Task, Team, register_workflow, with_instruction
 from verl_mas.workflows._graded import WithGrader, graded
 from verl_mas.workflows.solver_verifier import solve
 
@@ -19,12 +18,16 @@ class Cory(WithGrader):
 
     agents = ("pioneer", "observer")
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, int(role == "observer")
+
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()
         truth = grader.read(task.ground_truth)
-        first = await team.pioneer.act(solve(task))
-        second = await team.observer.act(observe(task, first))
-        pioneer, observer = await asyncio.gather(*[graded(grader, truth, reply) for reply in (first, second)])
+        form = self.answer_form(task.data_source)
+        first = await team.pioneer.act(solve(task, form))
+        second = await team.observer.act(observe(task, form, first))
+        pioneer, observer = await asyncio.gather(*[graded(grader, truth, form, reply) for reply in (first, second)])
         info = {
             "acc": pioneer.value,
             "observer_right": observer.value,
@@ -33,7 +36,7 @@ class Cory(WithGrader):
         return Outcome(answer=first, reward=pioneer.value + observer.value, info=info)
 
 
-def observe(task: Task, reference: Reply) -> list[Message]:
+def observe(task: Task, form: Codec[str], reference: Reply) -> list[Message]:
     """The observer's prompt."""
     instruction = f"A reference, which may be wrong:\n{reference}\n\nSolve the problem step by step."
-    return with_instruction(task.messages, f"{instruction} {BoxedAnswer().prompt()}")
+    return with_instruction(task.messages, f"{instruction} {form.prompt()}")

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from verl_mas.config.values import Count, NotNegative, Share
 from verl_mas.errors import ConfigError
-from verl_mas.grading.math import BoxedAnswer
-from verl_mas.workflow import Message, Outcome, Reply, Task, Team, instances, register_workflow, with_instruction
+from verl_mas.workflow import Codec, Message, Outcome, Reply, Task, Team, instances, register_workflow, with_instruction
 from verl_mas.workflows._graded import Graded, WithGrader, graded, most_frequent
 from verl_mas.workflows.solver_verifier import solve
 
@@ -46,6 +45,9 @@ class Debate(WithGrader):
     def most_acts(self, k: int) -> int:
         return self.debaters * self.rounds + self.judge
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, self.debaters if role == "judge" or self.rounds > 1 else 0
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.influence and not self.answer_reward:
@@ -55,21 +57,21 @@ class Debate(WithGrader):
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()
-        truth = grader.read(task.ground_truth)
+        truth, form = grader.read(task.ground_truth), self.answer_form(task.data_source)
 
         async def grade(replies: Sequence[Reply]) -> list[Graded]:
-            return await asyncio.gather(*[graded(grader, truth, reply) for reply in replies])
+            return await asyncio.gather(*[graded(grader, truth, form, reply) for reply in replies])
 
         debaters = team.role("debater")
-        replies = await asyncio.gather(*[debater.act(solve(task)) for debater in debaters])
+        replies = await asyncio.gather(*[debater.act(solve(task, form)) for debater in debaters])
         rounds = [await grade(replies)]
         for _ in range(self.rounds - 1):
-            acts = [debater.act(revise(task, replies, number)) for number, debater in enumerate(debaters)]
+            acts = [debater.act(revise(task, form, replies, number)) for number, debater in enumerate(debaters)]
             replies = await asyncio.gather(*acts)
             rounds.append(await grade(replies))
         majority = await most_frequent(grader, rounds[-1])
         if self.judge:
-            [final] = await grade([await team.judge.act(decide(task, replies))])
+            [final] = await grade([await team.judge.act(decide(task, form, replies))])
         else:
             final = (majority or rounds[-1])[0]
         self._reward([*rounds, [final]] if self.judge else rounds)
@@ -94,20 +96,20 @@ class Debate(WithGrader):
             weight = self.influence * (1 + weight)
 
 
-def revise(task: Task, replies: Sequence[Reply], number: int) -> list[Message]:
+def revise(task: Task, form: Codec[str], replies: Sequence[Reply], number: int) -> list[Message]:
     """The prompt of one debater after a round: the task, its own answer, and those of the others in a fixed order."""
     others = [reply for i, reply in enumerate(replies) if i != number]
     instruction = f"Your earlier solution:\n{replies[number]}\n\n{listed(others, 'Solution of another')}"
     return with_instruction(
-        task.messages, f"{instruction}Solve the problem again, with all of these in mind. {BoxedAnswer().prompt()}"
+        task.messages, f"{instruction}Solve the problem again, with all of these in mind. {form.prompt()}"
     )
 
 
-def decide(task: Task, replies: Sequence[Reply]) -> list[Message]:
+def decide(task: Task, form: Codec[str], replies: Sequence[Reply]) -> list[Message]:
     """The judge's prompt. The order differs from task to task; in a fixed one it could learn to trust a position."""
     shuffled = random.Random(task.question).sample(replies, len(replies))
     instruction = f"{listed(shuffled, 'Solution')}Weigh the solutions and give the final answer."
-    return with_instruction(task.messages, f"{instruction} {BoxedAnswer().prompt()}")
+    return with_instruction(task.messages, f"{instruction} {form.prompt()}")
 
 
 def listed(replies: Sequence[Reply], title: str) -> str:

@@ -13,7 +13,17 @@ from verl_mas.coding.solutions import Solution, Solve, chosen, compute, computed
 from verl_mas.config.values import Count, Range
 from verl_mas.execution.executor import Execution
 from verl_mas.grading.math import BoxedAnswer, ground_truth, require_math_verify
-from verl_mas.workflow import Message, Outcome, Task, Team, Workflow, instances, register_workflow, with_instruction
+from verl_mas.workflow import (
+    Codec,
+    Message,
+    Outcome,
+    Task,
+    Team,
+    Workflow,
+    instances,
+    register_workflow,
+    with_instruction,
+)
 from verl_mas.workflow.team import Agent, Prompt
 from verl_mas.workflows._graded import by_answer
 
@@ -47,6 +57,12 @@ class Ensemble(Workflow):
     def branches(self) -> bool:
         """Candidates are compared by their rewards."""
         return self.score == "math"
+
+    def answer_form(self, data_source: str | None) -> Codec[str]:
+        return BoxedAnswer()
+
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, self.reasoners + self.tool_users if role == "judge" else 0
 
     def check(self) -> None:
         if self.score == "math":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from verl_mas.config.values import NotNegative
-from verl_mas.workflow import Agent, Outcome, Reply, Task, Team, register_workflow
+from verl_mas.workflow import Agent, Codec, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.outcome import CheckedVerdict
 from verl_mas.workflows._graded import Graded, WithGrader, graded
 from verl_mas.workflows.solver_verifier import ReviewVerdict, check_verdict, judge, right_verdicts, solve
@@ -55,34 +55,40 @@ class GenerateVerifyRefine(WithGrader):
     def most_acts(self, k: int) -> int:
         return k + k**2 + k**3
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, {"verifier": 1, "refiner": 2}.get(role, 0)
+
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.grader()
         truth = grader.read(task.ground_truth)
-        drafts = await team.generator.branch(solve(task))
+        form = self.answer_form(task.data_source)
+        drafts = await team.generator.branch(solve(task, form))
         k = len(drafts)
         # Numbered before anyone answers, so that the numbers do not depend on who answers first.
         verifiers, refiners = _instances(team, "verifier", k), _instances(team, "refiner", k * k)
-        grade = partial(graded, grader, truth)
+        grade = partial(graded, grader, truth, form)
         by_draft = [refiners[i * k : (i + 1) * k] for i in range(k)]
         acts = zip(drafts, verifiers, by_draft, strict=True)
-        return _outcome(team, await asyncio.gather(*[self._reviewed(task, grade, *each) for each in acts]))
+        return _outcome(team, await asyncio.gather(*[self._reviewed(task, form, grade, *each) for each in acts]))
 
     async def _reviewed(
-        self, task: Task, grade: Grade, draft: Reply, verifier: Agent, refiners: Sequence[Agent]
+        self, task: Task, form: Codec[str], grade: Grade, draft: Reply, verifier: Agent, refiners: Sequence[Agent]
     ) -> Proposal:
         proposal, reviews = await asyncio.gather(grade(draft), verifier.branch(judge(task, draft)))
         refined = [
-            self._refined(task, grade, proposal, review, refiner)
+            self._refined(task, form, grade, proposal, review, refiner)
             for review, refiner in zip(reviews, refiners, strict=True)
         ]
         followed = Proposal(proposal, await asyncio.gather(*refined))
         draft.team_reward = _mean([leaf.value for leaf in followed.leaves])
         return followed
 
-    async def _refined(self, task: Task, grade: Grade, proposal: Graded, review: Reply, refiner: Agent) -> Review:
+    async def _refined(
+        self, task: Task, form: Codec[str], grade: Grade, proposal: Graded, review: Reply, refiner: Agent
+    ) -> Review:
         verdict = review.parse(ReviewVerdict)
         checked = check_verdict(review, verdict, proposal, self.verdict_reward)
-        replies = await refiner.branch(solve(task, proposal.reply, review))
+        replies = await refiner.branch(solve(task, form, proposal.reply, review))
         leaves = await asyncio.gather(*map(grade, replies))
         for leaf in leaves:
             leaf.reply.team_reward = leaf.value

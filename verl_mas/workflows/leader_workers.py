@@ -8,7 +8,7 @@ from functools import partial
 from typing import ClassVar
 
 from verl_mas.config.values import Count, Positive
-from verl_mas.grading.math import BoxedAnswer
+from verl_mas.grading.forms import FORMS
 from verl_mas.retrieval.source import check_source, source
 from verl_mas.workflow import (
     Codec,
@@ -66,16 +66,18 @@ class LeaderPlay:
 
 @dataclass(frozen=True)
 class Moves:
-    r"""Either `<subtask>...</subtask>`, once per worker, or `\boxed{...}`; both, neither, or too many subtasks are
+    r"""Either `<subtask>...</subtask>`, once per worker, or an answer, such as `\boxed{...}`; both, neither, or too many subtasks are
     malformed."""
 
     at_most: int
     """Subtasks in one reply; 0: only an answer is read."""
 
+    form: Codec[str] = FORMS["box"]
+
     tag: ClassVar[str] = "subtask"
 
     def prompt(self) -> str:
-        answer = BoxedAnswer().prompt()
+        answer = self.form.prompt()
         if not self.at_most:
             return f"No further subtask can be delegated. {answer}"
         return (
@@ -85,7 +87,7 @@ class Moves:
 
     def render(self, value: Move) -> str:
         if isinstance(value, FinalAnswer):
-            text = BoxedAnswer().render(value.text)
+            text = self.form.render(value.text)
         else:
             text = "\n".join(f"<{self.tag}>{subtask}</{self.tag}>" for subtask in value.subtasks)
         return checked(text, value, self.parse(text))
@@ -94,7 +96,7 @@ class Moves:
         subtasks = between(visible(text), f"<{self.tag}>", f"</{self.tag}>")
         if isinstance(subtasks, Malformed):
             return subtasks
-        answer = BoxedAnswer().parse(text)
+        answer = self.form.parse(text)
         if not subtasks:
             return answer if isinstance(answer, Malformed) else FinalAnswer(answer)
         if not isinstance(answer, Malformed):
@@ -185,7 +187,7 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
 
     score: str = VERL
     """verl: verl's reward function scores the answer. Any other value names a grader, such as math or em, which
-    compares the box of the leader's last reply with the ground truth."""
+    compares the answer in the leader's last reply with the ground truth."""
 
     @property
     def scored_by_verl(self) -> bool:
@@ -195,6 +197,10 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
         super().check()
         if self.retriever is not None:
             check_source(self.retriever, self.topk)
+
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        """A conversation goes on in its row, so the leader's prompt is the task; the worker's is a subtask."""
+        return (0, 1) if role == "worker" else (1, 0)
 
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.optional_grader()
@@ -206,7 +212,7 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
         return Outcome(answer=played.answer, reward=right, info={"acc": right, **played.info})
 
     def moves(self, task: Task, left: int) -> Moves:
-        return Moves(self.max_workers if left else 0)
+        return Moves(self.max_workers if left else 0, self.answer_form(task.data_source))
 
     def opening(self, task: Task) -> Prompt:
         return with_instruction(task.messages, f"{LEAD} {self.moves(task, self.max_rounds).prompt()}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from verl_mas.config.values import Count, Positive
 from verl_mas.errors import FaultKind, SessionFault
@@ -28,6 +29,9 @@ class Searching(WithGrader):
 
     topk: Count = 3
     """Passages per search."""
+
+    form: Literal["tag"] = "tag"
+    """How the answer stands in a reply."""
 
     score: str = "em"
     """The grader whose score is the reward: em (exact match), f1 (overlap of words), or one of your own."""
@@ -65,6 +69,10 @@ class SearchTeam(Searching):
     agents = ("verifier", "searcher", "answerer")
     max_turns: Count = 4
     """Turns at most, including the answer."""
+
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        """Without the passages, which are as long as the corpus has them."""
+        return 1, self.max_turns - 1
 
     async def run(self, task: Task, team: Team) -> Outcome:
         self.require_truth(task)

@@ -9,5 +9,8 @@ class Single(Workflow):
     scored_by_verl = True
     answered_by = "solver"
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, 0
+
     async def run(self, task: Task, team: Team) -> Outcome:
         return Outcome(answer=await team.solver.act(task.messages))

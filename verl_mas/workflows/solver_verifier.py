@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
-from verl_mas.grading.math import BoxedAnswer
 from verl_mas.workflow import (
     Choice,
+    Codec,
     Malformed,
     Message,
     Outcome,
@@ -38,7 +38,7 @@ class SolverVerifier(WithVerlOrGrader):
 
     score: str = VERL
     """verl: verl's reward function scores the answer. Any other value names a grader, such as math, which
-    compares the box of the last proposal with the ground truth; a proposal without a box is malformed."""
+    compares the last proposal's answer with the ground truth; a proposal without one is malformed."""
 
     verdict_reward: NotNegative = 0.0
     """The own reward of a verifier for a right verdict; needs a grader. 0: none."""
@@ -54,18 +54,22 @@ class SolverVerifier(WithVerlOrGrader):
             rule = "only a grader knows during the session whether a verdict is right"
             raise ConfigError(value, rule=rule, fix="set mas.workflow.args.score=math")
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, 1 if role == "verifier" else 2 * (self.max_rounds > 1)
+
     async def run(self, task: Task, team: Team) -> Outcome:
         grader = self.optional_grader()
         truth = grader.read(task.ground_truth) if grader else None
+        form = self.answer_form(task.data_source)
         grades: list[Graded] = []
         verdicts: list[CheckedVerdict] = []
         solution: Reply | None = None
         review: Reply | None = None
         reviews = 0
         while True:
-            solution = await team.solver.act(solve(task, solution, review))
+            solution = await team.solver.act(solve(task, form, solution, review))
             if grader:
-                grades.append(await graded(grader, truth, solution))
+                grades.append(await graded(grader, truth, form, solution))
             if reviews + 1 == self.max_rounds:
                 break
             review = await team.verifier.act(judge(task, solution))
@@ -103,13 +107,13 @@ def right_verdicts(verdicts: Sequence[CheckedVerdict]) -> dict[str, float]:
     return {"right_verdicts": sum(approved is right for approved, right in verdicts) / len(verdicts)}
 
 
-def solve(task: Task, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
+def solve(task: Task, form: Codec[str], solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
     """The first prompt, or with an earlier solution the prompt to correct it."""
-    instruction = f"Solve the problem step by step. {BoxedAnswer().prompt()}"
+    instruction = f"Solve the problem step by step. {form.prompt()}"
     if solution and review:
         instruction = (
             f"An earlier solution:\n{solution}\n\nA reviewer wrote:\n{review}\n\n"
-            f"Solve the problem again, with the review in mind. {BoxedAnswer().prompt()}"
+            f"Solve the problem again, with the review in mind. {form.prompt()}"
         )
     return with_instruction(task.messages, instruction)
 

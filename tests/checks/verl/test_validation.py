@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 import pytest
 
-from verl_mas.checks.verl import validation
+from verl_mas.checks.verl import remembered, validation
 from verl_mas.checks.verl.validation import READ, refused_by_verl
 
 
@@ -25,7 +25,7 @@ def asked(make, tmp_path, monkeypatch):
             raise ValueError("too many")
 
     monkeypatch.setattr(validation, "_validate", validate)
-    monkeypatch.setattr(validation, "_remembers", lambda: True)
+    monkeypatch.setattr(remembered, "_remembers", lambda: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def asked(engine=None, **settings):
@@ -62,7 +62,7 @@ def test_a_broken_cache_is_written_again(asked, tmp_path, text):
 
 def test_another_installation_asks_again(asked, monkeypatch):
     asked()
-    monkeypatch.setattr(validation, "_stamp", lambda: "another")
+    monkeypatch.setattr(remembered, "_stamp", lambda: "another")
     assert asked() == ("", 1)
 
 

@@ -181,7 +181,7 @@ def check_scored(config: DictConfig) -> Iterator[ConfigError]:
     own = ("reward.custom_reward_function.path", "custom_reward_function.path", "reward.reward_model.enable")
     if config.reward.reward_manager.source != "register" or any(OmegaConf.select(config, key) for key in own):
         return
-    names, prefixes = _sources_of_verl()
+    names, prefixes = sources_of_verl()
     for first in sound_rows(config):
         source = first.row.get(DATA_SOURCE)
         if isinstance(source, str) and source not in names and not source.startswith(prefixes):
@@ -194,7 +194,7 @@ def check_scored(config: DictConfig) -> Iterator[ConfigError]:
 
 
 @cache
-def _sources_of_verl() -> tuple[list[str], tuple[str, ...]]:
+def sources_of_verl() -> tuple[list[str], tuple[str, ...]]:
     """The names that verl's reward function compares a data source with, and the prefixes."""
     function = find("verl.utils.reward_score:default_compute_score")
     nodes = list(ast.walk(function.node)) if function else []

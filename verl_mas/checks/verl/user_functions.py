@@ -63,7 +63,7 @@ def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterato
         rule = f"it is the name of the {named.noun} in that file"
         yield ConfigError(f"{named.name}={name!r} with {named.path}={path}", rule=rule, fix=f"set {named.name}")
         return
-    file = _file(path)
+    file = file_of_user(path)
     if file is None or not file.is_file():
         yield missing(config, named.path, path, f"a Python file with the {named.noun}")
         return
@@ -86,7 +86,7 @@ def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterato
         yield ConfigError(value, rule=rule, fix="add the parameters, or **kwargs")
 
 
-def _file(path: str) -> Path | None:
+def file_of_user(path: str) -> Path | None:
     """The file that verl loads; None if there is no such module."""
     if not path.startswith(PACKAGE):
         return Path(path.removeprefix(FILE))

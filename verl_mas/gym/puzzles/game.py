@@ -177,6 +177,10 @@ class Play(Workflow):
         """Of an act's own reward; with continuations the outcome alone counts."""
         return SPARSE if self.probes else REWARDS[self.reward]
 
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        """What an agent reads of another is at most `moves` actions."""
+        return 1, 0
+
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         """The puzzle after one turn. Each agent acts by `await choose(agent, puzzle, prompt)`."""
         raise NotImplementedError

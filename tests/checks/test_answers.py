@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+from wrong_configs.prepare import MESSAGES, files
+
+from verl_mas.checks.answers import check_answers
+from verl_mas.config.run import Run
+from verl_mas.errors import ConfigWarning
+from verl_mas.workflow.base import resolve
+
+GSM8K = 'How many? Let\'s think step by step and output the final answer after "####".'
+
+
+@pytest.fixture
+def look(make, tmp_path, monkeypatch):
+    """The values of what is found on one row, each with its fix."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def look(source="openai/gsm8k", truth="72", question=GSM8K, team="solver_verifier", function="", **args):
+        prompt = [{**MESSAGES[0], "content": question}]
+        files(
+            tmp_path,
+            {"rows.parquet": {"data_source": source, "prompt": prompt, "reward_model": {"ground_truth": truth}}},
+        )
+        config = make(team, **{f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")})
+        if function:
+            if not (tmp_path / "mine.py").exists():
+                files(tmp_path, {"mine.py": function})
+            config.reward.custom_reward_function = {"path": str(tmp_path / "mine.py"), "name": "score"}
+        config.mas.workflow.args = args
+        run = Run.of(config)
+        found = list(check_answers(run, resolve(run.mas.workflow)))
+        return [(problem.value, problem.fix, isinstance(problem, ConfigWarning)) for problem in found]
+
+    return look
+
+
+def test_a_team_answers_in_the_form_that_verls_scorer_of_the_data_source_reads(look):
+    assert look() == []
+    assert look("HuggingFaceH4/MATH-500", question="How many?") == []
+    assert look("searchR1_nq", {"target": ["Paris"]}, "Where?") == []
+
+
+@pytest.mark.parametrize(
+    ("found", "value", "fix"),
+    [
+        ({"form": "box"}, r"gives \boxed{72}, the ground truth", "set ++mas.workflow.args.form=hashes"),
+        ({"team": "ensemble"}, "no reward", "set ++mas.workflow.args.score=math, which reads this form"),
+        ({"source": "apps", "truth": '{"inputs": [], "outputs": []}', "question": "Write"}, "scorer of 'apps'", "custom_reward_function"),
+        ({"source": "math", "truth": "no ##", "question": "?", "function": "def score(**row): return 0"}, "mine.py gives", "for this form"),
+        ({"source": "mine"}, "'mine'", "set reward.custom_reward_function.path"),
+        ({"truth": None}, "without a ground truth", "write reward_model"),
+        ({"score": "math", "form": "hashes", "truth": "6 x 12\n#### 72"}, "is '6 x 12", "write the answer alone"),
+    ],
+)  # fmt: skip
+def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look, found, value, fix):
+    (first, *_) = look(**found)
+    assert value in first[0] and fix in first[1] and not first[2]
+
+
+def test_a_form_is_named_only_if_the_scorer_rewards_it(look):
+    (refused,) = look(form="tag")
+    assert "form=hashes" in refused[1] and "form=box" not in refused[1]
+
+
+def test_a_task_that_asks_for_another_form_than_the_team_is_warned_of(look):
+    ((value, fix, warned),) = look(score="math")
+    assert "asks for ####" in value and fix.endswith("form=hashes") and warned
+    assert look(score="math", form="hashes") == [] == look(score="math", question="How many?")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "def score(data_source, solution_str, ground_truth, extra_info): return {'score': 2 * ('#### 72' in solution_str) - 1}",
+        "async def score(solution_str, **row): return float(solution_str.endswith('72'))",
+    ],
+)
+def test_a_reward_function_of_the_users_scores_the_ground_truth_too(look, function):
+    assert look(function=function) == []
+
+
+def test_a_reward_function_that_fails_here_is_warned_of(look):
+    ((value, _, warned),) = look(function="def score(**row): raise OSError('no judge')")
+    assert "OSError: no judge" in value and warned
+
+
+def test_what_was_rewarded_is_not_asked_again_until_something_changes(look, tmp_path, monkeypatch):
+    monkeypatch.setattr("verl_mas.checks.verl.remembered._remembers", lambda: True)
+    counted = "def score(**row):\n    print(file=open({!r}, 'a')); return float('7' in row['solution_str'])"
+    calls = tmp_path / "calls"
+    lines = []
+    for truth in ("7", "7", "17"):
+        assert look(function=counted.format(str(calls)), truth=truth, question="How many?") == []
+        lines.append(len(calls.read_text()))
+    assert lines[0] == lines[1] < lines[2]

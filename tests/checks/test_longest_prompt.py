@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.checks.longest_prompt import INSTRUCTION, check_longest_prompts, check_stated_prompts
+from verl_mas.config.run import Run
+from verl_mas.workflow.base import WORKFLOWS
+
+UNSTATED = """
+from verl_mas.workflow import Outcome, Workflow
+
+class Mine(Workflow):
+    agents = ("scout", "judge")
+
+    async def run(self, task, team):
+        first = await team.scout.act("a")
+        second = await team.judge.act(f"{first} {first}")
+        return Outcome(answer=second, reward=REWARD)
+"""
+
+
+@pytest.fixture
+def look(make, letters):
+    def look(prompt=30, response=8, **settings):
+        lengths = {"data__max_prompt_length": prompt, "data__max_response_length": response}
+        data = {f"data__{name}_files": str(letters / "train.parquet") for name in ("train", "val")}
+        model = {"actor_rollout_ref__model__path": str(letters / "model")}
+        run = Run.of(make(**{**lengths, **data, **model, **settings}))
+        return [str(problem) for problem in check_longest_prompts(run, {})]
+
+    return look
+
+
+def test_what_a_team_states_is_compared_with_what_the_rollout_allows(look):
+    assert look(prompt=1000) == []
+    (warning,) = look(response=20)
+    assert "agent solver" in warning and "2 x 20 tokens of replies" in warning and "30 are allowed" in warning
+    length = int(warning.partition("data.max_prompt_length=")[2].split()[0])
+    assert 2 * 20 + INSTRUCTION < length < 2 * 20 + INSTRUCTION + 400
+    assert look(prompt=length, response=20) == []
+
+
+def test_prompts_that_are_cut_and_replies_that_are_shorter_are_no_problem(look):
+    cut = {"solver": {"truncation": "middle"}, "verifier": {"truncation": "middle"}}
+    assert look(response=200, mas__agents=cut) == []
+    short = {name: {"sampling": {"max_tokens": 1}} for name in ("solver", "verifier")}
+    assert look(prompt=400, response=300, mas__agents=short) == []
+
+
+def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_length(look, workflow_file):
+    mine = workflow_file(UNSTATED.replace("REWARD", "1.0"))
+    assert look(prompt=400, **mine) == []
+    (warning,) = look(prompt=100, response=60, **mine)
+    assert "agent judge" in warning and "measured in a session" in warning
+
+
+def test_that_verl_would_have_to_score_an_unknown_data_source_is_seen_in_that_session(look, workflow_file):
+    refused, *_ = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", "None")))
+    assert "has no rule for this one" in refused
+
+
+def test_a_plan_knows_the_replies_alone(two):
+    run = Run.of(two(data__max_prompt_length=512, data__max_response_length=1024))
+    (warning,) = check_stated_prompts(run)
+    assert "the task (not counted) and 2 x 1024" in str(warning)
+
+
+@pytest.mark.parametrize("name", list(WORKFLOWS))
+def test_every_shipped_team_states_its_longest_prompt(name):
+    assert WORKFLOWS[name]().longest_prompt("any") is not None
+
+
+def test_a_subclass_with_a_run_of_its_own_states_nothing_of_its_base():
+    class Other(WORKFLOWS["solver_verifier"]):
+        async def run(self, task, team): ...
+
+    assert Other().longest_prompt("solver") is None and Other().answer_form(None) is None

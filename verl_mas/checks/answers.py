@@ -1,0 +1,135 @@
+"""Whether an answer that is right can be rewarded: the ground truth of the first rows, in the form in which the team
+answers, is scored by what scores the run."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.verl.data_files import FirstRow, check_scored, sound_rows
+from verl_mas.checks.verl.refusals import Problem
+from verl_mas.checks.verl.remembered import accepted_before, remember
+from verl_mas.checks.verl.user_functions import file_of_user
+from verl_mas.config.run import Run
+from verl_mas.errors import ConfigError, ConfigWarning, DataError
+from verl_mas.grading.forms import FORMS, MARKS
+from verl_mas.grading.qa import golden_answers
+from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.workflow import Codec, Workflow
+from verl_mas.workflow.task import text_of
+
+FORM = "mas.workflow.args.form"
+# A reply as verl's reward function gets it -> its score.
+Scorer = Callable[[str], float]
+
+
+def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
+    """Teams whose sessions verl scores; the others grade while they run, with a form that their own codec reads."""
+    if workflow.scored_by_verl:
+        yield from check_scored(run.config)
+    manager = run.config.reward
+    by_function = manager.reward_manager.source == "register" and not manager.reward_model.enable
+    seen = []
+    for first in sound_rows(run.config):
+        source, truth = first.row.get(DATA_SOURCE), (first.row.get(REWARD_MODEL) or {}).get(GROUND_TRUTH)
+        form = workflow.answer_form(source if isinstance(source, str) else None)
+        if form is None or source in seen:
+            continue
+        seen.append(source)
+        if truth is None:
+            rule = "an answer is scored by comparing it with the ground truth"
+            fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
+            yield ConfigError(f"{first.file} has a first row without a ground truth", rule=rule, fix=fix)
+            continue
+        if not workflow.scored_by_verl and isinstance(truth, str) and any(mark in truth for mark in MARKS.values()):
+            value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
+            rule = "a grader compares an answer with it, and this is a solution that has its answer marked"
+            yield ConfigError(value, rule=rule, fix="write the answer alone into reward_model.ground_truth")
+        scored = workflow.scored_by_verl and by_function
+        refused = list(_scored(run, first, workflow, form, _text(truth))) if scored else []
+        yield from refused or _other_form(run, first, workflow, form)
+
+
+def _text(truth: object) -> str:
+    try:
+        return golden_answers(truth)[0]
+    except DataError:
+        return str(truth)
+
+
+def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str], truth: str) -> Iterator[Problem]:
+    custom = OmegaConf.select(run.config, "reward.custom_reward_function.path")
+    name = f"{custom}" if custom else f"verl's scorer of {first.row[DATA_SOURCE]!r}"
+    file = file_of_user(str(custom)) if custom else None
+    changed = file.stat().st_mtime_ns if file and file.is_file() else None
+    question = [OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, form.render(truth)]
+    if accepted_before(question):
+        return
+    try:
+        score = partial(_score, _function(run.config), first)
+        nothing = score("")
+        rewarded = {name: score(each.render(truth)) > nothing for name, each in FORMS.items()}
+        own = score(form.render(truth)) > nothing
+    except Exception as error:  # noqa: BLE001  # boundary: a scorer may need a package or a server of the run's machines
+        value = f"{name} on the ground truth of the first row of {first.file}: {type(error).__name__}: {error}"
+        reason = "not checked: whether it rewards a right answer"
+        yield ConfigWarning(value, reason=reason, fix="correct it if the run would fail with it, too")
+        return
+    if not own:
+        value = f"{name} gives {form.render(truth):.120}, the ground truth of the first row of {first.file}, no reward"
+        rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
+        yield ConfigError(value, rule=rule, fix=_fix(workflow, [name for name, right in rewarded.items() if right]))
+    else:
+        remember(question)
+
+
+def _fix(workflow: Workflow, forms: list[str]) -> str:
+    fixes = [f"set ++{FORM}={name}" for name in forms] if hasattr(workflow, "form") else []
+    fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if hasattr(workflow, "score") else []
+    return ", or ".join([*fixes, "write a reward.custom_reward_function for this form"])
+
+
+def _function(config: DictConfig) -> Callable[..., object]:
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+    from verl.utils.reward_score import default_compute_score
+
+    return get_custom_reward_fn(config) or default_compute_score
+
+
+def _score(function: Callable[..., object], first: FirstRow, reply: str) -> float:
+    # Some of verl's print what they read.
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        result = function(
+            data_source=first.row[DATA_SOURCE],
+            solution_str=reply,
+            ground_truth=first.row[REWARD_MODEL][GROUND_TRUTH],
+            extra_info=first.row.get(EXTRA_INFO) or {},
+        )
+        if inspect.isawaitable(result):
+            result = asyncio.run(_awaited(result))
+    return float(result["score"] if isinstance(result, dict) else result)  # type: ignore[arg-type]
+
+
+async def _awaited(result: object) -> object:
+    return await result  # type: ignore[misc]
+
+
+def _other_form(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> Iterator[ConfigWarning]:
+    """Whether the task itself asks for an answer in another form than the team."""
+    question = " ".join(text_of(message) for message in first.row[str(run.config.data.prompt_key)])
+    asked = [name for name, mark in MARKS.items() if mark in question]
+    if asked and all(FORMS[name] != form for name in asked):
+        value = (
+            f"the task of the first row of {first.file} asks for {MARKS[asked[0]]}, and the team for {form.render('7')}"
+        )
+        reason = "an agent reads both, and its answer is read in the team's form alone"
+        fix = "leave the sentence out of the data" + (
+            f", or set ++{FORM}={asked[0]}" if hasattr(workflow, "form") else ""
+        )
+        yield ConfigWarning(value, reason=reason, fix=fix)
