@@ -46,8 +46,8 @@ def test_a_team_answers_in_the_form_that_verls_scorer_of_the_data_source_reads(l
     [
         ({"form": "box"}, r"gives \boxed{72}, the ground truth", "set ++mas.workflow.args.form=hashes"),
         ({"team": "ensemble"}, "no reward", "set ++mas.workflow.args.score=math, which reads this form"),
-        ({"source": "apps", "truth": '{"inputs": [], "outputs": []}', "question": "Write"}, "scorer of 'apps'", "custom_reward_function"),
-        ({"source": "math", "truth": "no ##", "question": "?", "function": "def score(**row): return 0"}, "mine.py gives", "for this form"),
+        ({"source": "apps", "truth": "{}", "question": "Write"}, "scorer of 'apps'", "custom_reward_function"),
+        ({"question": "?", "function": "def score(**row): return 0"}, "mine.py gives", "for this form"),
         ({"source": "mine"}, "'mine'", "set reward.custom_reward_function.path"),
         ({"truth": None}, "without a ground truth", "write reward_model"),
         ({"score": "math", "form": "hashes", "truth": "6 x 12\n#### 72"}, "is '6 x 12", "write the answer alone"),
@@ -72,7 +72,7 @@ def test_a_task_that_asks_for_another_form_than_the_team_is_warned_of(look):
 @pytest.mark.parametrize(
     "function",
     [
-        "def score(data_source, solution_str, ground_truth, extra_info): return {'score': 2 * ('#### 72' in solution_str) - 1}",
+        "def score(solution_str, **row): return {'score': 2 * ('#### 72' in solution_str) - 1}",
         "async def score(solution_str, **row): return float(solution_str.endswith('72'))",
     ],
 )

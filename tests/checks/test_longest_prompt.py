@@ -34,7 +34,7 @@ def look(make, letters):
 def test_what_a_team_states_is_compared_with_what_the_rollout_allows(look):
     assert look(prompt=1000) == []
     (warning,) = look(response=20)
-    assert "agent solver" in warning and "2 x 20 tokens of replies" in warning and "30 are allowed" in warning
+    assert "agent solver" in warning and "2 x 20 tokens of replies" in warning and "tokens of 30" in warning
     length = int(warning.partition("data.max_prompt_length=")[2].split()[0])
     assert 2 * 20 + INSTRUCTION < length < 2 * 20 + INSTRUCTION + 400
     assert look(prompt=length, response=20) == []

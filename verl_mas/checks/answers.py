@@ -6,18 +6,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.data_files import FirstRow, check_scored, sound_rows
-from verl_mas.checks.verl.refusals import Problem
+from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.checks.verl.user_functions import file_of_user
 from verl_mas.config.run import Run
-from verl_mas.errors import ConfigError, ConfigWarning, DataError
+from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
@@ -25,8 +26,6 @@ from verl_mas.workflow import Codec, Workflow
 from verl_mas.workflow.task import text_of
 
 FORM = "mas.workflow.args.form"
-# A reply as verl's reward function gets it -> its score.
-Scorer = Callable[[str], float]
 
 
 def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
@@ -72,24 +71,26 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str], tru
     if accepted_before(question):
         return
     try:
-        score = partial(_score, _function(run.config), first)
-        nothing = score("")
-        rewarded = {name: score(each.render(truth)) > nothing for name, each in FORMS.items()}
-        own = score(form.render(truth)) > nothing
-    except Exception as error:  # noqa: BLE001  # boundary: a scorer may need a package or a server of the run's machines
-        value = f"{name} on the ground truth of the first row of {first.file}: {type(error).__name__}: {error}"
+        with user_code(run.mas.workflow.check_timeout_s):
+            score = partial(_score, _function(run.config), first)
+            nothing = score("")
+            rewarded = [each for each, known in FORMS.items() if score(known.render(truth)) > nothing]
+            right = score(form.render(truth)) > nothing
+    except MasError as error:
+        # It may need a package or a server of the run's machines.
+        value = f"{name} on the ground truth of the first row of {first.file}: {as_refusal(error).value}"
         reason = "not checked: whether it rewards a right answer"
         yield ConfigWarning(value, reason=reason, fix="correct it if the run would fail with it, too")
         return
-    if not own:
+    if not right:
         value = f"{name} gives {form.render(truth):.120}, the ground truth of the first row of {first.file}, no reward"
         rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
-        yield ConfigError(value, rule=rule, fix=_fix(workflow, [name for name, right in rewarded.items() if right]))
+        yield ConfigError(value, rule=rule, fix=_fix(workflow, rewarded))
     else:
         remember(question)
 
 
-def _fix(workflow: Workflow, forms: list[str]) -> str:
+def _fix(workflow: Workflow, forms: Sequence[str]) -> str:
     fixes = [f"set ++{FORM}={name}" for name in forms] if hasattr(workflow, "form") else []
     fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if hasattr(workflow, "score") else []
     return ", or ".join([*fixes, "write a reward.custom_reward_function for this form"])
@@ -111,13 +112,9 @@ def _score(function: Callable[..., object], first: FirstRow, reply: str) -> floa
             ground_truth=first.row[REWARD_MODEL][GROUND_TRUTH],
             extra_info=first.row.get(EXTRA_INFO) or {},
         )
-        if inspect.isawaitable(result):
-            result = asyncio.run(_awaited(result))
-    return float(result["score"] if isinstance(result, dict) else result)  # type: ignore[arg-type]
-
-
-async def _awaited(result: object) -> object:
-    return await result  # type: ignore[misc]
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+    return float(result["score"] if isinstance(result, dict) else cast(float, result))
 
 
 def _other_form(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> Iterator[ConfigWarning]:
@@ -125,11 +122,9 @@ def _other_form(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str])
     question = " ".join(text_of(message) for message in first.row[str(run.config.data.prompt_key)])
     asked = [name for name, mark in MARKS.items() if mark in question]
     if asked and all(FORMS[name] != form for name in asked):
-        value = (
-            f"the task of the first row of {first.file} asks for {MARKS[asked[0]]}, and the team for {form.render('7')}"
-        )
+        own = form.render("7")
+        value = f"the task of the first row of {first.file} asks for {MARKS[asked[0]]}, and the team for {own}"
         reason = "an agent reads both, and its answer is read in the team's form alone"
-        fix = "leave the sentence out of the data" + (
-            f", or set ++{FORM}={asked[0]}" if hasattr(workflow, "form") else ""
-        )
+        other = f", or set ++{FORM}={asked[0]}" if hasattr(workflow, "form") else ""
+        fix = f"leave the sentence out of the data{other}"
         yield ConfigWarning(value, reason=reason, fix=fix)

@@ -228,27 +228,33 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
 
     `filtered`: verl can leave the row out; it counts the row's own messages, without what a workflow adds.
     """
-    config, value = view.run.config, view.get
-    folder = local_folder(str(value("model.tokenizer_path") or value("model.path")))
-    chat = ChatTemplate.of(folder, value("model.custom_chat_template")) if folder else None
-    if chat is None:
-        return  # check_model says what is missing.
-    settings = {str(name): value for name, value in (config.data.get("apply_chat_template_kwargs") or {}).items()}
+    longest = int(view.get("rollout.prompt_length"))
+    limit = min(longest, request.max_prompt_length or longest)
     try:
-        tools = {"tools": list(request.tools)} if request.tools else {}
-        text = chat.render(request.messages, {**settings, **request.chat_template_kwargs, **tools})
+        length = tokens_of(view, request, limit)
     except ValueError as error:
         yield ConfigError(
-            f"the chat template of {folder} fails at the first prompt on the first row of {file}: {error}",
+            f"the chat template of policy {view.name} fails at the first prompt on the first row of {file}: {error}",
             rule="prompts are rendered with the chat template of the policy's model",
             fix=f"change the messages, or set {SECTION}.model.custom_chat_template",
         )
         return
-    longest = int(value("rollout.prompt_length"))
-    limit = min(longest, request.max_prompt_length or longest)
-    length = chat.length(text, limit)
     if length is not None and length > limit:
         yield _too_long(request, file, length, limit, truncation, filtered=filtered)
+
+
+def tokens_of(view: View, request: Request, limit: int) -> int | None:
+    """The length of a prompt; None if it is surely within the limit, or cannot be counted here, as check_model says.
+    Raises ValueError where the chat template does not take the messages."""
+    folder = local_folder(str(view.get("model.tokenizer_path") or view.get("model.path")))
+    chat = ChatTemplate.of(folder, view.get("model.custom_chat_template")) if folder else None
+    if chat is None:
+        return None
+    settings = {
+        str(name): value for name, value in (view.run.config.data.get("apply_chat_template_kwargs") or {}).items()
+    }
+    tools = {"tools": list(request.tools)} if request.tools else {}
+    return chat.length(chat.render(request.messages, {**settings, **request.chat_template_kwargs, **tools}), limit)
 
 
 def _too_long(request: Request, file: str, length: int, limit: int, truncation: str, *, filtered: bool) -> Problem:

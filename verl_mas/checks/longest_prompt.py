@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from verl_mas.checks.first_prompt import Recorder, has_media, played, task_of
-from verl_mas.checks.verl.chat_template import ChatTemplate
-from verl_mas.checks.verl.data_files import FirstRow, check_scored, sound_rows
-from verl_mas.checks.verl.model_folder import local_folder
+from verl_mas.checks.first_prompt import Recorder, has_media, played, task_of, tokens_of
+from verl_mas.checks.verl.data_files import check_scored, sound_rows
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.run import Run
+from verl_mas.config.run import Run, View
 from verl_mas.errors import ConfigWarning
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Generation, Request
-from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import needs_score
+from verl_mas.workflow.task import Task
 from verl_mas.workflow.tools import Tool
 
 WORD = " a"  # one token of most tokenizers
@@ -24,21 +22,13 @@ INSTRUCTION = 64
 
 
 @dataclass(frozen=True)
-class Room:
+class Limits:
     """Of an agent's prompts and replies, in tokens."""
 
+    view: View
+    role: str
     prompt: int
     reply: int
-
-    @classmethod
-    def of(cls, run: Run, member: Member) -> Room | None:
-        """None: longer prompts are cut, or are those of an endpoint."""
-        view = run.view(member.spec.policy)
-        if view.spec.remote is not None or member.spec.truncation != "error":
-            return None
-        prompt, reply = int(view.value("rollout.prompt_length")), int(view.value("rollout.response_length"))
-        own = member.spec.sampling.get("max_tokens")
-        return cls(min(prompt, member.spec.max_prompt_length or prompt), min(reply, own) if own else reply)
 
 
 def check_longest_prompts(run: Run, tools: Mapping[str, Tool]) -> Iterator[Problem]:
@@ -46,86 +36,85 @@ def check_longest_prompts(run: Run, tools: Mapping[str, Tool]) -> Iterator[Probl
     first = next(sound_rows(run.config), None)
     if first is None or has_media(run.config, first.row):
         return
-    workflow = resolve(run.mas.workflow)
+    task, workflow = task_of(run.config, first), resolve(run.mas.workflow)
     if any(workflow.longest_prompt(member.role) for member in agents_of(run.mas).values()):
         recorder = Recorder()
-        played(run.mas, tools, recorder, task_of(run.config, first))
-        tokens = _length(run, recorder.request, 0) if recorder.request else None
-        yield from check_stated_prompts(run, tokens or 0)
+        played(run.mas, tools, recorder, task)
+        request = recorder.request
+        own = _limits(run).get(request.agent) if request else None
+        yield from check_stated_prompts(run, tokens_of(own.view, request, 0) if own and request else None)
     else:
-        yield from check_played_prompts(run, tools, first)
+        yield from _check_played(run, tools, task)
 
 
-def check_stated_prompts(run: Run, task: int = 0, where: str = "") -> Iterator[ConfigWarning]:
-    """By what the workflow states. `task`: tokens of the first prompt; 0: they are not known."""
-    workflow, rooms = resolve(run.mas.workflow), _rooms(run)
-    longest = max((room.reply for room in rooms.values()), default=0)
+def check_stated_prompts(run: Run, task: int | None = None) -> Iterator[ConfigWarning]:
+    """By what the workflow states. `task`: tokens of the first prompt, if they are known."""
+    workflow, limits = resolve(run.mas.workflow), _limits(run)
+    longest = max((own.reply for own in limits.values()), default=0)
     lengths: dict[str, tuple[int, str]] = {}
-    for name, room in rooms.items():
-        stated = workflow.longest_prompt(agents_of(run.mas)[name].role)
-        if stated and stated[1] and (length := stated[0] * task + stated[1] * longest + INSTRUCTION) > room.prompt:
-            tasks = f"the task ({task or 'not counted'}) and " if stated[0] else ""
-            lengths[name] = length, f"{tasks}{stated[1]} x {longest} tokens of replies"
-    yield from _warning(run, rooms, lengths, where)
+    for name, own in limits.items():
+        tasks, replies = workflow.longest_prompt(own.role) or (0, 0)
+        if replies:
+            of_task = f"the task ({task or 'not counted'}) and " if tasks else ""
+            length = tasks * (task or 0) + replies * longest + INSTRUCTION
+            lengths[name] = length, f"{of_task}{replies} x {longest} tokens of replies"
+    yield from _too_long(limits, lengths)
 
 
-def check_played_prompts(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
-    """Of a workflow that states nothing: a session in which every reply has its longest length."""
-    rooms, asked = _rooms(run), LongReplies(_rooms(run))
-    result = played(run.mas, tools, asked, task_of(run.config, first))
+def _check_played(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[Problem]:
+    """A session in which every reply has its longest length."""
+    limits = _limits(run)
+    replies = LongReplies(limits)
+    result = played(run.mas, tools, replies, task)
     ended = result.session if result and not result.failed else None
     if ended and needs_score(ended.outcome, ended.replies) and not resolve(run.mas.workflow).scored_by_verl:
         yield from check_scored(run.config)
     lengths: dict[str, tuple[int, str]] = {}
-    for request in asked.requests:
-        if request.agent in rooms and (length := _length(run, request, rooms[request.agent].prompt)):
-            counted = length, "measured in a session with replies of the longest length"
-            lengths[request.agent] = max(lengths.get(request.agent, counted), counted)
-    yield from _warning(run, rooms, lengths, f" on the first row of {first.file}")
+    for request in replies.requests:
+        if (own := limits.get(request.agent)) and (length := tokens_of(own.view, request, own.prompt)):
+            longest = max(length, lengths.get(request.agent, (0, ""))[0])
+            lengths[request.agent] = longest, "measured in a session with replies of the longest length"
+    yield from _too_long(limits, lengths)
 
 
 class LongReplies:
     """An LLMClient that keeps the requests that start a row."""
 
-    def __init__(self, rooms: Mapping[str, Room]):
-        self._rooms = rooms
+    def __init__(self, limits: Mapping[str, Limits]):
+        self._limits = limits
         self.requests: list[Request] = []
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         if request.continues is None:
             self.requests.append(request)
-        room = self._rooms.get(request.agent)
-        return [Generation(WORD * room.reply if room else WORD)] * n
+        own = self._limits.get(request.agent)
+        return [Generation(WORD * own.reply if own else WORD)] * n
 
 
-def _rooms(run: Run) -> dict[str, Room]:
-    found = {name: Room.of(run, member) for name, member in agents_of(run.mas).items()}
-    return {name: room for name, room in found.items() if room}
+def _limits(run: Run) -> dict[str, Limits]:
+    """Of the agents whose longer prompts fail: others are cut, or go to an endpoint."""
+    found = {}
+    for name, member in agents_of(run.mas).items():
+        view, spec = run.view(member.spec.policy), member.spec
+        if view.spec.remote is None and spec.truncation == "error":
+            prompt, reply = int(view.value("rollout.prompt_length")), int(view.value("rollout.response_length"))
+            prompt, reply = (
+                min(prompt, spec.max_prompt_length or prompt),
+                min(reply, spec.sampling.get("max_tokens") or reply),
+            )
+            found[name] = Limits(view, member.role, prompt, reply)
+    return found
 
 
-def _length(run: Run, request: Request, limit: int) -> int | None:
-    """None: surely within the limit, or it cannot be counted here."""
-    view = run.view(agents_of(run.mas)[request.agent].spec.policy)
-    folder = local_folder(str(view.get("model.tokenizer_path") or view.get("model.path")))
-    chat = ChatTemplate.of(folder, view.get("model.custom_chat_template")) if folder else None
-    if chat is None:
-        return None
-    settings = {**(run.config.data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
-    length = chat.length(chat.render(request.messages, settings), limit)
-    return length if length and length > limit else None
-
-
-def _warning(
-    run: Run, rooms: Mapping[str, Room], lengths: Mapping[str, tuple[int, str]], where: str
-) -> Iterator[ConfigWarning]:
-    """Of the agent with the longest prompt; agents in one call would repeat it."""
-    if not lengths:
+def _too_long(limits: Mapping[str, Limits], lengths: Mapping[str, tuple[int, str]]) -> Iterator[ConfigWarning]:
+    """Of the agent with the longest prompt; to set the limit for one is to set it for all."""
+    name = max(lengths, key=lambda name: lengths[name][0] - limits[name].prompt, default=None)
+    if name is None or lengths[name][0] <= limits[name].prompt:
         return
-    name, (length, counted) = max(lengths.items(), key=lambda each: each[1][0])
+    length, counted = lengths[name]
     yield ConfigWarning(
-        f"the longest prompt of agent {name} has about {length} tokens{where}, and {rooms[name].prompt} are allowed: "
-        f"{counted}",
+        f"the longest prompt of agent {name} has about {length} tokens of {limits[name].prompt}: {counted}",
         reason="a session with a longer prompt fails and is not trained on",
         fix=f"set data.max_prompt_length={length} or more, lower data.max_response_length, or set "
-        f"++mas.agents.{agents_of(run.mas)[name].role}.truncation=middle",
+        f"++mas.agents.{limits[name].role}.truncation=middle",
     )

@@ -28,8 +28,7 @@ class WithVerlOrGrader(Workflow):
         self.optional_grader()
 
     def answer_form(self, data_source: str | None) -> Codec[str]:
-        scored_by_verl = self.score == VERL and data_source is not None
-        return FORMS[self.form or (form_of_verl(data_source) if scored_by_verl else "box")]
+        return FORMS[self.form or (form_of_verl(data_source or "") if self.score == VERL else "box")]
 
     def check(self) -> None:
         if grader := self.optional_grader():

@@ -66,8 +66,8 @@ class LeaderPlay:
 
 @dataclass(frozen=True)
 class Moves:
-    r"""Either `<subtask>...</subtask>`, once per worker, or an answer, such as `\boxed{...}`; both, neither, or too many subtasks are
-    malformed."""
+    r"""Either `<subtask>...</subtask>`, once per worker, or an answer, such as `\boxed{...}`; both, neither, or too
+    many subtasks are malformed."""
 
     at_most: int
     """Subtasks in one reply; 0: only an answer is read."""
