@@ -157,8 +157,9 @@ def pettingllms(theirs: Mapping[str, Any], known: Mapping[str, Any]) -> str:
         s.refused += [f"{key}={value}: mas.filter drops whole tasks; add {key}=0 to train on all"] if value else []
     # Two optimiser steps as in the paper. Learning rate and the like are the recipe's, which are the paper's, too.
     s.ours[f"{ACTOR}.ppo_mini_batch_size"] = s.theirs.get("training.train_batch_size", 128) // 2
-    lengths = [s.theirs.get(f"training.max_{part}_length", 1024) for part in ("prompt", "response")]
-    s.ours |= {f"{ROLLOUT}.max_model_len": sum(lengths)}
+    lengths = {key: s.theirs.get(key, 0) for key in ("training.max_prompt_length", "training.max_response_length")}
+    s.refused += [f"{key}: give it" for key, value in lengths.items() if not value]
+    s.ours[f"{ROLLOUT}.max_model_len"] = sum(lengths.values())
     s.ours["trainer.default_local_dir"] = f"runs/{theirs.get('training.experiment_name', kind)}"
     return s.command(team["start"], known)
 
