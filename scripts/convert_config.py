@@ -48,6 +48,11 @@ class Settings:
 
     def policies(self, policy_of: Mapping[str, str], overrides: Mapping[str, Mapping[str, Any]]) -> None:
         """The policy of each agent, and what each agent's policy has; what all have alike is said once."""
+        for agent, policy in policy_of.items():
+            mine, theirs = overrides[agent], overrides[next(one for one in policy_of if policy_of[one] == policy)]
+            self.refused += (
+                [f"{agent} of {policy}: {mine}, not {theirs}: agents of one model"] if mine != theirs else []
+            )
         first, *others = overrides.values()
         alike = [key for key in first if all(own[key] == first[key] for own in others)]
         self.ours |= {f"actor_rollout_ref.{key}": first[key] for key in alike}
@@ -78,11 +83,10 @@ def in_hydra(value: object) -> str:
     return str(value) if plain else json.dumps(value)
 
 
-def team_of(known: Mapping[str, Any], kind: str, agents: list[str], *others: list[str]) -> Mapping[str, Any]:
+def team_of(known: Mapping[str, Any], kind: str, *agents: list[str]) -> Mapping[str, Any]:
     team = known["teams"].get(kind)
-    if team is None or any(set(names) != set(team["agents"]) for names in (agents, *others)):
-        teams = "".join(f"\n    {name}: {', '.join(one['agents'])}" for name, one in known["teams"].items())
-        sys.exit(f"not converted:\n  {kind} with the agents {agents}: known:{teams}")
+    if team is None or any(set(names) != set(team["agents"]) for names in agents):
+        sys.exit(f"not converted:\n  {kind} with the agents {agents[0]}: known: {known['teams']}")
     return team
 
 
