@@ -87,7 +87,7 @@ def test_pettingllms_with_one_llm(converted, tmp_path):
     ("kind", "words", "says"),
     [
         ("drmas", ["algorithm.adv_estimator=gigpo", "trainer.new=1"], r"=gigpo: known: grpo(.|\n)*trainer\.new=1"),
-        ("drmas", ["agent.model_sharing=True"], "verifier of model_0(.|\n)*2e-06, not(.|\n)*agents of one model"),
+        ("drmas", ["agent.model_sharing=True"], "verifier of model_0: .*2e-06.*agents of one model"),
         ("drmas", ["data.truncation=right"], "truncation=right: known: error, middle, left"),
         ("drmas", ["agent.orchestra_type=debate"], "debate with the agents"),
         ("drmas", [f"{OF_AGENTS}.strategy=[fsdp,fsdp]"], r"actor\.strategy: no equal"),
