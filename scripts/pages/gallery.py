@@ -34,7 +34,7 @@ GPUS = """
 
 **None of these has been run on GPUs by us.** Memory is the worst moment of a step on one GPU, as `verl-mas plan`
 estimates it; the tests compare it. Times are the paper's, on H100. Success as published is on the page of each
-recipe, marked as such.
+recipe that a paper's numbers belong to; [how to repeat them](../docs/reproduce.md).
 
 - *composed*: it passes all checks
 - *planned*: it also fits, by the estimate

@@ -101,6 +101,21 @@ def test_the_manifest_names_every_revision_and_is_printed_on_request(tmp_path, c
     assert pins["math500"] == ("ff5b20257d8185524591543f8ff5993951537bb8", True)
 
 
+def test_checksums_are_of_the_rows_and_not_of_their_files(tmp_path, capsys):
+    def written(name, aime24):
+        main(["math", "--out", str(tmp_path / name)], load=hub(MATH_ROWS | {"aime24": aime24}))
+        manifest = json.loads((tmp_path / name / "manifest.json").read_text())
+        return manifest["sources"]["aime24"]["sha256"], *manifest["sha256"].values()
+
+    rows = MATH_ROWS["aime24"]
+    first = written("first", rows)
+    assert f"{first[1]}  train.parquet\n" in capsys.readouterr().out
+    assert written("columns_turned", [dict(reversed(row.items())) for row in rows]) == first
+    other = written("another_answer", [*rows[:-1], rows[-1] | {"answer": 34}])
+    # Of the set, training, test and validation.
+    assert [mine == theirs for mine, theirs in zip(first, other, strict=True)] == [False, True, False, False]
+
+
 @pytest.mark.parametrize(
     ("name", "count", "says"),
     [("aime24", 29, "29 rows"), ("dapo_filter", 0, r"aaabiao/dapo_filter \(train\) has no rows")],

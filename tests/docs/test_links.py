@@ -22,8 +22,8 @@ FILES = {path.name for folder in (".ci", *FOLDERS) for path in (ROOT / folder).r
 FILES |= {path.name for path in ROOT.iterdir()}
 DOTTED = re.compile(r"(?<![\w/.-])verl_mas(?:\.[A-Za-z_]\w*)+")
 GROUPS = {name for path in ROOT.glob("verl_mas/**/*.py") for name in re.findall(r'"(verl_mas\.\w+)"', path.read_text())}
-# A user's own files, and what runs write.
-USERS = r"my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask)\.py|treasure_team"
+# A user's own files, those of other projects, and what runs write.
+USERS = r"examples/|marti/|my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask)\.py|treasure_team"
 
 
 def broken_links(page: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_mas.data.items import Item, distinct, overlap
+from verl_mas.data.sources import checksum
 from verl_mas.errors import DataError
 from verl_mas.retrieval.files import Row
 from verl_mas.run_folder.disk import write_whole, writing
@@ -40,11 +41,15 @@ class Prepared:
                 value = f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test"
                 rule = "each file has at least one row"
                 raise DataError(value, rule=rule, fix="give other files, or --keep-overlap to train on test questions")
+        checksums = {}
         for split, items in files.items():
-            write_parquet([item.row(index, split) for index, item in enumerate(items)], folder / FILES[split])
+            rows = [item.row(index, split) for index, item in enumerate(items)]
+            write_parquet(rows, folder / FILES[split])
+            checksums[split] = checksum(rows)
         manifest = {
             "sources": self.sources,
             "rows": {split: len(items) for split, items in files.items()},
+            "sha256": checksums,
             "train_duplicates_dropped": len(self.train) - len(once),
             "train_rows_also_in_test": len(shared),
             "overlap_kept": self.keep_overlap,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -41,17 +43,31 @@ class RowSource:
 
     def read(self) -> Iterator[Row]:
         """The rows; a set without rows, or with another number of rows than the published one, is refused."""
-        count = 0
+        count, digest = 0, hashlib.sha256()
         for row in self.rows:
+            digest.update(as_bytes(row))
             yield row
             count += 1
-        self.record["rows"] = count
+        self.record |= {"rows": count, "sha256": digest.hexdigest()}
         if self.expected not in (None, count):
             fix = f"give another revision with --revision {self.name}=HASH, or a local file"
             raise DataError(f"{self.title} has {count} rows", rule=f"{self.name} has {self.expected} rows", fix=fix)
         if not count:
             rule = "a dataset has at least one row"
             raise DataError(f"{self.title} has no rows", rule=rule, fix="give another file or revision")
+
+
+def as_bytes(row: Row) -> bytes:
+    """What a checksum is taken of: the same on each machine, whatever the format of the file."""
+    return json.dumps(row, sort_keys=True, default=str).encode()
+
+
+def checksum(rows: Iterable[Row]) -> str:
+    """sha256 of the rows, in their order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        digest.update(as_bytes(row))
+    return digest.hexdigest()
 
 
 # The sets of Dr. MAS. Revisions and row counts are those that several public projects pin.

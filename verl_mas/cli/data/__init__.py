@@ -56,8 +56,8 @@ def main(argv: list[str], load: Loader = sources.from_hub) -> int:
 
 
 def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) -> str:
-    counts = manifest["rows"]
-    assert isinstance(counts, dict)
+    counts, checksums = manifest["rows"], manifest["sha256"]
+    assert isinstance(counts, dict) and isinstance(checksums, dict)
     rows = ", ".join(f"{count} rows in {FILES[split]}" for split, count in counts.items())
     lines = [f"{folder}: {rows}; {MANIFEST} says what they are"]
     if manifest["train_duplicates_dropped"]:
@@ -69,4 +69,5 @@ def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) ->
         if source.get("revision_pinned") is False:
             pin = f"--revision {name}={source['revision']}"
             lines.append(f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add {pin}")
+    lines += ["sha256 of the rows:", *(f"{sha256}  {FILES[split]}" for split, sha256 in checksums.items())]
     return "".join(f"{line}\n" for line in lines)

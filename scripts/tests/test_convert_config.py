@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+import pytest
+
+from verl_mas.checks import pools
+from verl_mas.checks.team import validate
+from verl_mas.config.compose import compose
+
+SCRIPT = importlib.util.spec_from_file_location("convert", Path(__file__).parents[2] / "scripts" / "convert_config.py")
+convert = importlib.util.module_from_spec(SCRIPT)
+SCRIPT.loader.exec_module(convert)
+
+OF_AGENTS = "agent.agent_specific_parameters.actor"
+MATH = [  # What decides in examples/drmas_trainer/run_math.sh of Dr. MAS at 19c632b
+    *("algorithm.adv_estimator=grpo", "algorithm.group_by_agent_id=True", "data.train_batch_size=32"),
+    *("data.max_prompt_length=8192", "data.max_response_length=4096", "data.truncation=middle"),
+    *(
+        "actor_rollout_ref.model.path=null",
+        "actor_rollout_ref.actor.optim.lr=null",
+        f"+{OF_AGENTS}.optim.lr=[1e-6,2e-6]",
+    ),
+    "actor_rollout_ref.actor.use_adaptive_ppo_mini_batch_size=True",
+    *("actor_rollout_ref.actor.ppo_mini_update_num=1", "actor_rollout_ref.actor.invalid_action_penalty_coef=0.1"),
+    *("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=4", "actor_rollout_ref.rollout.name=sglang"),
+    *(
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+        "env.rollout.n=8",
+        "env.seed=0",
+        "trainer.n_gpus_per_node=4",
+    ),
+    *("agent.orchestra_type=math", "agent.orchestra.math.max_loop_num=2", "agent.model_sharing=False"),
+    'agent.agent_ids=["Solver Agent","Verifier Agent"]',
+    'agent.model_ids=["Qwen/Qwen3-4B","Qwen/Qwen3-4B"]',
+]
+
+
+THEIRS = """\
+defaults: [_self_]
+specialization: prompt
+env: {name: stateful_env, benchmark: plan_path, max_turns: 5}
+base_models: {policy_0: {path: Qwen/Qwen3-1.7B, name: shared}}
+agent_policy_configs:
+  agent_configs:
+    agent_0: {name: plan_agent, policy_name: shared, train_llm_config: {temperature: 1.5, top_k: 20, min_p: 0.0}}
+    agent_1: {name: tool_call_agent, policy_name: shared, train_llm_config: {temperature: 1.5, top_k: 20, min_p: 0.0}}
+multi_agent_interaction: {turn_order: [tool_call_agent, plan_agent]}
+training: {train_batch_size: 32, train_sample_num: 4, max_prompt_length: 4096, max_response_length: 2048}
+models: {model_0: {path: "${base_models.policy_0.path}", ppo_trainer_config: {filter_ratio: 0}}}
+"""  # What decides in pettingllms/config/stateful/stateful_L1_prompt.yaml of PettingLLMs at a054fb1
+
+
+@pytest.fixture
+def converted(capsys, monkeypatch):
+    monkeypatch.setattr(pools, "available", lambda config: None)
+
+    def run(*arguments):
+        convert.main(*arguments)
+        config = compose(shlex.split(capsys.readouterr().out.replace("\\\n", " "))[3:])
+        validate(config)
+        return config
+
+    return run
+
+
+def test_dr_mas_with_an_llm_per_agent(converted):
+    config = converted("drmas", *MATH)
+    assert config.mas.policies.verifier.overrides.actor.optim.lr == 2e-6 and len(config.mas.policies) == 2
+    assert config.actor_rollout_ref.model.path == "Qwen/Qwen3-4B" and config.actor_rollout_ref.rollout.n == 8
+    # What their configuration has where the user gives nothing.
+    assert config.actor_rollout_ref.actor.entropy_coeff == 0.001
+    assert config.algorithm.adv_estimator == "agent_grpo" and config.mas.updates_per_step == 1
+
+
+def test_pettingllms_with_one_llm(converted, tmp_path):
+    (tmp_path / "theirs.yaml").write_text(THEIRS)
+    config = converted("pettingllms", str(tmp_path / "theirs.yaml"), "env.max_turns=4")
+    assert config.mas.workflow.name == "tool_user_planner" and config.mas.workflow.args.max_turns == 4
+    assert config.mas.branch.k == 4 and config.actor_rollout_ref.rollout.temperature == 1.5
+    assert not config.mas.get("policies")
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "says"),
+    [
+        ("drmas", ["algorithm.adv_estimator=gigpo", "trainer.new=1"], r"=gigpo: known: grpo(.|\n)*trainer\.new=1"),
+        ("drmas", ["agent.model_sharing=True"], "verifier of model_0: .*2e-06.*agents of one model"),
+        ("drmas", ["data.truncation=right"], "truncation=right: known: error, middle, left"),
+        ("drmas", ["agent.orchestra_type=debate"], "debate with the agents"),
+        ("drmas", [f"{OF_AGENTS}.strategy=[fsdp,fsdp]"], r"actor\.strategy: no equal"),
+        ("pettingllms", ["specialization=lora"], "lora: known: prompt"),
+        ("pettingllms", ["models.model_0.ppo_trainer_config.filter_ratio=0.5"], r"filter_ratio=0\.5: mas\.filter"),
+        ("pettingllms", ["training.lora_rank=${lora_rank}"], r"training\.lora_rank"),
+        ("pettingllms", ["agent_policy_configs.agent_configs.agent_0.train_llm_config.top_k=1"], "top_k"),
+    ],
+)
+def test_what_has_no_equal_is_refused_by_name(kind, words, says, tmp_path):
+    (tmp_path / "theirs.yaml").write_text(THEIRS)
+    with pytest.raises(SystemExit, match=says):
+        convert.main(kind, *(MATH if kind == "drmas" else [str(tmp_path / "theirs.yaml")]), *words)
