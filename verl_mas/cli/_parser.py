@@ -92,6 +92,12 @@ def _plain(message: str) -> str:
 class _Formatter(argparse.HelpFormatter):
     """Wraps every paragraph by itself, keeps indented lines, and adds the defaults."""
 
+    def add_usage(self, usage: str | None, *others: object, **settings: object) -> None:
+        # argparse wraps only a usage of its own.
+        if usage is not None:
+            usage = textwrap.fill(usage, self._width - len("usage: "), subsequent_indent=" " * len("usage: "))
+        super().add_usage(usage, *others, **settings)  # type: ignore[arg-type]
+
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = re.split(r"\n\s*\n", text.strip())
         return "\n\n".join(
