@@ -30,9 +30,12 @@ ROOT = Path(__file__).parents[1]
 COLUMNS, ROWS = 108, 30
 SIZE, LINE, MARGIN, BAR = 12, 16, 14, 30  # Of letters, lines and the window, in pixels
 LETTER = SIZE * 0.6
-FRAMES, SHOWN_S, END_S = 10, 1.2, 9.0
+FRAMES, SHOWN_S, END_S = 14, 1.0, 8.0
 COLOURS = {31: "#ff7b72", 32: "#7ee787", 33: "#e3b341", 34: "#79c0ff", 35: "#d2a8ff", 36: "#76e3ea"}
+OF_256 = {237: "#484f58", 197: "#ff5fa2", 70: "#7ee787"}  # Those of rich's bars
 PLAIN = "#c9d1d9"
+# What changes without a change of what is seen: clocks, and the sign that turns.
+TICKS = re.compile(r"\d+:\d\d:\d\d|-:--:--|[\u2800-\u28ff]")
 SEQUENCE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)|(\x1b.?)", re.DOTALL)
 Cell = tuple[str, str, bool]  # A letter, its colour, and whether it is bold
 
@@ -75,7 +78,7 @@ class Screen:
 
     def _style(self, codes: Sequence[int]) -> None:
         if codes[:2] == [38, 5]:
-            self.colour = PLAIN
+            self.colour = OF_256.get(codes[2], PLAIN)
             return
         for code in codes:
             if code in (0, 39):
@@ -136,15 +139,15 @@ def written(terminal: int, process: subprocess.Popen[bytes], interrupt_after: fl
 
 def frames(cast: Path) -> list[tuple[float, list[list[Cell]]]]:
     """Moments of the recording that differ, the first and the last among them, with their seconds."""
-    screen, moments = Screen(), []
+    screen, moments, before = Screen(), [], ""
     for line in cast.read_text().splitlines()[1:]:
         at, _, text = json.loads(line)
         screen.write(text)
-        if screen.seen() != (moments[-1][1] if moments else None):
-            moments.append((at, screen.seen()))
-    last = moments[-1][0]
-    wanted = [last * number / (FRAMES - 1) for number in range(FRAMES)]
-    chosen = {max(index for index, (at, _) in enumerate(moments) if at <= max(when, moments[0][0])) for when in wanted}
+        now = TICKS.sub("", "\n".join("".join(cell[0] for cell in line) for line in screen.seen()))
+        moments = moments if now != before else moments[:-1]
+        moments.append((at, screen.seen()))
+        before = now
+    chosen = {round((len(moments) - 1) * number / (FRAMES - 1)) for number in range(FRAMES)}
     return [moments[index] for index in sorted(chosen)]
 
 

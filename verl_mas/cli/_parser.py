@@ -7,6 +7,7 @@ import difflib
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import NoReturn
 
 from verl_mas.errors import ConfigError
@@ -50,6 +51,13 @@ class Parser(argparse.ArgumentParser):
         repeated = {option for action in pairs for option in action.option_strings}
         return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)
 
+    def format_help(self) -> str:
+        """argparse wraps only a usage of its own."""
+        usage, empty, rest = super().format_help().partition("\n\n")
+        if self.usage is not None:
+            usage = textwrap.fill(usage, get_terminal_size().columns, subsequent_indent="       ")
+        return usage + empty + rest
+
     def error(self, message: str) -> NoReturn:
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ").replace(" [-h]", "")
         listed = f"`{self.prog} --help` lists the arguments"
@@ -91,12 +99,6 @@ def _plain(message: str) -> str:
 
 class _Formatter(argparse.HelpFormatter):
     """Wraps every paragraph by itself, keeps indented lines, and adds the defaults."""
-
-    def add_usage(self, usage: str | None, *others: object, **settings: object) -> None:
-        # argparse wraps only a usage of its own.
-        if usage is not None:
-            usage = textwrap.fill(usage, self._width - len("usage: "), subsequent_indent=" " * len("usage: "))
-        super().add_usage(usage, *others, **settings)  # type: ignore[arg-type]
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = re.split(r"\n\s*\n", text.strip())
