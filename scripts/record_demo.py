@@ -101,6 +101,8 @@ def record(command: Sequence[str], cast: Path, folder: Path, interrupt_after: fl
             file.write(json.dumps({"version": 2, "width": COLUMNS, "height": ROWS}) + "\n")
         file.write(json.dumps([done, "o", f"$ verl-mas {' '.join(command)}\r\n"]) + "\n")
         for text in written(terminal, process, interrupt_after):
+            # Paths are those from the folder: where it is on this machine is not part of the recording.
+            text = text.replace(f"{folder.resolve()}/", "")
             file.write(json.dumps([round(time.monotonic() - started, 2), "o", text]) + "\n")
     return process.wait()
 
