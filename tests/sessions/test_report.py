@@ -159,7 +159,9 @@ def test_what_cannot_be_compared_is_refused(two, tmp_path, capsys):
 def test_a_notebook_shows_the_curves_the_agents_and_two_sessions_with_their_text_as_text(run):
     acts = [act(text="<img src=x>\x1b[2J")]
     write_run(run, [session(step, f"{step}-0", acts=acts) for step in (1, 2, 12)])
-    page = report(open_run(run))._repr_html_()
+    found = report(open_run(run))
+    assert repr(found) == f"<RunReport of {run}: 12 steps>"
+    page = found._repr_html_()
     assert page.count("<svg") == 1 and "findings" in page and "solver" in page
     assert page.count("<details>") == 2 and "a session of step 1<" in page and "a session of step 12<" in page
     assert "<img" not in page and "\x1b" not in page and "&lt;img src=x&gt;\\x1b[2J" in page

@@ -56,7 +56,7 @@ class HeldFinding:
         return f"{when}{'' if self.holds else ' (no longer)'}: {self.text}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunReport:
     run: RunFolder
     steps: list[Step]
@@ -69,6 +69,9 @@ class RunReport:
     def text(self) -> str:
         parts = [self.header(), self.curves(), self.agents(), self.says()]
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+    def __repr__(self) -> str:
+        return f"<RunReport of {self.run.folder}: {len(self.steps)} steps>"
 
     def _repr_html_(self) -> str:
         """For notebooks: curves, agents, what is wrong, and the first and the last session that was trained on."""
