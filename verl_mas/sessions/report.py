@@ -27,6 +27,7 @@ from verl_mas.util.text import printable
 from verl_mas.workflow.transcript import as_html
 
 LAST = 10  # steps that a table averages
+CURVE = 24  # columns of a curve, so that most lines fit a terminal
 # Columns of the table of agents -> the metric of an agent.
 COLUMNS = {
     "reward": "reward/score",
@@ -104,7 +105,8 @@ class RunReport:
         rows = []
         for key in watched(self.steps):
             numbers, values = series(self.steps, key)
-            rows.append((key, f"{values[0]:.3g}", f"{values[-1]:.3g}", sparkline(values), _range(numbers)))
+            curve = sparkline(values, CURVE)
+            rows.append((key, f"{values[0]:.3g}", f"{values[-1]:.3g}", curve, _range(numbers)))
         return table(("to watch", "first", "last", "", "steps"), rows)
 
     def agents(self) -> list[str]:
