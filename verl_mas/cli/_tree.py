@@ -94,7 +94,7 @@ def _step(found: Summary) -> Iterator[str]:
         parts = f"{reward['team']:g} x the team's reward + {reward['local']:g} x the act's own"
         penalty = f"a format penalty counts on: {reward['penalty_on']}"
         yield f"score of a row: {parts} (mas.reward.preset={reward['preset']}); {penalty}"
-    yield f"advantages: by {step['estimator']} (`verl-mas explain {step['estimator']}`)"
+    yield f"advantages: {step['estimator']} (`verl-mas explain {step['estimator']}`)"
 
 
 def _count(number: int, one: str, more: str) -> str:
