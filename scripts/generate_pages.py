@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pages import api, cli, entry_points, figures, gallery, metrics, settings
+from pages import api, badges, cli, entry_points, figures, gallery, metrics, settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -19,6 +19,7 @@ PAGES = {
     "recipes/README.md": gallery.page,
     "docs/figures/architecture.svg": figures.page_architecture,
     "docs/figures/groups.svg": figures.page_groups,
+    **badges.BADGES,
 }
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pytest
 from commands import output_of
 
 from verl_mas import cli
+from verl_mas.cli.completion import parsers
 
 
 def test_an_unknown_command_names_the_nearest(capsys):
@@ -29,9 +30,19 @@ def test_the_versions_are_the_installed_ones(capsys):
     assert output_of(capsys, "--version") == "".join(f"{name} {version(name)}\n" for name in packages)
 
 
-def test_every_command_is_in_one_group_of_the_help_with_a_summary_of_one_line(capsys):
+@pytest.mark.parametrize("columns", [40, 80])
+def test_every_help_fits_80_columns_and_is_there_in_40(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    helps = {"": cli.usage(), **{name: parser.format_help() for name, parser in parsers()}}
+    assert len(helps) > 20 and all(len(text) > 100 for text in helps.values())
+    wide = {name: line for name, text in helps.items() for line in text.splitlines() if len(line) > 80}
+    assert wide == {}
+
+
+def test_every_command_is_in_one_group_of_the_help_with_a_summary_of_one_line(capsys, monkeypatch):
     grouped = [name for group in cli.GROUPS.values() for name in group]
     assert len(grouped) == len(set(grouped)) and set(cli.commands()) <= set(grouped)
+    monkeypatch.setenv("COLUMNS", "500")
     listed = re.findall(r"^  (\w+)  +(.*)", output_of(capsys), re.MULTILINE)
     assert listed == [(name, cli.summary(name)) for name in grouped if name in cli.commands()]
     assert all(len(summary) > 10 for _, summary in listed)

@@ -46,3 +46,13 @@ def test_an_unknown_name_gets_a_suggestion(name, fix):
 def test_json_leaves_out_what_is_empty(capsys):
     [entry] = json.loads(output_of(capsys, "explain", "mas.branch.k", "--json"))["found"]
     assert entry["default"] == "1" and "settings" not in entry
+
+
+def test_a_list_is_one_line_per_name_in_a_pipe_and_fits_the_columns_that_are_set(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    names = len(KINDS["teams"][1]())
+    assert len(output_of(capsys, "list", "teams").splitlines()) == names + 2
+    for columns in (40, 80):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        shown = output_of(capsys, "list", "teams").splitlines()
+        assert len(shown) > names + 2 and max(map(len, shown)) <= columns

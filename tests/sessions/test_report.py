@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import output_of
-from view_runs import session, write_run
+from view_runs import act, session, write_run
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder.about import AboutFile
@@ -154,3 +154,14 @@ def test_what_cannot_be_compared_is_refused(two, tmp_path, capsys):
     assert "no metric in common" in output_of(capsys, "report", two[0], other, code=1)
     assert "give one or two folders" in output_of(capsys, "report", *two, other, code=2)
     assert "is not the folder of a run" in output_of(capsys, "report", tmp_path, code=1)
+
+
+def test_a_notebook_shows_the_curves_the_agents_and_two_sessions_with_their_text_as_text(run):
+    acts = [act(text="<img src=x>\x1b[2J")]
+    write_run(run, [session(step, f"{step}-0", acts=acts) for step in (1, 2, 12)])
+    found = report(open_run(run))
+    assert repr(found) == f"<RunReport of {run}: 12 steps>"
+    page = found._repr_html_()
+    assert page.count("<svg") == 1 and "findings" in page and "solver" in page
+    assert page.count("<details>") == 2 and "a session of step 1<" in page and "a session of step 12<" in page
+    assert "<img" not in page and "\x1b" not in page and "&lt;img src=x&gt;\\x1b[2J" in page

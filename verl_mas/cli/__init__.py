@@ -49,11 +49,16 @@ def first_line(file: str | Path) -> str:
 
 
 def usage() -> str:
+    import shutil
+
+    from verl_mas.util.text import listed
+
+    width = shutil.get_terminal_size().columns
     names, lines = commands(), ["usage: verl-mas COMMAND ... | --version | --help"]
     grouped = {name for group in GROUPS.values() for name in group}
     for title, group in {**GROUPS, "Other": [name for name in names if name not in grouped]}.items():
-        found = [f"  {name:10}  {summary(name)}" for name in group if name in names]
-        lines += ["", f"{title}:", *found] if found else []
+        found = {f"{name:10}": summary(name) for name in group if name in names}
+        lines += ["", f"{title}:", listed(found, width, "  ")] if found else []
     return "\n".join([*lines, "", "`verl-mas COMMAND --help` describes a command."])
 
 

@@ -6,8 +6,8 @@ import difflib
 import inspect
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cache
 
 import yaml
@@ -27,10 +27,12 @@ from verl_mas.engines.transformers.request import Options
 from verl_mas.errors import ConfigError
 from verl_mas.metrics.names import described
 from verl_mas.user_code import load_user_code
+from verl_mas.util.text import listed
 from verl_mas.workflow.base import WORKFLOWS, find
 
 ARGS = "mas.workflow.args"
 PER_POLICY = "actor_rollout_ref."  # verl's settings that a policy of a team can have of its own
+WIDTH = 80  # Columns of a paragraph
 MOST = 40  # A section with more settings is listed by `verl-mas check --schema`
 
 
@@ -43,6 +45,7 @@ class Explained:
     default: str = ""
     set_by: str = ""
     settings: Sequence[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # What it can name of verl-mas, each with a line
 
     def as_json(self) -> dict[str, object]:
         return {key: value for key, value in asdict(self).items() if value}
@@ -51,9 +54,10 @@ class Explained:
         fields = {"takes": self.takes, "default": self.default, "set by": self.set_by}
         lines = [f"{self.name} ({self.kind})"]
         for paragraph in self.meaning.split("\n\n") if self.meaning else ():
-            lines += [*textwrap.wrap(" ".join(paragraph.split()), 100, initial_indent="  ", subsequent_indent="  ")]
+            lines += [*textwrap.wrap(" ".join(paragraph.split()), WIDTH, initial_indent="  ", subsequent_indent="  ")]
         lines += [f"  {label + ':':9}{text}" for label, text in fields.items() if text]
         lines += ["  settings:", *(f"    {path}" for path in self.settings)] if self.settings else []
+        lines += ["  names of verl-mas:", listed(self.names, WIDTH, "    ")] if self.names else []
         return "\n".join(lines)
 
 
@@ -91,7 +95,12 @@ def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained
     path = one.path
     plain = path in _in_yaml() and "<name>" not in path
     set_by = f"{'' if plain else '++'}{path}=VALUE" + ("" if plain else ", or in a YAML file of the team")
-    return Explained(path, kind, one.meaning, one.takes, one.default, set_by, below)
+    return Explained(path, kind, one.meaning, one.takes, one.default, set_by, below, _names(path))
+
+
+def _names(path: str) -> Mapping[str, str]:
+    """Of a setting that takes one of the names of a kind, such as that of the estimator."""
+    return next((names() for where, names in KINDS.values() if where == f"{path}=NAME"), {})
 
 
 @cache
@@ -130,6 +139,7 @@ def _of_verl(name: str) -> Iterator[Explained]:
         default="" if below else str(default),
         set_by="" if below else set_by,
         settings=[f"{name}.{one}" for one in below.keys][:MOST] if below else (),
+        names=_names(name),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -18,13 +19,14 @@ from verl_mas.errors import ConfigErrors, InvalidInput, MasError
 if TYPE_CHECKING:
     from rich.console import Console
 
-UNWRAPPED = 10_000  # Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them
+# Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them, unless COLUMNS is set.
+UNWRAPPED = 10_000
 
 
 def console() -> Console:
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else UNWRAPPED)
+    return Console(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS") else UNWRAPPED)
 
 
 def write_json(found: Mapping[str, object]) -> None:
@@ -36,7 +38,7 @@ def show(options: argparse.Namespace, found: Mapping[str, object], text: str) ->
     if options.json:
         write_json(found)
     else:
-        sys.stdout.write(text)
+        console().print(text, end="", markup=False, highlight=False, emoji=False)
 
 
 def refusal(error: MasError) -> dict[str, object]:

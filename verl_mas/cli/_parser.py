@@ -7,6 +7,7 @@ import difflib
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from shutil import get_terminal_size
 from typing import NoReturn
 
 from verl_mas.errors import ConfigError
@@ -49,6 +50,13 @@ class Parser(argparse.ArgumentParser):
         pairs = [action for action in self._added if action.metavar is not None and "=" in str(action.metavar)]
         repeated = {option for action in pairs for option in action.option_strings}
         return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)
+
+    def format_help(self) -> str:
+        """argparse wraps only a usage of its own."""
+        usage, empty, rest = super().format_help().partition("\n\n")
+        if self.usage is not None:
+            usage = textwrap.fill(usage, get_terminal_size().columns, subsequent_indent="       ")
+        return usage + empty + rest
 
     def error(self, message: str) -> NoReturn:
         usage = " ".join(self.format_usage().split()).removeprefix("usage: ").replace(" [-h]", "")

@@ -13,7 +13,7 @@ from verl_mas.checks.summary import Summary
 from verl_mas.config.modes import COLOCATED, SEPARATE, SYNC
 
 MODES = {
-    SYNC.name: "sample, then train",
+    SYNC.name: "all sessions of a step, then its updates",
     COLOCATED.name: "training and engines take turns, sessions continue",
     SEPARATE.name: "engines serve while others train",
 }
@@ -84,16 +84,17 @@ def _step(found: Summary) -> Iterator[str]:
     if step["at_once"]:
         yield f"sessions at once, also in validation: at most {step['at_once']}"
     if found["workflow"]:
-        yield f"rows: {step['sessions']} for each act that an agent makes once in every session"
+        yield f"rows to train on: {step['sessions']} per act that every session has"
     if step["candidates"] > 1:
         rows = step["sessions"] * step["candidates"]
         yield f"rows where it branches: {step['sessions']} x {step['candidates']} candidates = {rows} per act"
         yield f"committed candidate: {step['commit']}"
     if step["reward"]:
         reward = step["reward"]
-        parts = f"{reward['team']:g} x team + {reward['local']:g} x act, format penalty on {reward['penalty_on']}"
-        yield f"rewards: preset {reward['preset']}, {parts}"
-    yield f"advantages: {step['estimator']}"
+        parts = f"{reward['team']:g} x the team's reward + {reward['local']:g} x the act's own"
+        penalty = f"a format penalty counts on: {reward['penalty_on']}"
+        yield f"score of a row: {parts} (mas.reward.preset={reward['preset']}); {penalty}"
+    yield f"advantages: {step['estimator']} (`verl-mas explain {step['estimator']}`)"
 
 
 def _count(number: int, one: str, more: str) -> str:

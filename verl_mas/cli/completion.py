@@ -1,8 +1,8 @@
 """Print a script that completes commands, subcommands, options and their values in the shell.
 
-    verl-mas completion bash > ~/.local/share/bash-completion/completions/verl-mas
-    verl-mas completion zsh > ~/.zsh/completions/_verl-mas
-    verl-mas completion fish > ~/.config/fish/completions/verl-mas.fish
+  verl-mas completion bash > ~/.local/share/bash-completion/completions/verl-mas
+  verl-mas completion zsh > ~/.zsh/completions/_verl-mas
+  verl-mas completion fish > ~/.config/fish/completions/verl-mas.fish
 
 For zsh the folder has to be in fpath before compinit. A new shell reads the file; after an upgrade, write it again.
 """

@@ -15,6 +15,7 @@ from verl_mas.cli import first_line
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.registry import installed, nearest
+from verl_mas.util.text import listed
 
 DEFAULT = "split_clues"
 GROUP = "verl_mas.demos"  # Of the entry points of demos. Each is a function of (overrides, console, fresh)
@@ -27,7 +28,7 @@ def demos() -> dict[str, EntryPoint]:
 def parser() -> Parser:
     found = demos()
     usage = f"verl-mas demo [{'|'.join(found)}] [--fresh] [ARGUMENTS]"
-    names = "\n".join(f"{name:{max(map(len, found))}}  {_about(point)}" for name, point in found.items())
+    names = listed({name: _about(point) for name, point in found.items()}, width=80)
     command = Parser("verl-mas demo", (__doc__ or "").replace("\n\n", f"\n\n{names}\n\n", 1), usage=usage)
     command.add_argument("--fresh", action="store_true", help="start again instead of resuming")
     return command

@@ -11,6 +11,7 @@ from verl_mas.cli._output import console, write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
+from verl_mas.util.text import listed
 
 
 def parser() -> Parser:
@@ -26,18 +27,19 @@ def main(argv: list[str]) -> int:
     if options.kind is None:
         kinds = {kind: {"used_as": where, "names": list(names())} for kind, (where, names) in KINDS.items()}
         found = {"kinds": kinds}
-        lines = [f"{kind:13} {len(one['names']):3}  {one['used_as']}" for kind, one in kinds.items()]
+        lines = {kind: f"{len(one['names']):3}  {one['used_as']}" for kind, one in kinds.items()}
+        used_as = ""
     elif options.kind in KINDS:
         where, names = KINDS[options.kind]
-        about = names()
-        found = {"kind": options.kind, "used_as": where, "names": about}
-        width = max(map(len, about), default=0)
-        lines = [*(f"{name:{width}}  {text}" for name, text in about.items()), f"\nused as {where}"]
+        lines = dict(names())
+        used_as = f"\n\nused as {where}"
+        found = {"kind": options.kind, "used_as": where, "names": lines}
     else:
         rule = "a kind of names that can be listed"
         raise ConfigError(f"KIND {options.kind}", rule=rule, fix=nearest(options.kind, list(KINDS)))
     if options.json:
         write_json(found)
     else:
-        console().print("\n".join(lines), markup=False, highlight=False)
+        out = console()
+        out.print(listed(lines, out.width) + used_as, markup=False, highlight=False)
     return 0

@@ -1,7 +1,9 @@
 """Try a workflow without verl: scripted replies, good and bad, then a session with a model of an endpoint.
 
-    verl-mas try my_team.py:MyTeam --reply "<answer>5</answer>" --task "2 + 3 = ?" --truth 5
-    verl-mas try my_team.py:MyTeam --task "2 + 3 = ?" --endpoint http://localhost:8000/v1 --model Qwen/Qwen3-1.7B
+    verl-mas try my_team.py:MyTeam --reply "<answer>5</answer>" \\
+        --task "2 + 3 = ?" --truth 5
+    verl-mas try my_team.py:MyTeam --task "2 + 3 = ?" \\
+        --endpoint http://localhost:8000/v1 --model Qwen/Qwen3-1.7B
 
 The exit code is 1 if the workflow would fail or lose sessions in a training run, or if the session fails.
 """

@@ -150,7 +150,8 @@ class Arithmetic(Generated):
     def options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--terms", type=int, default=3)
         parser.add_argument("--largest", type=int, default=9)
-        parser.add_argument("--team", choices=TEAMS, default=DEFAULT, help="the workflow of the demonstrations")
+        about = f"the workflow of the demonstrations: {', '.join(TEAMS)}"
+        parser.add_argument("--team", choices=TEAMS, default=DEFAULT, metavar="TEAM", help=about)
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         kind = {"terms": options.terms, "largest": options.largest, "seed": options.seed}

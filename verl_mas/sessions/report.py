@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path
 from statistics import fmean
 
@@ -17,10 +18,16 @@ from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
 from verl_mas.run_folder.metrics import Step, series
-from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.run_folder.records import Record
+from verl_mas.run_folder.session_files import TRAIN
+from verl_mas.sessions.curves import Panel, draw, sparkline, write_curves
+from verl_mas.sessions.reader import SessionIndex
 from verl_mas.sessions.run import RunFolder
+from verl_mas.util.text import printable
+from verl_mas.workflow.transcript import as_html
 
 LAST = 10  # steps that a table averages
+CURVE = 24  # columns of a curve, so that most lines fit a terminal
 # Columns of the table of agents -> the metric of an agent.
 COLUMNS = {
     "reward": "reward/score",
@@ -50,7 +57,7 @@ class HeldFinding:
         return f"{when}{'' if self.holds else ' (no longer)'}: {self.text}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunReport:
     run: RunFolder
     steps: list[Step]
@@ -63,6 +70,18 @@ class RunReport:
     def text(self) -> str:
         parts = [self.header(), self.curves(), self.agents(), self.says()]
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+
+    def __repr__(self) -> str:
+        return f"<RunReport of {self.run.folder}: {len(self.steps)} steps>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: curves, agents, what is wrong, and the first and the last session that was trained on."""
+        says = "\n".join([*self.agents(), "", *self.says()])
+        parts = [draw(panels(self.steps), self.run.name), f"<pre>{escape(printable(says))}</pre>"]
+        for record in _first_and_last(self.run.trajectories):
+            head = f"<summary>a session of step {record['step']}</summary>"
+            parts.append(f"<details>{head}{as_html(record)}</details>")
+        return f'<div style="max-height:34em;overflow:auto">{"".join(parts)}</div>'
 
     def header(self) -> list[str]:
         lines = [f"run {self.run.folder}"]
@@ -86,7 +105,8 @@ class RunReport:
         rows = []
         for key in watched(self.steps):
             numbers, values = series(self.steps, key)
-            rows.append((key, f"{values[0]:.3g}", f"{values[-1]:.3g}", sparkline(values), _range(numbers)))
+            curve = sparkline(values, CURVE)
+            rows.append((key, f"{values[0]:.3g}", f"{values[-1]:.3g}", curve, _range(numbers)))
         return table(("to watch", "first", "last", "", "steps"), rows)
 
     def agents(self) -> list[str]:
@@ -114,7 +134,7 @@ class RunReport:
         if len(self.training) < STEPS:
             return [f"findings: none, as they need {STEPS} steps"]
         if not self.found:
-            return ["findings: none. What is looked for: docs/reading-a-run.md"]
+            return ["findings: none. docs/trainer.md lists what a run is searched for"]
         return ["findings", *(f"  - {one.line}" for one in self.found)]
 
     def json(self) -> dict[str, object]:
@@ -208,6 +228,12 @@ def panels(steps: Sequence[Step]) -> list[Panel]:
         legends = {key: part[1] if part[0] in ("agent", "policy", "val-core") else "all" for key, part in parts.items()}
         drawn.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
     return drawn
+
+
+def _first_and_last(trajectories: Path | None) -> Iterator[Record]:
+    if trajectories is not None and (trajectories / TRAIN).is_dir():
+        index = SessionIndex(trajectories, partitions=(TRAIN,))
+        yield from index.records([*index.entries[:1], *index.entries[1:][-1:]])
 
 
 def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:

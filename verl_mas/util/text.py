@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 import unicodedata
+from collections.abc import Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -37,3 +39,15 @@ def printable(text: str, keep: str = "\n\t") -> str:
     return "".join(
         char if ok else char.encode("unicode_escape").decode() for char, ok in zip(text, prints, strict=True)
     )
+
+
+def listed(rows: Mapping[str, str], width: int, margin: str = "") -> str:
+    """A line per name with its text, which wraps below its own beginning."""
+    longest = max(map(len, rows), default=0)
+    lines = []
+    for name, text in rows.items():
+        head = f"{margin}{name:{longest}}  "
+        # Where a column of the texts would be too narrow, they begin at the margin.
+        after = " " * (len(head) if len(head) <= width // 2 else len(margin) + 2)
+        lines.append(textwrap.fill(head + text, max(width, 20), subsequent_indent=after, break_on_hyphens=False))
+    return "\n".join(lines)

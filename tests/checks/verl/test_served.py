@@ -34,7 +34,8 @@ def test_an_engine_and_an_attention_that_are_not_installed_are_refused_unless_th
     assert isinstance(attention, ConfigError) and "attn_implementation=sdpa" in attention.fix
     with run_on(parse_gpus("8x80")):
         for problem in served.check_installed(make(**gpus)):
-            assert isinstance(problem, ConfigWarning) and "not checked: the run is on 8 GPUs" in problem.reason
+            assert isinstance(problem, ConfigWarning) and "on this machine; the run is on 8 GPUs" in problem.reason
+    assert "sdpa" in problem.fix, "what to do there"
 
 
 def test_the_fix_for_a_missing_flash_attn_can_be_pasted_into_any_command(monkeypatch):

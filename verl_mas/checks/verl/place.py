@@ -58,7 +58,8 @@ def elsewhere(config: DictConfig) -> str:
 def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
     """What is missing on this machine is an error only if the run is on this machine."""
     if why := elsewhere(config):
-        return ConfigWarning(error.value, reason=f"not checked: {why}", fix="run the check on a machine of the run")
+        reason = f"that is so on this machine; {why}, which was not looked at"
+        return ConfigWarning(error.value, reason=reason, fix=f"if it is so on a machine of the run: {error.fix}")
     return error
 
 

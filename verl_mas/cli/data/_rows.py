@@ -2,7 +2,8 @@
 
 A template makes the prompt, with columns in braces:
 
-    verl-mas data rows my.jsonl --out train.parquet --template "Solve: {problem}" --answer solution
+    verl-mas data rows my.jsonl --out train.parquet \\
+        --template "Solve: {problem}" --answer solution
 
 Without --template the prompt is the column `question`. A column that holds messages is taken as it is:
 --template "{messages}".
