@@ -55,7 +55,7 @@ KINDS = {
     "gcs": (r"\S*/gcs_server ", r"lost: Ray's GCS \(pid {pid}\)"),
     # An end by the user is no loss. A metric is called `lost`, too.
     "driver": ("", r"(?s)\A(?!.*lost: )"),
-    "interrupt": ("", r"(?s)\A(?!.*lost: )"),
+    "interrupt": ("", r"(?s)\A(?!.*lost: ).*verl-mas: interrupted; saved: "),
     "terminate": ("", r"(?s)\A(?!.*lost: )"),
 }
 TO_THE_DRIVER = {"driver": signal.SIGKILL, "interrupt": signal.SIGINT, "terminate": signal.SIGTERM}
@@ -240,7 +240,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
         seconds=seconds and round(seconds, 1),
         exit_code=exit_code,
         named=re.search(KINDS[kind][1].format(pid=pid), said) is not None,
-        saved_and_resume_said=kind in TO_THE_DRIVER
+        saved_and_resume_said=kind in ("driver", "terminate")
         or (f"step {pointer}, in {run.folder}" in said and "resume: " in said),
         left=left,
         pointer=pointer,

@@ -1,3 +1,4 @@
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,15 @@ def test_the_package_can_be_run_as_the_command_and_imports_nothing_heavy_for_it(
     direct = subprocess.run([sys.executable, "-c", code, argument], check=True, capture_output=True, text=True).stdout
     command = [sys.executable, "-m", "verl_mas", argument]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == direct
+
+
+def test_output_to_a_closed_pipe_ends_quietly():
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "verl_mas", "--version"]
+    done = subprocess.run(command, check=False, stdout=writes, stderr=subprocess.PIPE, text=True)
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (1, "")
 
 
 def test_the_versions_are_the_installed_ones(capsys):

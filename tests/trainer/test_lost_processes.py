@@ -15,15 +15,17 @@ from kill_matrix import Run, kill
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 
 
-@pytest.mark.parametrize(("kind", "moment"), [("agent-loop", "rollout"), ("storage", "update")])
-def test_a_run_that_loses_a_process_ends_at_once_and_says_which_and_how_it_resumes(
-    warm_python, letters, tmp_path, kind, moment
+@pytest.mark.parametrize(
+    ("kind", "moment", "code"), [("agent-loop", "rollout", 1), ("storage", "update", 1), ("interrupt", "rollout", -2)]
+)
+def test_a_run_that_loses_a_process_or_is_interrupted_ends_at_once_and_says_why_and_how_it_resumes(
+    warm_python, letters, tmp_path, kind, moment, code
 ):
     run = Run(warm_python, tmp_path, letters)
     try:
         killed = kill(run, kind, moment, 0, 0, random.Random(0))
     finally:
         run.end()
-    assert killed.seconds < 30 and killed.exit_code == 1, killed.last_lines
+    assert killed.seconds < 30 and killed.exit_code == code, killed.last_lines
     assert killed.named and killed.saved_and_resume_said, killed.last_lines
     assert killed.left == []

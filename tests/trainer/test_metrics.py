@@ -6,7 +6,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from verl_mas.row import RowKey
-from verl_mas.trainer.metrics import agent_metrics, policy_metrics, step_line
+from verl_mas.trainer.metrics import agent_metrics, policy_metrics, result_of, step_line
 from verl_mas.trainer.step import Columns, PolicyRows
 
 
@@ -69,3 +69,8 @@ def test_a_step_reads_as_one_line():
     metrics = {"policy/a/rows/real": 16, "policy/a/rows/padding": 3, "policy/b/rows/real": 0, "critic/score/mean": 0.25}
     line = step_line(7, metrics, {"gen": 1.26, "update_actor": 0.5}, ["a", "b"])
     assert line == "step 7 | rollout 1.3s, update 0.5s | a 16 rows (3 padding), b 0 rows | score 0.250"
+
+
+def test_a_result_has_the_mean_of_each_source_and_no_interval():
+    metrics = {"val-core/sums/acc/mean@4": 0.5, "val-core/sums/mean@4/low": 0.4, "val-aux/sums/reward/mean@4": 1.0}
+    assert result_of({**metrics, "critic/score/mean": 0.25}) == " | sums/acc/mean@4 0.500"

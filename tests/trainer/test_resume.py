@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from verl_mas import cli
+from verl_mas.run_folder import worker_log
 from verl_mas.run_folder.about import attempts
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
 from verl_mas.run_folder.metrics import DROPPED, read_steps
@@ -130,7 +132,9 @@ def test_the_folder_of_a_run_says_what_it_was_started_with_and_has_the_metrics_b
         logged = {key: value for key, value in resumed.steps[step.number].items() if value is not None}
         assert {key: step.values[key] for key in logged} == pytest.approx(logged, nan_ok=True)
     assert len(read_steps(run.folder / DROPPED)) == 1, "step 3 of the killed run"
-    assert resumed.output.count(f"folder of this run: {run.folder}") == 2
+    assert resumed.output.count(f"folder of this run: {run.folder}") == 1
+    assert re.search(rf"finished \| step 4 \| letters/.*\n  report verl-mas report {run.folder}\n", resumed.output)
+    assert "Before FSDP" in (run.folder / worker_log.FILE).read_text() and "Before FSDP" not in resumed.output
 
 
 def test_with_no_task_ahead_the_colocated_mode_is_the_synchronous_one_bit_for_bit(unbroken, colocated, weights_of):

@@ -5,13 +5,13 @@ import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from ray import JobID
 
 from verl_mas.trainer import watcher
-from verl_mas.trainer.watcher import Lost, called, find_lost, message, name_actors
+from verl_mas.trainer.watcher import Lost, Watcher, called, find_lost, message, name_actors
 
 
 @pytest.fixture
@@ -124,6 +124,33 @@ def said(two, tmp_path, monkeypatch):
         return message(Lost("engine 0 of policy a", "its node is gone"), config).splitlines()
 
     return said
+
+
+@pytest.fixture
+def interrupted(two, tmp_path, monkeypatch, capsys):
+    """What is printed when this error reaches the end of the driver, and how the process ends."""
+
+    def interrupted(error):
+        ends = Mock()
+        monkeypatch.setattr(watcher.os, "kill", ends.kill)
+        monkeypatch.setattr(watcher.os, "_exit", ends.exit)
+        monkeypatch.setattr(watcher.signal, "signal", Mock())
+        monkeypatch.setattr(watcher.ray, "shutdown", ends.shutdown)
+        monkeypatch.setattr(watcher.sys, "excepthook", ends.otherwise)
+        monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo"])
+        Watcher().on_run_start(two(trainer__default_local_dir=str(tmp_path)))
+        watcher.sys.excepthook(type(error), error, None)
+        return capsys.readouterr().err, [name for name, _, _ in ends.mock_calls]
+
+    return interrupted
+
+
+def test_ctrl_c_is_one_line_after_the_end_of_ray_and_another_error_is_pythons(interrupted, tmp_path):
+    printed, ends = interrupted(KeyboardInterrupt())
+    resume = "run the same command again: python -m verl.trainer.main_ppo"
+    assert printed == f"\nverl-mas: interrupted; saved: nothing yet, in {tmp_path}; to resume: {resume}\n"
+    assert ends == ["shutdown", "kill", "exit"]
+    assert interrupted(ValueError()) == ("", ["otherwise"])
 
 
 COMMAND = "  resume: run the same command again: python -m verl.trainer.main_ppo 'data.path=a b'"

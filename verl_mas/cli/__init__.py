@@ -71,7 +71,18 @@ def versions() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
+    try:
+        try:
+            return _main(sys.argv[1:] if argv is None else argv)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # As of `| head -1`. What is left in Python's buffer goes nowhere; at exit it would be an error.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "--version"):
         sys.stdout.write((versions() if argv == ["--version"] else usage()) + "\n")
         return 0

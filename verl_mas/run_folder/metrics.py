@@ -42,6 +42,7 @@ class MetricsFile:
         """`resumed`: the step of the checkpoint; None for a run that starts at the beginning."""
         self.path = folder / FILE
         self.last = resumed  # the last step that was logged
+        self.values: dict[str, float] = {}  # what was logged last, by name
         if self.path.exists():
             with recording(self.path, RECORDED):
                 text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -58,6 +59,7 @@ class MetricsFile:
         with recording(self.path, RECORDED):
             append_line(self.path, json.dumps({"step": step, "time": round(time.time(), 3), METRICS: numbers}))
         self.last = step
+        self.values |= {key: value for key, value in numbers.items() if value is not None}
 
 
 def read_steps(file: Path) -> list[Step]:

@@ -5,6 +5,7 @@ verl's reducers choose by name ("min" in `mini`), so the names of agents and pol
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -100,6 +101,12 @@ def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, floa
     score = metrics.get("critic/score/mean")
     result = f" | score {score:.3f}" if score is not None else ""
     return f"step {step} | {seconds} | {rows}{result}"
+
+
+def result_of(metrics: Mapping[str, float]) -> str:
+    """The mean success of a validation, by source."""
+    found = {key: value for key, value in metrics.items() if re.match(rf"{metric_names.CORE}.*mean@\d+$", key)}
+    return "".join(f" | {key.removeprefix(metric_names.CORE)} {value:.3f}" for key, value in found.items())
 
 
 def _rows(metrics: Mapping[str, float], name: str) -> str:

@@ -28,12 +28,13 @@ from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
 from verl_mas.rollout.trajectories import folder_of
-from verl_mas.run_folder import about, metrics
+from verl_mas.run_folder import about, metrics, worker_log
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import MetricsFile
 from verl_mas.trainer import timeline
+from verl_mas.trainer.metrics import result_of
 from verl_mas.util import installed_version
 
 if TYPE_CHECKING:
@@ -157,7 +158,16 @@ def places(run: Run, folder: Path) -> str:
         "checkpoints": f"{folder}/global_step_N, every {every} steps" if every > 0 else "none (trainer.save_freq=-1)",
         "loggers": ", ".join(_loggers(trainer)) or "none",
     }
-    return "\n".join([f"folder of this run: {folder}", *(f"  {name:11} {where}" for name, where in rows.items())])
+    if (folder / worker_log.FILE).exists():
+        rows["all output"] = str(folder / worker_log.FILE)
+    return "\n".join([f"{worker_log.BEGINS}: {folder}", *(f"  {name:11} {where}" for name, where in rows.items())])
+
+
+def ending(folder: Path, result: str) -> str:
+    """The last lines of a run."""
+    log, run = folder / worker_log.FILE, shlex.quote(str(folder))
+    lines = [f"  {command:6} verl-mas {command} {run}" for command in ("report", "view")]
+    return "\n".join([result, *lines, *([f"  {'log':6} {log}"] if log.exists() else [])])
 
 
 def _loggers(trainer: DictConfig) -> Iterator[str]:
@@ -223,5 +233,5 @@ class Recorded(PPOTrainer):
         except DiskError as error:
             # Why the run has ended is something else, or nothing.
             logger.warning("%s", error)
-        report = f"  to read it   verl-mas report {shlex.quote(str(folder))}"
-        logger.info("%s\n%s\n%s", how, places(self.run, folder), report)
+        step = "" if metrics.last is None else f" | step {metrics.last}"
+        logger.info("%s", ending(folder, f"{how}{step}{result_of(metrics.values)}"))

@@ -21,7 +21,7 @@ from verl_mas.metrics import names as metric_names
 from verl_mas.metrics.names import CORE
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import RowTags, session_key
-from verl_mas.trainer.metrics import agent_metrics
+from verl_mas.trainer.metrics import agent_metrics, result_of
 from verl_mas.trainer.pass_at_k import mean_of_sets, report
 from verl_mas.trainer.step import Columns, in_order, read_columns, stack_columns
 from verl_mas.trainer.timeline import VALIDATE, Timeline
@@ -96,7 +96,9 @@ class Validated(PPOTrainer):
             )
             behaviour = agent_metrics(stack_columns(columns)) | counts.metrics() if columns else {}
             rates = pass_rates(sessions, expected)
-            return averages | rates | metric_names.of_validation(behaviour) | confusion(sessions)
+            found = averages | rates | metric_names.of_validation(behaviour) | confusion(sessions)
+            logger.info("step %d | validation%s", self.global_steps, result_of(found))
+            return found
 
     def _counted(self) -> SessionCounts:
         """A session that failed counts as 0; where too many failed or timed out, that is an error and not a score."""

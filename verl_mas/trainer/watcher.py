@@ -1,4 +1,4 @@
-"""Ends a run that has lost one of its processes, and says which.
+"""Ends a run that has lost one of its processes, or that its user interrupts, and says which and how it resumes.
 
 Without it a run waits indefinitely for an agent-loop worker or a TransferQueue that is gone. The watcher is a thread of
 the driver, which can end Ray whatever the other processes wait for. It asks Ray which actors of the run are dead and
@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import sys
 import threading
 import time
@@ -23,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
+from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 import ray
@@ -35,6 +37,7 @@ from ray.exceptions import RayActorError, RpcError
 from verl_mas.config.modes import mode_of
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import latest
+from verl_mas.run_folder.worker_log import keep_log
 
 if TYPE_CHECKING:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
@@ -79,10 +82,17 @@ class Watcher(Callback):
         # Held by the thread that ends the process.
         self._ending = threading.Lock()
 
+    def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
+        self._config, self._otherwise = config, sys.excepthook
+        sys.excepthook = self._excepthook
+
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         self._config = config
         if mode_of(config):
             threading.Thread(target=self._watch, name="watcher", daemon=True).start()
+            # An evaluation has no folder, and its result is what verl prints.
+            if not config.trainer.val_only and not config.ray_kwargs.ray_init.get("log_to_driver"):
+                keep_log(Path(config.trainer.default_local_dir))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
         """A lost process often breaks the run before the watcher looks; then Hydra would print where it was missed."""
@@ -91,6 +101,22 @@ class Watcher(Callback):
             lost = _lost_behind(job_return) if job_return.status == JobStatus.FAILED else None
             if lost:
                 self._end(lost)
+
+    def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        """Ctrl-C: Python would print where each of its threads was, and `python -m` end with 1."""
+        if not issubclass(kind, KeyboardInterrupt):
+            self._otherwise(kind, error, trace)
+            return
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._over.set()
+        ray.shutdown()
+        saved, resume = ending(self._config)
+        print(f"\nverl-mas: interrupted; saved: {saved}; to resume: {resume}", file=sys.stderr, flush=True)  # noqa: T201
+        sys.stdout.flush()
+        # A loop in a shell ends only if the signal ends the command, whose exit code there is 130.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        os._exit(128 + signal.SIGINT)  # The first process of a container survives it
 
     def _watch(self) -> None:
         while not ray.is_initialized():
@@ -196,7 +222,8 @@ def _lost_behind(job: JobReturn) -> Lost | None:
     return lost
 
 
-def message(lost: Lost, config: DictConfig) -> str:
+def ending(config: DictConfig) -> tuple[str, str]:
+    """What a run that has ended has saved, and the command that resumes it."""
     folder = Path(config.trainer.default_local_dir).absolute()
     try:
         last = latest(folder)
@@ -206,7 +233,9 @@ def message(lost: Lost, config: DictConfig) -> str:
     command = list(sys.orig_argv)
     if config.trainer.resume_mode != "auto":
         command.append("trainer.resume_mode=auto")
-    return (
-        f"verl-mas: lost: {lost.name}\n  cause:  {lost.cause}\n  saved:  {saved}\n"
-        f"  resume: run the same command again: {shlex.join(command)}"
-    )
+    return saved, f"run the same command again: {shlex.join(command)}"
+
+
+def message(lost: Lost, config: DictConfig) -> str:
+    saved, resume = ending(config)
+    return f"verl-mas: lost: {lost.name}\n  cause:  {lost.cause}\n  saved:  {saved}\n  resume: {resume}"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from commands import output_of
 from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
 
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.sessions.view import ViewOptions, write_view
 from verl_mas.sessions.view.page import refresh, unpacked
 
@@ -86,14 +88,32 @@ def test_only_the_script_and_the_style_of_the_page_are_allowed(run):
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
 
 
-def test_an_earlier_page_is_kept_without_force(run):
-    page, _ = write_view(run, ViewOptions(inline=10))
-    before = page.read_text()
-    with pytest.raises(ConfigError, match=r"view\.html exists(.|\n)*--force"):
-        write_view(run)
-    assert page.read_text() == before
-    write_view(run, ViewOptions(force=True))
-    assert not page.with_name("view_data").exists(), "data of the earlier page are left behind"
+def test_an_earlier_page_is_replaced_with_its_data_and_no_other_file_is_without_force(run, tmp_path):
+    out = tmp_path / "page.html"
+    write_view(run, ViewOptions(out, inline=10))
+    write_view(run, ViewOptions(out))
+    assert not out.with_name(f"{out.stem}_data").exists(), "data of the earlier page are left behind"
+    out.write_text("<!doctype html>my thesis on verl-mas view")
+    with pytest.raises(ConfigError, match=r"is no such page(.|\n)*--force"):
+        write_view(run, ViewOptions(out))
+    assert "my thesis" in out.read_text()
+    write_view(run, ViewOptions(out, force=True))
+    assert "my thesis" not in out.read_text()
+
+
+def test_a_live_page_that_another_command_replaces_ends_with_the_reason(run):
+    page, view = write_view(run, live=True)
+    write_view(run)
+    with pytest.raises(DataError, match="no longer live"):
+        refresh(page, view)
+    write_view(run, live=True)
+    assert index_of(page)["columns"]["session"]
+
+
+def test_a_folder_that_cannot_be_written_is_one_error_with_another_place(run, capsys, monkeypatch):
+    monkeypatch.setattr(Path, "write_text", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    error = output_of(capsys, "view", run, code=1)
+    assert error.count("cannot be written: Read-only") == 1 and "--out view.html" in error
 
 
 def test_force_replaces_what_a_live_page_that_was_killed_has_left_and_nothing_that_is_not_of_a_page(run):
@@ -105,7 +125,7 @@ def test_force_replaces_what_a_live_page_that_was_killed_has_left_and_nothing_th
     (run / "view_data" / "thesis.js").unlink()
     for name, content in (("index.js", 'verlMasView.arrive("index","'), ("live.js.new", "verlMas"), ("a.js.new", "")):
         (run / "view_data" / name).write_text(content)
-    write_view(run, ViewOptions(force=True))
+    write_view(run)
     assert not (run / "view_data").exists()
 
 

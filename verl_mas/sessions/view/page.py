@@ -44,15 +44,15 @@ INLINE = 12_000_000  # Sessions above this size, packed, are files in a folder b
 SPANS = 20_000  # Of the timeline: about 2,000 steps
 LIVE = "live"  # The page of a run that trains asks for `live.js`, and loads what is new
 SECONDS = 2.0
-# How every file of data begins.
-ARRIVES = b"verlMasView.arrive("
+# How every file of data begins, and what every page has.
+ARRIVES, MARK = b"verlMasView.arrive(", b'<meta name="generator" content="verl-mas view">'
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class ViewOptions:
     out: Path | None = None  # The HTML file; without it `view.html` in the folder of the run
-    force: bool = False  # Replaces an earlier page
+    force: bool = False  # Replaces also a file of somebody else
     steps: tuple[int, int] | None = None  # The first and the last step
     limit: int | None = None  # At most so many sessions, the newest ones
     inline: int = INLINE  # Bytes of sessions in the page itself
@@ -266,7 +266,8 @@ def write_view(
     head, size = view.head(), sum(map(len, view.payloads.values()))
     apart = live or size > options.inline
     with_bodies = head if apart else {**head, **view.payloads}
-    with writing(out, "the page and its folder of data are written as a whole"):
+    fix = f"choose another place, as with --out {out.name}, or make room"
+    with writing(out, "the page and its folder of data are written as a whole", fix):
         out.parent.mkdir(parents=True, exist_ok=True)
         _replace_folder(data_folder(out), {**head, **view.payloads, LIVE: version(head)} if apart else {})
         write_whole(out, render(opened.name, {} if apart else with_bodies, data_folder(out).name if apart else ""))
@@ -286,6 +287,9 @@ def follow(out: Path, view: RunView, wait: Callable[[], None] = lambda: time.sle
 def refresh(out: Path, view: RunView) -> bool:
     """Whether there was something new. Chunks come before the index that names them, and the version is last."""
     folder, before = data_folder(out), set(view.payloads)
+    if not (folder / f"{LIVE}.js").exists():
+        rule, fix = "one `verl-mas view` writes a page", "give each its own --out"
+        raise DataError(f"{out} was replaced or removed, and is no longer live", rule=rule, fix=fix)
     view.read()
     head = view.head()
     newest = script_of(LIVE, version(head))
@@ -321,13 +325,12 @@ def _check_place(out: Path, force: bool) -> None:
     if out.suffix != ".html" or out.is_dir():
         raise ConfigError(f"--out {out}", rule="it is an HTML file", fix=f"use --out {out.with_suffix('')}.html")
     data = data_folder(out)
-    for path in (out, data):
-        if path.exists() and not force:
-            fix = "choose another --out, or add --force to replace it"
-            raise ConfigError(f"--out {out}: {path} exists", rule="what exists is kept", fix=fix)
+    if out.exists() and not force and MARK not in out.read_bytes():
+        rule, fix = "only a page of `verl-mas view` is replaced", "choose another --out, or add --force to replace it"
+        raise ConfigError(f"--out {out}: {out} exists, and is no such page", rule=rule, fix=fix)
     foreign = [path.name for path in sorted(data.iterdir()) if not _is_ours(path)] if data.is_dir() else []
     if foreign:
-        rule = "--force replaces the data of an earlier page, and nothing else"
+        rule = "the data of an earlier page are replaced, and nothing else"
         fix = "choose another name with --out"
         raise ConfigError(f"--out {out}: {data} has {', '.join(foreign[:3])}", rule=rule, fix=fix)
 
