@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,17 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else UNWRAPPED)
+
+
+def wrapped(text: str) -> str:
+    """In lines as wide as the terminal, 80 columns in a pipe. Spaces alone are broken at: settings stay whole."""
+    width, lines = shutil.get_terminal_size().columns, []
+    for line in text.splitlines():
+        further = " " * (len(line) - len(line.lstrip()) + 4)
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    return "\n".join(lines)
 
 
 def write_json(found: Mapping[str, object]) -> None:
