@@ -80,9 +80,9 @@ def test_the_largest_micro_batch_that_fits_is_recommended_and_says_what_it_costs
     (policy,) = policies("Qwen/Qwen3-8B", 0.5)
     large = replace(policy, training=replace(TRAINING, update_tokens=100_000, log_prob_tokens=20_000))
     (setting,) = [fix for fix in fixes(Pool([large], CARD), 8) if "max_token_len" in fix]
-    assert "ppo_max_token_len_per_gpu=65536" in setting and "log_prob_max_token_len_per_gpu=20000" in setting
-    assert setting.endswith("(it costs: micro batches of 65,536 tokens, so up to 1.53 times as many as with 100,000)")
-    assert not fits(Pool([replace(large, training=replace(TRAINING, update_tokens=131_072))], CARD))
+    assert "ppo_max_token_len_per_gpu=32768" in setting and "log_prob_max_token_len_per_gpu=20000" in setting
+    assert setting.endswith("(it costs: micro batches of 32,768 tokens, so up to 3.05 times as many as with 100,000)")
+    assert not fits(Pool([replace(large, training=replace(TRAINING, update_tokens=65_536))], CARD))
 
 
 def test_a_pool_with_one_longest_row_has_room_for_a_share_of_its_micro_batches():
