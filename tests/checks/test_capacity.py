@@ -26,7 +26,7 @@ def test_a_recipe_is_planned_without_gpus_data_or_model_files(tmp_path, monkeypa
     assert (solver.replicas, solver.updates, solver.context) == (4, 1, 40960)
     assert solver.kv_tokens == pytest.approx(100_000, rel=0.01)
     assert solver.concurrent == 4 * (solver.kv_tokens // 40960)
-    assert "table of verl-mas" in solver.source
+    assert "a table in verl-mas" in solver.source
     assert plan.gpus == 4 and plan.sessions == 256
     assert plan.disk == pytest.approx(90, rel=0.01)
 
@@ -114,3 +114,75 @@ def test_a_policy_that_is_served_elsewhere_is_planned_on_two_pools(tmp_path, mon
     assert list(train.policies) == list(serve.policies) == ["solver", "verifier"]
     assert "KV cache" in serve.parts and "KV cache" not in train.parts and "Adam" not in serve.parts
     assert solver.replicas == 2 and solver.gpu["update"] <= train.gpu and solver.gpu["rollout"] <= serve.gpu
+
+
+GRPO = ["algorithm.adv_estimator=grpo", "actor_rollout_ref.actor.use_kl_loss=True", "trainer.n_gpus_per_node=8"]
+GRPO += ["actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.tensor_model_parallel_size=2"]
+GRPO += [f"{KEY}=0.6", "data.train_batch_size=1024", "actor_rollout_ref.rollout.n=5", "data.max_response_length=1024"]
+GRPO += ["actor_rollout_ref.actor.ppo_mini_batch_size=256", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct"]
+OF_40 = [f"actor_rollout_ref.{key}_micro_batch_size_per_gpu=40" for key in ("actor.ppo", "rollout.log_prob")]
+BY_TOKENS = ["actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz=True"]
+BUDGETS = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")
+BUDGET = [f"actor_rollout_ref.{key}={{}}" for key in BUDGETS]
+# The settings of verl's examples of GRPO on one node of 8 x 80 GB that decide about memory.
+EXAMPLES = {
+    "v0.7.1 examples/grpo_trainer/run_qwen2-7b.sh": [*GRPO, *OF_40, "data.max_prompt_length=512"],
+    "v0.7.1 examples/grpo_trainer/run_qwen2-7b_seq_balance.sh": [*GRPO, BY_TOKENS[0], BUDGET[0].format(24000)],
+    "v0.9.0 examples/grpo_trainer/run_qwen3_8b_fsdp.sh": [
+        *GRPO,
+        *BY_TOKENS,
+        *(budget.format(24576) for budget in BUDGET),
+        "data.max_prompt_length=1024",
+        "data.max_response_length=2048",
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B",
+    ],
+    "v0.9.0 examples/profile/run_qwen2_5_7b_torch_profile.sh": [
+        *GRPO,
+        *BY_TOKENS,
+        *(budget.format(8192) for budget in BUDGET),
+        "data.max_prompt_length=1024",
+        "data.train_batch_size=32",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+        "actor_rollout_ref.rollout.n=4",
+    ],
+}
+STOCK = EXAMPLES["v0.7.1 examples/grpo_trainer/run_qwen2-7b.sh"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_an_example_of_verl_is_accepted_as_it_is(example, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan, report = plan_command(EXAMPLES[example], EIGHT)
+    assert report.accepted and plan.pools["shared"].expected < 72.9, report.problems
+
+
+def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_micro_batch_that_fits():
+    plan, report = plan_command(STOCK, EIGHT)
+    (warning,) = report.warnings
+    assert plan.pools["shared"].gpu == pytest.approx(76.7, abs=0.1) and plan.fits
+    assert "less than once in a million steps" in warning.reason and warning.value.startswith("worst case")
+    assert "ppo_max_token_len_per_gpu=32768" in warning.fix and "1.88 times as many" in warning.fix
+    changed = warning.fix.removeprefix("set ").partition(" (")[0].split()
+    assert not plan_command([*STOCK, *changed], EIGHT)[1].warnings
+    # Micro batches by tokens are full in every step.
+    _, full = plan_command([*STOCK, *BY_TOKENS, *(budget.format(65536) for budget in BUDGET)], EIGHT)
+    assert full.accepted and "expected in every step" in full.warnings[0].reason
+
+
+def test_one_longest_row_that_does_not_fit_is_an_error():
+    long = ["data.max_response_length=80000", "actor_rollout_ref.rollout.max_model_len=80512"]
+    _, report = plan_command([*STOCK, *long], EIGHT)
+    assert any("with one longest row" in error.rule for error in report.errors), report.problems
+
+
+def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letters):
+    import pandas
+
+    prompt = [{"role": "user", "content": "1 2 3 4 5 6 7 8"}]
+    pandas.DataFrame({"prompt": [prompt] * 100}).to_parquet(tmp_path / "train.parquet")
+    data = [f"data.train_files={tmp_path}/train.parquet", "data.train_batch_size=10", "trainer.total_epochs=3"]
+    plan, report = plan_command([*STOCK, *data, f"actor_rollout_ref.model.path={letters}/model"], EIGHT)
+    assert report.accepted, report.problems
+    step = plan.time.step
+    assert 8 <= step.prompt == step.task < 128 and step.steps == 30
+    assert step.sources["prompt"].startswith("the first 64 rows") and step.sources["response"].startswith("half")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from verl_mas.planning.events import Pool
-from verl_mas.planning.fit import Larger, fits, fixes, too_small, worst
+from verl_mas.planning.fit import Larger, fits, fixes, odds, one_row, room, too_small, worst
 from verl_mas.planning.hardware import SAFE, parse_gpus
 from verl_mas.planning.known_models import known
 from verl_mas.planning.load import Policy, ServingLoad, TrainingLoad
@@ -72,3 +74,36 @@ def test_a_share_of_the_card_is_left_free_and_nothing_is_recommended_where_nothi
         assert fits(Pool(policies("Qwen/Qwen3-1.7B", share), CARD)) is (share < SAFE - 0.03)
     pool = Pool(policies("Qwen/Qwen3-32B", 0.5), parse_gpus("1x16").card)
     assert not fits(pool) and fixes(pool, 1) == []
+
+
+def test_the_largest_micro_batch_that_fits_is_recommended_and_says_what_it_costs():
+    (policy,) = policies("Qwen/Qwen3-8B", 0.5)
+    large = replace(policy, training=replace(TRAINING, update_tokens=100_000, log_prob_tokens=20_000))
+    (setting,) = [fix for fix in fixes(Pool([large], CARD), 8) if "max_token_len" in fix]
+    assert "ppo_max_token_len_per_gpu=32768" in setting and "log_prob_max_token_len_per_gpu=20000" in setting
+    assert setting.endswith("(it costs: micro batches of 32,768 tokens, so up to 3.05 times as many as with 100,000)")
+    assert not fits(Pool([replace(large, training=replace(TRAINING, update_tokens=65_536))], CARD))
+
+
+def test_a_pool_with_one_longest_row_has_room_for_a_share_of_its_micro_batches():
+    (policy,) = policies("Qwen/Qwen3-8B", 0.5)
+    pool = Pool([replace(policy, training=replace(TRAINING, update_tokens=100_000))], CARD)
+    assert not fits(pool) and fits(one_row(pool))
+    share = room(pool)
+    assert fits(pool.of([replace(policy, training=replace(TRAINING, update_tokens=int(share * 100_000)))]))
+    assert not fits(pool.of([replace(policy, training=replace(TRAINING, update_tokens=int((share + 0.01) * 100_000)))]))
+    assert room(Pool(policies("Qwen/Qwen3-8B", 0.95), CARD)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fitting", "usual", "rows", "says"),
+    [
+        (0.3, 0.3, 40, "expected in every step"),
+        (0.31, 0.3, 40, "possible in any step"),
+        (0.6, 0.3, 40, "at most once in 13 steps"),  # 100 exp(-7.2) = 0.075
+        (0.9, 0.3, 40, "less than once in a million steps"),
+        (0.9, 0.3, 1, "possible in any step"),
+    ],
+)
+def test_odds_fall_with_the_distance_from_the_usual_length_and_with_the_rows(fitting, usual, rows, says):
+    assert odds(fitting, usual, rows, times=100) == says

@@ -17,6 +17,7 @@ PUBLISHED = {
     "Qwen/Qwen3-8B": 8.19,
     "Qwen/Qwen3-14B": 14.77,
     "Qwen/Qwen3-32B": 32.76,
+    "Qwen/Qwen2-7B": 7.62,
     "Qwen/Qwen2.5-0.5B": 0.494,
     "Qwen/Qwen2.5-1.5B": 1.544,
     "Qwen/Qwen2.5-3B": 3.09,

@@ -11,10 +11,31 @@ from recipe_configs import composed
 from verl_mas.checks import run
 from verl_mas.checks.run import plan_command
 from verl_mas.planning.hardware import SAFE, parse_gpus
+from verl_mas.planning.step import Assumed
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 ROW = re.compile(r"^\| [^|]+ \| `(\+[^`]+)` \| (\d+) x (\d+) GB \| ([^|]+) \| [^|]+ \| (\w+) \|$", re.MULTILINE)
 ROWS = [row for page in sorted(RECIPES.glob("*/README.md")) for row in ROW.findall(page.read_text())]
+
+TIME = re.compile(
+    r"^\| `(\+recipe=\S+)` \| (\d) x 80 GB \| ([\d,]+) \| (\d+) h \| (\d+) h \| ([\d.]+) \|$", re.MULTILINE
+)
+PUBLISHED = TIME.findall((RECIPES.parent / "docs/plan.md").read_text())
+
+
+@pytest.mark.parametrize(("recipe", "gpus", "steps", "published", "hours", "factor"), PUBLISHED)
+def test_the_published_hours_are_within_a_factor_of_three_of_the_plan(
+    recipe, gpus, steps, published, hours, factor, monkeypatch
+):
+    monkeypatch.setattr(run, "compose", composed)
+    assumed = Assumed(steps=int(steps.replace(",", "")))
+    plan, _ = plan_command([recipe], parse_gpus(f"{gpus}x80"), assumed)
+    assert (f"{plan.time.hours:.0f}", f"{plan.time.hours / int(published):.1f}") == (hours, factor)
+    assert 1 / 3.05 < float(factor) < 3.05
+
+
+def test_the_published_hours_are_compared():
+    assert len(PUBLISHED) == 6
 
 
 @pytest.mark.parametrize(("arguments", "gpus", "size", "memory", "status"), ROWS, ids=[row[0] for row in ROWS])

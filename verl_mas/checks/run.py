@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,8 @@ from verl_mas.checks.summary import summary
 from verl_mas.checks.team import check_config
 from verl_mas.checks.tools import configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
-from verl_mas.checks.verl.data_files import check_data, check_scored
+from verl_mas.checks.verl.chat_template import ChatTemplate
+from verl_mas.checks.verl.data_files import check_data, check_scored, sound_rows
 from verl_mas.checks.verl.folders import check_folders
 from verl_mas.checks.verl.model_folder import local_folder, readable_json
 from verl_mas.checks.verl.place import run_on, target, unless_elsewhere
@@ -44,6 +45,7 @@ from verl_mas.planning.known_models import known, names
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import RunPlan, make_plan
+from verl_mas.planning.step import Assumed, Sample, usual_step
 from verl_mas.run_folder import metrics
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
@@ -141,12 +143,29 @@ class UnknownSize(ConfigError):
     """Of a model whose architecture is not known here."""
 
 
-def plan_of(run: Run, hardware: Hardware) -> RunPlan:
+def plan_of(run: Run, hardware: Hardware, assumed: Assumed | None = None) -> RunPlan:
     """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
     for error in check_device(run.config, hardware):
         raise error
     served = {name: _served(run, name) for name in local_policies(run.mas)}
-    return make_plan(run, served, hardware)
+    return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run, list(served.values()))))
+
+
+def _sample(run: Run, served: Sequence[Policy]) -> Sample:
+    """The first training prompts, as the model of the first policy reads them."""
+    data, folder = run.config.data, local_folder(served[0].path) if served else None
+    first = next((one for one in sound_rows(run.config) if not one.validation), None)
+    chat = ChatTemplate.of(folder) if folder else None
+    total = first.total if first and isinstance(data.train_files, str) else None
+    if first is None or chat is None or not first.sample:
+        return Sample(rows=total)
+    settings = {str(name): value for name, value in (data.get("apply_chat_template_kwargs") or {}).items()}
+    try:
+        texts = [chat.render(row[str(data.prompt_key)], settings) for row in first.sample]
+    except ValueError:  # check_first_prompts says why.
+        return Sample(rows=total)
+    tokens = chat.length("".join(texts), 0)
+    return Sample(tokens / len(texts) if tokens else None, len(texts), total)
 
 
 def check_device(config: DictConfig, hardware: Hardware | None) -> Iterator[ConfigError]:
@@ -190,7 +209,7 @@ def _fields(model: DictConfig) -> tuple[Mapping[str, object] | None, str]:
         if "model_type" in found:
             return {**found, **_changes(model)}, f"{folder}/config.json"
     found = known(str(model.path)) or {}
-    return ({**found, **_changes(model)} if found else None), "the table of verl-mas, as no config.json is here"
+    return ({**found, **_changes(model)} if found else None), "a table in verl-mas, as no config.json is here"
 
 
 def _changes(model: DictConfig) -> Mapping[str, object]:
@@ -215,18 +234,20 @@ def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) 
     return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
-def plan_command(arguments: Iterable[str], hardware: Hardware) -> tuple[RunPlan | None, CheckReport]:
-    """What the run takes of the machines; without a look at data files, model folders and packages."""
+def plan_command(
+    arguments: Iterable[str], hardware: Hardware, assumed: Assumed | None = None
+) -> tuple[RunPlan | None, CheckReport]:
+    """What the run takes of the machines; data files and model folders need not be here."""
     refusals, plan = Refusals(), None
     with run_on(hardware):
         config = refusals.result(lambda: compose(arguments))
         if config is not None and refusals.of(check_sections(config)):
             refusals.result(lambda: _complete(config))
-            plan = _plan(config, hardware, refusals)
+            plan = _plan(config, partial(plan_of, hardware=hardware, assumed=assumed), refusals)
     return plan, CheckReport(refusals.errors, refusals.warnings)
 
 
-def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> RunPlan | None:
+def _plan(config: DictConfig, planned: Callable[[Run], RunPlan], refusals: Refusals) -> RunPlan | None:
     if refusals.result(lambda: is_team(config)):
         run, usable = check_config(config, refusals)
         refusals.of(check_stated_prompts(run) if run and usable else ())
@@ -234,7 +255,7 @@ def _plan(config: DictConfig, hardware: Hardware, refusals: Refusals) -> RunPlan
         run = Run(config, load(None)) if refusals.of(check_values(config)) else None
     if run is None:
         return None
-    plan = refusals.result(partial(plan_of, run, hardware))
+    plan = refusals.result(lambda: planned(run))
     refusals.of([*plan.errors, *plan.warnings] if plan else [])
     return plan
 

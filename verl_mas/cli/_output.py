@@ -10,7 +10,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,17 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() or os.environ.get("COLUMNS") else UNWRAPPED)
+
+
+def wrapped(text: str) -> str:
+    """In lines as wide as the terminal, 80 columns in a pipe. Spaces alone are broken at: settings stay whole."""
+    width, lines = shutil.get_terminal_size().columns, []
+    for line in text.splitlines():
+        further = " " * (len(line) - len(line.lstrip()) + 4)
+        lines += textwrap.wrap(
+            line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False
+        ) or [""]
+    return "\n".join(lines)
 
 
 def write_json(found: Mapping[str, object]) -> None:

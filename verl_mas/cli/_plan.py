@@ -1,87 +1,100 @@
-"""What `verl-mas plan` prints: tables of memory and policies, and a verdict."""
+"""What `verl-mas plan` prints: a table of memory, the policies, the time of a step, and a verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
 from verl_mas.checks.report import CheckReport
-from verl_mas.cli._output import console
+from verl_mas.cli._output import console, wrapped
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, START, SYNC, UPDATE, WAITING
 from verl_mas.planning.hardware import GIB, SAFE
-from verl_mas.planning.plan import RunPlan
+from verl_mas.planning.plan import PolicyPlan, RunPlan, TimePlan
 
-PHASES = (START, SYNC, ROLLOUT, LOG_PROBS, UPDATE, WAITING)
+PHASES = {
+    START: "engine start",
+    SYNC: "weight sync: the engine gets weights",
+    ROLLOUT: "rollout: the engines sample",
+    LOG_PROBS: "log-probs of the rows",
+    UPDATE: "update",
+    WAITING: "held while another policy trains",
+}
 
 
 def show(plan: RunPlan, report: CheckReport) -> None:
     out = console()
     out.print(f"Estimated, not measured on a GPU, for {plan.hardware}", markup=False, highlight=False)
     if plan.policies:
+        most = f"{SAFE * plan.hardware.card / GIB:.1f} ({SAFE:g} of the card)"
+        out.print(f"GiB per GPU, with all policies of its pool: at most {most}", highlight=False)
         out.print(memory(plan))
-        out.print(policies(plan))
-    for line in _lines(plan):
-        out.print(line, markup=False, highlight=False)
+    out.print(wrapped("\n".join(_lines(plan))), markup=False, highlight=False)
     verdict = f"{report.problems.removesuffix(report.verdict)}{_verdict(plan, accepted=report.accepted)}"
-    out.print(verdict, style="green" if report.accepted else "red", markup=False, highlight=False)
+    out.print(wrapped(verdict), style="green" if report.accepted else "red", markup=False, highlight=False)
 
 
 def memory(plan: RunPlan) -> Table:
-    """A GPU of the pool in each phase, with what the other policies hold."""
-    most = SAFE * plan.hardware.card / GIB
-    table = _table(f"GiB per GPU by phase, at most {most:.1f} ({SAFE:g} of the card)", ["policy"], PHASES)
-    for name, policy in plan.policies.items():
-        table.add_row(name, *(f"{policy.gpu[phase]:.1f}" if phase in policy.gpu else "-" for phase in PHASES))
-    return table
-
-
-def policies(plan: RunPlan) -> Table:
-    right = ("KV tokens", "requests", "steps", "disk")
-    table = _table("policies", ["policy", "model", "engine"], right)
-    for name, policy in plan.policies.items():
-        table.add_row(
-            name,
-            escape(f"{policy.model}, {policy.parameters / 1e9:.2f} B"),
-            f"{policy.replicas} x {policy.engine}",
-            f"{policy.kv_tokens:,}",
-            f"{policy.concurrent} x {policy.context:,}",
-            "-" if policy.updates is None else str(policy.updates),
-            f"{policy.disk:.0f} GiB",
+    """A policy per column. A phase whose micro batches may have longer rows than the usual ones has two rows."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in ("", *map(escape, plan.policies)):
+        table.add_column(title, justify="right" if title else "left")
+    for phase, label in PHASES.items():
+        worst, usual = (
+            ["-" if (size := of.get(phase)) is None else f"{size:.1f}" for of in sizes]
+            for sizes in zip(*((policy.gpu, policy.expected) for policy in plan.policies.values()), strict=True)
         )
-        for adapter, of in policy.adapters.items():
-            share = f"rank {of.rank} on {name}, {of.parameters / 1e6:.1f} M"
-            table.add_row(adapter, share, "", "", "", str(of.updates), f"{of.disk:.1f} GiB")
-    return table
-
-
-def _table(title: str, left: Sequence[str], right: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
-    for column in left:
-        table.add_column(column)
-    for column in right:
-        table.add_column(column, justify="right")
+        if worst != usual:
+            table.add_row(f"  {label}: expected", *usual)
+            table.add_row(f"  {label}: worst case", *worst)
+        elif phase != WAITING or len(plan.policies) > 1:
+            table.add_row(f"  {label}", *worst)
     return table
 
 
 def _lines(plan: RunPlan) -> Iterator[str]:
+    if plan.time is not None:
+        yield from _time(plan.time)
+    for name, policy in plan.policies.items():
+        yield from _policy(name, policy)
     for name, pool in plan.pools.items():
         nodes = f"{pool.nodes} x " if pool.nodes > 1 else ""
         yield f"pool {name}: {nodes}{pool.gpus_per_node} GPUs" + (", in phases" if pool.phases else "")
-        yield f"  at most {pool.gpu:.1f} GiB per GPU, {pool.worst}: {_parts(pool.parts, 1)}"
+        yield f"  fullest moment: {pool.worst}, {pool.gpu:.1f} GiB per GPU: {_parts(pool.parts, 1)}"
         yield f"  host memory: {pool.host:.0f} GiB per node" + (f": {_parts(pool.host_parts, 0)}" if pool.host else "")
-    unused = "" if plan.gpus >= plan.hardware.gpus else ", by trainer.n_gpus_per_node, trainer.nnodes and mas.pools"
-    yield f"GPUs: {plan.gpus} of {plan.hardware.gpus}{unused}"
-    yield f"rows: {plan.sessions} per step for each act that an agent makes once in every session"
+    unused = "" if plan.gpus >= plan.hardware.gpus else "; trainer.n_gpus_per_node, trainer.nnodes and mas.pools say so"
+    yield f"GPUs: {plan.gpus} of {plan.hardware.gpus} are used{unused}"
+    yield f"host memory: {plan.host:.0f} GiB on a node, beside the processes themselves"
     kept = "all are kept" if plan.kept is None else f"{plan.kept} are kept: {plan.kept * plan.disk:.0f} GiB"
     yield f"disk: {plan.disk:.0f} GiB per checkpoint; {kept}, as trainer.max_actor_ckpt_to_keep says"
-    yield f"host memory: {plan.host:.0f} GiB on a node, beside the processes themselves"
-    for source in dict.fromkeys((policy.model, policy.source) for policy in plan.policies.values()):
-        yield f"{source[0]}: {source[1]}"
     for note in dict.fromkeys(note for policy in plan.policies.values() for note in policy.notes):
         yield f"note: {note}"
+
+
+def _policy(name: str, policy: PolicyPlan) -> Iterator[str]:
+    yield f"policy {name}: {policy.model}, {policy.parameters / 1e9:.2f} B parameters (from {policy.source})"
+    held = f"{policy.kv_tokens:,} tokens in each: {policy.concurrent} requests of {policy.context:,} at once in all"
+    yield f"  {policy.engine} engines: {policy.replicas}, with room for {held}"
+    if policy.updates is not None:
+        yield f"  optimizer steps per training step: {policy.updates}; a checkpoint takes {policy.disk:.0f} GiB"
+    for adapter, of in policy.adapters.items():
+        size = f"rank {of.rank}, {of.parameters / 1e6:.1f} M parameters"
+        yield f"  adapter {adapter}: {size}; optimizer steps: {of.updates}; a checkpoint takes {of.disk:.1f} GiB"
+
+
+def _time(time: TimePlan) -> Iterator[str]:
+    step, alone = time.step, time.step.alone
+    each = f"a prompt of {step.prompt:,.0f} and a reply of {step.response:,.0f} tokens"
+    yield f"step: {step.sessions:,} sessions x {step.acts:.1f} acts = {step.rows:,.0f} rows, each {each}"
+    yield from (f"  {name}: {source}" for name, source in step.sources.items())
+    run = "; hours of a run: add --assume steps=N" if time.hours is None else f"; {time.hours:,.1f} h for the run"
+    yield f"time: {time.seconds:,.0f} s per step ({_parts(time.phases, 0)}){run}"
+    if step.acts > 1:
+        tokens = step.rows * step.length / (alone.rows * alone.length)
+        cost = f"{time.seconds / time.alone:.1f} times the time, {tokens:.1f} times the tokens"
+        yield f"  one agent that acts once: {time.alone:,.0f} s per step; the team takes {cost}"
+    yield f"  assumed (of H100s; --assume changes them): {step.assumed}"
 
 
 def _parts(parts: Mapping[str, float], digits: int) -> str:
@@ -89,9 +102,12 @@ def _parts(parts: Mapping[str, float], digits: int) -> str:
 
 
 def _verdict(plan: RunPlan, *, accepted: bool) -> str:
-    if accepted:
-        if not plan.pools:
-            return "fits: no policy is served here"
-        worst = max(pool.gpu for pool in plan.pools.values())
-        return f"fits: at most {worst:.1f} of {SAFE * plan.hardware.card / GIB:.1f} GiB per GPU"
-    return "does not fit" if not plan.fits else "refused"
+    if not accepted:
+        return "does not fit" if not plan.fits else "refused"
+    if not plan.pools:
+        return "fits: no policy is served here"
+    worst = max(pool.gpu for pool in plan.pools.values())
+    usual = max(pool.expected for pool in plan.pools.values())
+    most = SAFE * plan.hardware.card / GIB
+    fits = "fits" if usual <= most else "only short rows fit"
+    return f"{fits}: {usual:.1f} of {most:.1f} GiB per GPU are expected, and {worst:.1f} in the worst case"

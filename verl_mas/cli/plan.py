@@ -1,14 +1,14 @@
 """Estimate the memory, disk and batches of a run on GPUs that this machine need not have.
 
 ARGUMENTS are those of `python -m verl.trainer.main_ppo`. Exits with 1 if the run does not fit, and names settings that
-would make it fit. docs/plan.md has the formulas.
+would make it fit. Two estimates: of rows of the usual length, and of the longest ones. docs/plan.md has the formulas.
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict
 
-from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
+from verl_mas.cli._arguments import add_json, add_machines, add_settings, hardware_of, takes_run_arguments, values
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
@@ -17,6 +17,8 @@ from verl_mas.errors import ConfigError
 def parser() -> Parser:
     command = Parser("verl-mas plan", __doc__)
     add_machines(command)
+    assumed = "what the plan assumes, such as response=300 (tokens of a reply), acts, prompt, steps, mfu; repeatable"
+    add_settings(command, "--assume", assumed)
     add_json(command)
     takes_run_arguments(command)
     return command
@@ -30,8 +32,11 @@ def main(argv: list[str]) -> int:
         raise ConfigError("verl-mas plan without --gpus", rule="a plan is one for certain GPUs", fix=fix)
     from verl_mas.checks.run import plan_command
     from verl_mas.cli._plan import show
+    from verl_mas.config.values import load_dataclass
+    from verl_mas.planning.step import Assumed
 
-    plan, report = plan_command(arguments, hardware)
+    assumed = load_dataclass(Assumed, values(options.assume), "--assume")
+    plan, report = plan_command(arguments, hardware, assumed)
     if options.json:
         numbers = {} if plan is None else {"fits": plan.fits, **asdict(plan)}
         write_json(numbers | report.found())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_mas.planning import serving, training
@@ -42,6 +42,10 @@ class Pool:
         for policy in policies:
             free = card - self._before(policy)
             self.caches[policy.name] = serving.kv_cache(policy.model, policy.serving, card, free)
+
+    def of(self, policies: Iterable[Policy]) -> Pool:
+        """The same GPU with other loads."""
+        return Pool(list(policies), self.card, phases=self.phases)
 
     def events(self) -> Iterator[Moment]:
         yield from (self.start(policy) for policy in self.policies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,6 +24,10 @@ class Change:
     policies: tuple[Policy, ...]
     phases: bool
     gpus: int  # Of the pool
+    costs: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(self.settings) + (f" (it costs: {', '.join(self.costs)})" if self.costs else "")
 
 
 Kind: TypeAlias = Callable[[Change], Iterator[Change]]
@@ -73,14 +78,48 @@ def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
                 changes = [new for change in changes for new in kind(change)]
             right = next((c for c in changes if fits(Pool(c.policies, pool.card, phases=c.phases))), None)
             if right is not None:
-                found.append(" ".join(right.settings))
+                found.append(str(right))
         if found:
             return found
     return []
 
 
-def _changed(change: Change, setting: str, policies: Sequence[Policy]) -> Change:
-    return replace(change, settings=(*change.settings, setting), policies=tuple(policies))
+def one_row(pool: Pool) -> Pool:
+    """With one longest row in each micro batch."""
+    return pool.of(_micro(policy, most=policy.serving.row) for policy in pool.policies)
+
+
+def room(pool: Pool) -> float:
+    """The largest share of the tokens of its micro batches with which it fits."""
+    smaller = ((percent / 100, [_micro(one, percent / 100) for one in pool.policies]) for percent in range(100, 0, -1))
+    return next((share for share, policies in smaller if fits(pool.of(policies))), 0.0)
+
+
+def _micro(policy: Policy, share: float = 1.0, most: float = math.inf) -> Policy:
+    load = policy.training
+    if load is None:
+        return policy
+    update, log_prob = (int(min(share * tokens, most)) for tokens in (load.update_tokens, load.log_prob_tokens))
+    return _training(policy, update_tokens=update, log_prob_tokens=log_prob)
+
+
+def odds(fitting: float, usual: float, rows: float, times: float) -> str:
+    """How often a micro batch is too long, in words, where one of `rows` rows is drawn `times` in a step. Lengths are
+    shares of the longest row: the mean of the rows that fits, and the usual one.
+
+    Hoeffding's bound, for rows whose lengths are independent: the true odds are lower.
+    """
+    if fitting <= usual:
+        return "expected in every step"
+    most = times * math.exp(-2 * rows * (fitting - usual) ** 2)
+    if most < 1e-6:
+        return "less than once in a million steps"
+    return f"at most once in {1 / most:,.0f} steps" if most < 0.5 else "possible in any step"
+
+
+def _changed(change: Change, setting: str, policies: Sequence[Policy], cost: str = "") -> Change:
+    costs = (*change.costs, *([cost] if cost else []))
+    return replace(change, settings=(*change.settings, setting), policies=tuple(policies), costs=costs)
 
 
 def _serving(policy: Policy, **fields: object) -> Policy:
@@ -143,24 +182,27 @@ def _offload(change: Change) -> Iterator[Change]:
         fsdp = f"{policies[0].section}.actor.fsdp_config"
         alone = f"{fsdp}.param_offload=true {fsdp}.optimizer_offload=true"
         setting = alone if len(policies) == 1 else f"++mas.pools.{policies[0].pool}.offload=true"
-        yield _changed(change, setting, policies)
+        yield _changed(change, setting, policies, "parameters and Adam move to the host and back in each step")
 
 
 def _budget(change: Change) -> Iterator[Change]:
-    """A micro batch of one longest row."""
+    """Micro batches of a power of two of tokens, the largest first, down to one longest row."""
     trained = [(policy, policy.training) for policy in change.policies if policy.training is not None]
-    if any(max(training.update_tokens, training.log_prob_tokens) > policy.serving.row for policy, training in trained):
-        rows = [policy.serving.row for policy, _ in trained]
-        policies = [
-            _training(policy, update_tokens=policy.serving.row, log_prob_tokens=policy.serving.row, by_tokens=True)
-            for policy in change.policies
-        ]
-        fixed = [policy for policy, training in trained if not training.by_tokens]
-        switches = ("actor.use_dynamic_bsz", "rollout.log_prob_use_dynamic_bsz") if fixed else ()
-        budgets = ("actor.ppo_max_token_len_per_gpu", "rollout.log_prob_max_token_len_per_gpu")
+    most = max((max(training.update_tokens, training.log_prob_tokens) for _, training in trained), default=0)
+    least = max((policy.serving.row for policy, _ in trained), default=0)
+    powers = (1 << bits for bits in range(most.bit_length(), 0, -1))
+    fixed = [policy for policy, training in trained if not training.by_tokens]
+    switches = ("actor.use_dynamic_bsz", "rollout.log_prob_use_dynamic_bsz") if fixed else ()
+    for size in (*(power for power in powers if least < power < most), *([least] if least < most else [])):
+        policies = [_training(_micro(p, most=size), by_tokens=True) for p in change.policies]
         settings = [_settings(fixed, key, ["true"] * len(fixed)) for key in switches]
-        settings += [_settings([policy for policy, _ in trained], key, rows) for key in budgets]
-        yield _changed(change, " ".join(settings), policies)
+        loads = [(policy, policy.training) for policy in policies if policy.training is not None]
+        named = [policy for policy, _ in loads]
+        settings.append(_settings(named, "actor.ppo_max_token_len_per_gpu", [load.update_tokens for _, load in loads]))
+        key = "rollout.log_prob_max_token_len_per_gpu"
+        settings.append(_settings(named, key, [load.log_prob_tokens for _, load in loads]))
+        cost = f"micro batches of {size:,} tokens, so up to {most / size:.3g} times as many as with {most:,}"
+        yield _changed(change, " ".join(settings), policies, cost)
 
 
 def _tensor_parallel(change: Change) -> Iterator[Change]:

@@ -25,6 +25,7 @@ _KNOWN = {
     "Qwen/Qwen3-8B": _model("qwen3", "4096 12288 36 32 8 128", 151936, 40960, tied=False),
     "Qwen/Qwen3-14B": _model("qwen3", "5120 17408 40 40 8 128", 151936, 40960, tied=False),
     "Qwen/Qwen3-32B": _model("qwen3", "5120 25600 64 64 8 128", 151936, 40960, tied=False),
+    "Qwen/Qwen2-7B": _model("qwen2", "3584 18944 28 28 4 128", 152064, 131072, tied=False),
     "Qwen/Qwen2.5-0.5B": _model("qwen2", "896 4864 24 14 2 64", 151936, 32768, tied=True),
     "Qwen/Qwen2.5-1.5B": _model("qwen2", "1536 8960 28 12 2 128", 151936, 131072, tied=True),
     "Qwen/Qwen2.5-3B": _model("qwen2", "2048 11008 36 16 2 128", 151936, 32768, tied=True),
@@ -34,7 +35,7 @@ _KNOWN = {
     "meta-llama/Llama-3.1-8B": _model("llama", "4096 14336 32 32 8 128", 128256, 131072, tied=False),
 }
 # The context of a variant, where it is not that of the name without the suffix.
-_CONTEXTS = {("Qwen/Qwen3", "-Base"): 32768, ("Qwen/Qwen2.5", "-Instruct"): 32768}
+_CONTEXTS = {("Qwen/Qwen3", "-Base"): 32768, ("Qwen/Qwen2.5", "-Instruct"): 32768, ("Qwen/Qwen2", "-Instruct"): 32768}
 
 
 def known(name: str) -> Fields | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from omegaconf import OmegaConf
 
@@ -12,12 +12,13 @@ from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, serv
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.planning import training
-from verl_mas.planning.events import WAITING, Moment, Pool, total
-from verl_mas.planning.fit import Larger, fits, fixes, needed_tokens, tokens, too_small, worst
+from verl_mas.planning import fit, training
+from verl_mas.planning.events import LOG_PROBS, WAITING, Moment, Pool, total
+from verl_mas.planning.fit import Larger, fits, needed_tokens, tokens, too_small, worst
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
+from verl_mas.planning.step import Part, Step, expected, rows_of, seconds
 
 # A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
 MARGIN = 1.25
@@ -47,6 +48,8 @@ class PolicyPlan:
     concurrent: int  # Requests of the whole context that all replicas hold together
     # Phase -> a GPU of the pool, with what the other policies hold; `waiting`: what this policy holds meanwhile.
     gpu: Mapping[str, float]
+    # The same with rows of the usual length; `gpu` is the worst case.
+    expected: Mapping[str, float]
     disk: float  # Of one checkpoint, without those of the adapters on it
     updates: int | None  # Optimiser steps per training step; null if it is not trained
     notes: Sequence[str]
@@ -61,9 +64,19 @@ class PoolPlan:
     phases: bool
     worst: str  # The phase and policy of the worst moment
     gpu: float
+    expected: float  # Of the fullest moment with rows of the usual length; `gpu` is the worst case
     parts: Mapping[str, float]  # What `gpu` consists of
     host: float  # Of each node, without the processes themselves
     host_parts: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TimePlan:
+    seconds: float  # Of one step
+    phases: Mapping[str, float]  # What they consist of
+    hours: float | None  # Of the run; null: its steps are not known without the data
+    alone: float  # Seconds of a step of one agent that acts once, on the first trained policy
+    step: Step
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,7 @@ class RunPlan:
     disk: float  # Of one checkpoint of all policies
     kept: int | None  # trainer.max_actor_ckpt_to_keep; null: all
     sessions: int  # Per training step; also the rows of an agent that acts once per session
+    time: TimePlan | None  # null if nothing is trained here
     errors: Sequence[ConfigError] = field(default=())
     warnings: Sequence[ConfigWarning] = field(default=())
 
@@ -84,7 +98,7 @@ class RunPlan:
         return not self.errors
 
 
-def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware) -> RunPlan:
+def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: Step) -> RunPlan:
     """`served`: every policy that is served here."""
     mas, pools = run.mas, {}
     for name in used_pools(mas):
@@ -100,30 +114,58 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware) -> Run
         nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
         larger = Larger(f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus)
     errors = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
+    warnings = [warning for pool in pools.values() for warning in _long_context(pool)]
+    parts = _parts(run, served, pools, step)
+    usual = {name: pool.of(expected(p, parts[p.name], step) for p in pool.policies) for name, pool in pools.items()}
     for name, pool in pools.items():
-        errors += _memory(name, pool, sum(shapes[name]), larger)
+        if fits(pool):
+            continue
+        change = _fix(pool, sum(shapes[name]), larger)
+        lacking = list(_memory(name, fit.one_row(pool), change))
+        errors += lacking
+        warnings += [] if lacking else [_crowded(name, (pool, usual[name]), parts, step, change)]
     return RunPlan(
         hardware=hardware,
         gpus=gpus_needed(run),
-        policies={name: _policy(run, one, pools, sum(shapes[serving_pool(mas, name)])) for name, one in served.items()},
-        pools={name: _pool_plan(pools[name], shapes[name], host[name]) for name in pools},
+        policies={name: _policy(run, part, pools, usual) for name, part in parts.items()},
+        pools={name: _pool_plan(pools[name], usual[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
         disk=sum(training.checkpoint(one.model, one.training) for one in served.values()) / GIB,
         kept=keep if isinstance(keep, int) else None,
         sessions=run.sessions_per_step,
+        time=_time(parts, step),
         errors=[*errors, *_host(host, node, hardware)],
-        warnings=[warning for pool in pools.values() for warning in _long_context(pool)],
+        warnings=warnings,
     )
 
 
-def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], gpus: int) -> PolicyPlan:
-    """`gpus`: of the pool with its engines."""
-    gpu = _phases(pools[policy.pool], policy)
-    if policy.engines:
-        there = _phases(pools[policy.engines], policy)
-        gpu = {phase: max(gpu.get(phase, 0.0), there.get(phase, 0.0)) for phase in {**gpu, **there}}
-    held = tokens(pools[policy.engines or policy.pool], policy)
-    replicas = gpus // policy.serving.replica
+def _parts(run: Run, served: Mapping[str, Policy], pools: Mapping[str, Pool], step: Step) -> Mapping[str, Part]:
+    rows = rows_of(run, step)
+    return {
+        name: Part(
+            policy=one,
+            rows=rows.get(name, 0.0),
+            updates=max((run.view(each).updates_per_step for each in adapters(run.mas, name) or [name]), default=1),
+            trainers=sum(pool_shape(run, one.pool)),
+            servers=sum(pool_shape(run, serving_pool(run.mas, name))),
+            cache=tokens(pools[one.engines or one.pool], one),
+        )
+        for name, one in served.items()
+    }
+
+
+def _time(parts: Mapping[str, Part], step: Step) -> TimePlan | None:
+    trained = next((part for part in parts.values() if part.policy.training), None)
+    if trained is None:
+        return None
+    phases, one = seconds(list(parts.values()), step), step.alone
+    alone, whole = seconds([replace(trained, rows=one.rows)], one), sum(phases.values())
+    return TimePlan(whole, phases, step.steps * whole / 3600 if step.steps else None, sum(alone.values()), step)
+
+
+def _policy(run: Run, part: Part, pools: Mapping[str, Pool], usual: Mapping[str, Pool]) -> PolicyPlan:
+    policy, held = part.policy, part.cache
+    replicas = part.servers // policy.serving.replica
     sizes = zip(adapters(run.mas, policy.name), policy.training.adapters if policy.training else (), strict=True)
     on_it = {
         name: AdapterPlan(
@@ -143,7 +185,8 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], gpus: int) -> P
         kv_tokens=held * policy.serving.data_parallel,
         context=policy.context,
         concurrent=held // policy.context * policy.serving.data_parallel * replicas,
-        gpu=gpu,
+        gpu=_phases(pools, policy),
+        expected=_phases(usual, policy),
         disk=0.0 if on_it else training.checkpoint(policy.model, policy.training) / GIB,
         updates=run.view(policy.name).updates_per_step if run.mas.policies[policy.name].is_trained else None,
         notes=policy.notes,
@@ -151,14 +194,18 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], gpus: int) -> P
     )
 
 
-def _phases(pool: Pool, policy: Policy) -> dict[str, float]:
-    """Phase -> GiB on a GPU of one of its pools."""
-    gpu = {event.phase: event.total / GIB for event in pool.events() if event.policy in (policy.name, None)}
-    own = next(here for here in pool.policies if here.name == policy.name)
-    return {**gpu, WAITING: total(pool.waiting(own)) / GIB}
+def _phases(pools: Mapping[str, Pool], policy: Policy) -> dict[str, float]:
+    """Phase -> GiB on a GPU of one of its pools, the larger number of both."""
+    found: dict[str, float] = {}
+    for pool in [pools[policy.pool], *([pools[policy.engines]] if policy.engines else [])]:
+        here = next(here for here in pool.policies if here.name == policy.name)
+        sizes = [(event.phase, event.total) for event in pool.events() if event.policy in (policy.name, None)]
+        for phase, size in [*sizes, (WAITING, total(pool.waiting(here)))]:
+            found[phase] = max(found.get(phase, 0.0), size / GIB)
+    return found
 
 
-def _pool_plan(pool: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
+def _pool_plan(pool: Pool, usual: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
     event = worst(pool)
     return PoolPlan(
         policies=[policy.name for policy in pool.policies],
@@ -167,6 +214,7 @@ def _pool_plan(pool: Pool, shape: Sequence[int], host: Terms) -> PoolPlan:
         phases=pool.phases,
         worst=_named(event, pool),
         gpu=event.total / GIB,
+        expected=worst(usual).total / GIB,
         parts=_gib(event.parts),
         host=total(host) / GIB,
         host_parts=_gib(host),
@@ -209,18 +257,18 @@ def _too_few_gpus(shapes: Mapping[str, Sequence[int]], gpus: int, hardware: Hard
         )
 
 
-def _memory(name: str, pool: Pool, gpus: int, larger: Larger | None) -> Iterator[ConfigError]:
-    if fits(pool):
-        return
-    event, most = worst(pool), SAFE * pool.card / GIB
-    found = fixes(pool, gpus, larger)
+def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
+    found = fit.fixes(pool, gpus, larger)
     apart = ", or a pool per policy (mas.pools)" if len(pool.policies) > 1 else ""
-    fix = "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
+    return "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
+
+
+def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError]:
+    """`pool`: with one longest row in each micro batch."""
+    event, most = worst(pool), SAFE * pool.card / GIB
     if event.total > SAFE * pool.card:
-        parts = ", ".join(f"{part} {size:.1f}" for part, size in _gib(event.parts).items())
-        value = f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})"
-        rule = f"the worst moment takes at most {SAFE:g} of the card, {most:.1f} GiB; an estimate, see docs/plan.md"
-        yield ConfigError(value, rule=rule, fix=fix)
+        rule = f"with one longest row in a micro batch it is at most {SAFE:g} of the card, {most:.1f} GiB; an estimate"
+        yield ConfigError(_taken(name, pool, event), rule=f"{rule}, see docs/plan.md", fix=change)
     for policy in too_small(pool):
         held, needed = tokens(pool, policy), needed_tokens(policy)
         if policy.serving.engine == SGLANG:
@@ -229,8 +277,32 @@ def _memory(name: str, pool: Pool, gpus: int, larger: Larger | None) -> Iterator
             unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
             rule = f"it starts only if it can hold a request of {needed} tokens{unset}"
         yield ConfigError(
-            f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens", rule=rule, fix=fix
+            f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens", rule=rule, fix=change
         )
+
+
+def _taken(name: str, pool: Pool, event: Moment) -> str:
+    parts = ", ".join(f"{part} {size:.1f}" for part, size in _gib(event.parts).items())
+    return f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})"
+
+
+def _crowded(name: str, pools: tuple[Pool, Pool], parts: Mapping[str, Part], step: Step, change: str) -> ConfigWarning:
+    """A pool that fits with one longest row in a micro batch, and not with a micro batch of longest rows. `pools`: with
+    these, and with usual ones."""
+    pool, usual = pools
+    event, most, share = worst(pool), SAFE * pool.card / GIB, fit.room(pool)
+    part = parts[str(event.policy)]
+    load, row = part.policy.training, part.policy.serving.row
+    assert load is not None
+    size = load.log_prob_tokens if event.phase == LOG_PROBS else load.update_tokens
+    rows = max(1.0, part.rows / part.trainers / part.updates) if load.by_tokens else size / row
+    how = fit.odds(share * size / rows / row, step.length / row, rows, part.rows / rows)
+    return ConfigWarning(
+        f"{'worst case' if fits(usual) else 'expected'}: {_taken(name, pool, event)}, and {most:.1f} fit",
+        f"only if a micro batch has more than {share * size:,.0f} of the {size:,} tokens that it can have; rows of the "
+        f"usual length take {worst(usual).total / GIB:.1f} GiB. Odds: {how}",
+        change,
+    )
 
 
 def _long_context(pool: Pool) -> Iterator[ConfigWarning]:

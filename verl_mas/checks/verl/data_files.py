@@ -1,10 +1,10 @@
-"""Whether verl can read the data files, and what their first rows hold. A file's footer and one row are read."""
+"""Whether verl can read the data files, and what their first rows hold. A file's footer and its first rows are read."""
 
 from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from verl_mas.verl_.types import Fields
 
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
+SAMPLE = 64  # Rows of a Parquet file that are read
 # Characters of a JSON file that are read for its first row.
 JSON_HEAD = 4 << 20
 
@@ -34,6 +35,7 @@ class FirstRow:
     row: Fields
     total: int | None
     validation: bool = False
+    sample: Sequence[Fields] = ()  # The first rows of it
 
 
 def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
@@ -104,10 +106,11 @@ def _parquet(file: Path) -> FirstRow | None:
 
     # Without pre_buffer and with a buffer, pages are read one by one, also of a row group of gigabytes.
     with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16) as opened:
-        batch = next(opened.iter_batches(batch_size=1), None)
+        batch = next(opened.iter_batches(batch_size=SAMPLE), None)
         if batch is None or not batch.num_rows:
             return None
-        return FirstRow(str(file), opened.schema_arrow.names, batch.to_pylist()[0], opened.metadata.num_rows)
+        rows, total = batch.to_pylist(), opened.metadata.num_rows
+        return FirstRow(str(file), opened.schema_arrow.names, rows[0], total, sample=rows)
 
 
 def _json(file: Path) -> FirstRow | None:

@@ -1,0 +1,85 @@
+"""What a step samples and how long it takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from recipe_configs import composed
+from small_model import MODEL, TRAINING, N
+
+from verl_mas.config.run import Run
+from verl_mas.planning.load import Policy, ServingLoad
+from verl_mas.planning.step import Assumed, Part, Sample, Step, expected, forward, rows_of, seconds, usual_step
+
+# A GPU of 1e12 FLOPs and 1e12 bytes in a second, which uses all of both.
+ASSUMED = Assumed(tflops=1.0, mfu=1.0, bandwidth=1.0, mbu=1.0, launch=0.001, link=1.0)
+STEP = Step(100, 2.0, 2.0, 40, 60, 40, 400, {}, ASSUMED, None)
+SERVED = ServingLoad("vllm", 0.5, row=512)
+PART = Part(Policy("p", MODEL, SERVED, TRAINING), 200.0, 2, 4, 4, 10**6)
+
+
+def run(recipe: str) -> Run:
+    return Run.of(composed(f"+recipe={recipe}"))
+
+
+def test_what_is_not_known_is_assumed_and_says_so():
+    step = usual_step(run("math/shared"), Assumed(), Sample())
+    assert (step.acts, step.prompt, step.response, step.steps) == (2, 2048, 2048, None)
+    assert step.sources["prompt"].startswith("a quarter of data.max_prompt_length")
+    told = usual_step(run("math/shared"), Assumed(acts=3, prompt=500, response=100, steps=7), Sample(task=90, of=1))
+    assert (told.rows, told.length, told.steps, told.alone.length) == (768, 600, 7, 190)
+    assert set(told.sources.values()) == {"as --assume says"}
+
+
+def test_the_data_says_how_long_prompts_are_and_how_many_steps_there_are():
+    step = usual_step(run("math/shared"), Assumed(response=1000), Sample(task=100, of=64, rows=330))
+    assert step.steps == 2 * 10 and step.prompt == 100 + 1000 / 2 and step.alone.prompt == 100
+    assert step.sources["prompt"].startswith("the first 64 rows")
+    assert usual_step(run("math/shared"), Assumed(), Sample(task=10**6)).prompt == 8192
+
+
+def test_candidates_are_rows_that_do_not_wait_for_each_other_and_a_workflow_can_say_its_acts():
+    branching = Run.of(composed("+mas=planner_executor +recipe=plan_path/qwen3"))
+    step = usual_step(branching, Assumed(), Sample())
+    assert (step.acts, step.turns) == (8, 2)
+    assert usual_step(run("debate/qwen3"), Assumed(), Sample()).sources["acts"] == "as many as the workflow can have"
+
+
+def test_rows_are_those_of_the_agents_on_a_policy_and_of_adapters_on_their_base():
+    for recipe, names in (("math/separate", {"solver", "verifier"}), ("math/adapters", {"main"})):
+        rows = rows_of(run(recipe), replace(STEP, sessions=256))
+        assert rows == dict.fromkeys(names, 512 / len(names))
+
+
+def test_micro_batches_by_tokens_are_filled_and_others_shrink_with_their_rows():
+    filled, few = expected(PART.policy, PART, STEP), expected(PART.policy, replace(PART, rows=4), STEP)
+    assert filled.training == TRAINING
+    assert (few.training.update_tokens, few.training.log_prob_tokens) == (50, 100)
+    fixed = replace(PART.policy, training=replace(TRAINING, by_tokens=False))
+    assert expected(fixed, PART, STEP).training.update_tokens == int(256 * 100 / 512)
+
+
+def test_training_is_its_flops_and_a_reference_and_checkpointing_are_passes_more():
+    once = 200 * 100 * forward(MODEL, 100) / 4e12
+    assert forward(MODEL, 100) == 2 * N + 2 * 4 * 64 * 100
+    found = seconds([PART], STEP)
+    assert (found["log-probs"], found["update"]) == pytest.approx((once, 4 * once))
+    assert found["weight sync"] == pytest.approx(2 * N / 1e9)
+    other = replace(TRAINING, reference=True, checkpointing=False, optimizer_offload=True)
+    found = seconds([replace(PART, policy=replace(PART.policy, training=other))], STEP)
+    assert (found["log-probs"], found["update"]) == pytest.approx((2 * once, 3 * once))
+    assert found["weight sync"] == pytest.approx((2 * N + 2 * 8 * N / 4) / 1e9)
+    assert set(seconds([replace(PART, policy=replace(PART.policy, training=None))], STEP)) == {"rollout"}
+
+
+def test_a_rollout_takes_as_long_as_the_longest_session_or_as_the_engines_are_busy():
+    alone = 1e-6 + forward(MODEL, 100) / 1e12
+    few = replace(PART, rows=4)
+    assert seconds([few], replace(STEP, sessions=2))["rollout"] == pytest.approx((40 + 400) * alone)
+    many = replace(PART, rows=20_000, cache=100)  # one request at a time
+    prefill = 5000 * 60 * forward(MODEL, 60) / 1e12
+    assert seconds([many], replace(STEP, sessions=10_000))["rollout"] == pytest.approx(prefill + 5000 * 40 * alone)
+    # More requests at a time read the weights together; policies of one pool are busy one after another.
+    batched = seconds([replace(many, cache=10**6)], replace(STEP, sessions=10_000))["rollout"]
+    assert batched < seconds([many, many], replace(STEP, sessions=20_000))["rollout"] / 3

@@ -1,0 +1,190 @@
+"""What a training step samples and how long it takes, by means in place of the longest rows: docs/plan.md."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from omegaconf import OmegaConf
+
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run
+from verl_mas.config.values import Count, Positive, Share
+from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
+from verl_mas.planning.load import Policy
+from verl_mas.planning.model import ModelSize
+from verl_mas.planning.serving import kv_per_token
+from verl_mas.workflow.base import agents_of, resolve
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What a configuration does not say, and `--assume NAME=VALUE` does. `usual_step` replaces None."""
+
+    acts: Positive | None = None  # Of a session, on average
+    prompt: Positive | None = None  # Tokens of an act, on average
+    response: Positive | None = None  # Tokens of an act, on average
+    steps: Count | None = None  # Training steps of the run
+    tflops: Positive = 989.0  # Of a GPU in bfloat16. The numbers of GPUs are those of an H100.
+    mfu: Share = 0.3  # The share of them that training and prefill reach
+    bandwidth: Positive = 3.35  # Of a GPU's memory in TB/s
+    mbu: Share = 0.5  # The share of it that decoding reaches
+    launch: Positive = 5.0  # Milliseconds of an engine for one token beside its reads
+    link: Positive = 10.0  # GB/s in which a GPU gets weights, or moves them to the host and back
+
+    def __str__(self) -> str:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return " ".join(f"{name}={value:g}" for name, value in given.items() if value is not None)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What is known here of the training data."""
+
+    task: float | None = None  # Tokens of a prompt, on average
+    of: int = 0  # Prompts that were measured
+    rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a step samples, on average. An act is a row."""
+
+    sessions: int
+    acts: float  # Of a session
+    turns: float  # Acts of a session that follow each other; candidates are sampled together
+    task: float  # Tokens of the prompt of one agent alone
+    prompt: float
+    response: float
+    longest: int  # data.max_response_length
+    sources: Mapping[str, str]  # Where `acts`, `prompt` and `response` are from
+    assumed: Assumed
+    steps: int | None  # Of the run; null: not known without the data
+
+    @property
+    def rows(self) -> float:
+        return self.sessions * self.acts
+
+    @property
+    def length(self) -> float:
+        return self.prompt + self.response
+
+    @property
+    def alone(self) -> Step:
+        """Of one agent that acts once."""
+        return replace(self, acts=1.0, turns=1.0, prompt=self.task)
+
+
+def usual_step(run: Run, assumed: Assumed, sample: Sample) -> Step:
+    rollout, trainer, together, most = run.config[SECTION].rollout, run.config.trainer, 1, None
+    sources = {"acts": "each agent acts once", "response": "half of data.max_response_length"}
+    if run.mode is not None:
+        workflow = resolve(run.mas.workflow)
+        together = run.mas.branch.k if workflow.branches else 1
+        most = workflow.most_acts(together)
+        sources["acts"] += f", with {together} candidates" if together > 1 else ""
+    agents = len(agents_of(run.mas)) if run.mode else 1
+    acts, response = assumed.acts or most or agents * together, assumed.response or rollout.response_length / 2
+    turns, task = max(1.0, acts / together), assumed.prompt or rollout.prompt_length / 4
+    sources["prompt"] = "a quarter of data.max_prompt_length, as data or tokenizer are not here"
+    prompt = task
+    if sample.task:
+        task = min(sample.task, rollout.prompt_length)
+        prompt = assumed.prompt or min(task + (1 - 1 / turns) * response, rollout.prompt_length)
+        sources["prompt"] = f"the first {sample.of} rows of the data, and one reply in each later prompt of a session"
+    sources |= {"acts": "as many as the workflow can have"} if most else {}
+    sources |= {name: "as --assume says" for name in sources if getattr(assumed, name)}
+    steps = assumed.steps or OmegaConf.select(trainer, "total_training_steps")
+    if not steps and sample.rows:
+        steps = trainer.total_epochs * (sample.rows // run.config.data.train_batch_size)
+    longest = int(rollout.response_length)
+    return Step(run.sessions_per_step, acts, turns, task, prompt, response, longest, sources, assumed, steps)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A policy's part of a step."""
+
+    policy: Policy
+    rows: float
+    updates: int
+    trainers: int  # GPUs
+    servers: int  # GPUs
+    cache: int  # KV tokens of one engine
+
+
+def rows_of(run: Run, step: Step) -> Mapping[str, float]:
+    """Policy -> its rows, if all agents act equally often. Those of an adapter are its base's."""
+    if run.mode is None:
+        return dict.fromkeys(run.mas.policies, step.rows)
+    acting = [(name, member) for member in agents_of(run.mas).values() for name in member.policies]
+    found: dict[str, float] = defaultdict(float)
+    for name, member in acting:
+        found[run.mas.policies[name].adapter_of or name] += 1 / len(member.policies)
+    return {name: step.rows * share / sum(found.values()) for name, share in found.items()}
+
+
+def expected(policy: Policy, part: Part, step: Step) -> Policy:
+    """With micro batches of rows of the mean length, in place of the longest ones."""
+    training, of_gpu = policy.training, part.rows * step.length / part.trainers
+    if training is None:
+        return policy
+    sizes = (training.update_tokens, of_gpu / part.updates), (training.log_prob_tokens, of_gpu)
+    share = min(1.0, step.length / policy.serving.row)
+    update, log_prob = (int(min(most, filled) if training.by_tokens else share * most) for most, filled in sizes)
+    return replace(policy, training=replace(training, update_tokens=update, log_prob_tokens=log_prob))
+
+
+def seconds(parts: Sequence[Part], step: Step) -> Mapping[str, float]:
+    """Phase -> seconds of a step."""
+    busy: dict[str, float] = defaultdict(float)
+    found: dict[str, float] = defaultdict(float, {ROLLOUT: 0.0})
+    # The longest session ends with a longest reply, and its acts wait for each other.
+    chain = (step.turns - 1) * step.response + step.longest
+    for part in parts:
+        busy[part.policy.engines or part.policy.pool] += _sampling(part, step)
+        found[ROLLOUT] += part.rows / step.rows * chain * _token(part, step, 1)
+        for phase, time in _trained(part, step).items():
+            found[phase] += time
+    return {**found, ROLLOUT: max(found[ROLLOUT], *busy.values())}
+
+
+def forward(model: ModelSize, length: float) -> float:
+    """FLOPs of a token in a row of this length: weights, and attention to half of the row."""
+    return 2.0 * model.parameters + 2.0 * model.layers * model.hidden * length
+
+
+def _flops(step: Step) -> float:
+    """That a GPU does in a second."""
+    return step.assumed.tflops * 1e12 * step.assumed.mfu
+
+
+def _sampling(part: Part, step: Step) -> float:
+    """Seconds that the engines of a policy are busy."""
+    serving, model = part.policy.serving, part.policy.model
+    requests = part.rows / max(1, part.servers // serving.replica)
+    at_once = max(1.0, min(requests, serving.sequences, part.cache / step.length))
+    prefill = requests * step.prompt * forward(model, step.prompt) / (_flops(step) * serving.replica)
+    return prefill + requests * step.response / at_once * _token(part, step, at_once)
+
+
+def _token(part: Part, step: Step, at_once: float) -> float:
+    """Seconds in which an engine samples a token of each request: it reads weights and KV caches, or computes."""
+    serving, model, assumed = part.policy.serving, part.policy.model, step.assumed
+    cache = at_once * (step.prompt + step.response / 2) * kv_per_token(model, serving)
+    reads = (model.served / serving.parts + cache) / (assumed.bandwidth * 1e12 * assumed.mbu)
+    return assumed.launch / 1e3 + max(reads, at_once * forward(model, step.length) / (_flops(step) * serving.replica))
+
+
+def _trained(part: Part, step: Step) -> Mapping[str, float]:
+    training, model = part.policy.training, part.policy.model
+    if training is None:
+        return {}
+    once = part.rows * step.length * forward(model, step.length) / (part.trainers * _flops(step))
+    moved = training.element * model.parameters * training.param_offload
+    moved += 2 * training.trained_element * training.trained(model) * training.optimizer_offload
+    pushed = model.served / part.policy.serving.parts + 2 * moved / training.shards
+    # A backward pass is two forward passes; with gradient checkpointing there is one more.
+    passes = {LOG_PROBS: 1 + training.reference, UPDATE: 3 + training.checkpointing}
+    return {phase: once * count for phase, count in passes.items()} | {SYNC: pushed / (step.assumed.link * 1e9)}
