@@ -14,7 +14,7 @@ NOT_A_TEXT = {"codecontests", "apps", "codeforces", "taco", "hiyouga/geometry3k"
 NAMES, PREFIXES = sources_of_verl()
 
 
-@pytest.mark.parametrize("source", [*(set(NAMES) - NOT_A_TEXT), *(f"{prefix}2024" for prefix in PREFIXES)])
+@pytest.mark.parametrize("source", [*sorted(set(NAMES) - NOT_A_TEXT), *(f"{prefix}2024" for prefix in PREFIXES)])
 def test_verls_own_scorer_of_a_data_source_rewards_the_form_that_is_chosen_for_it(source):
     truth = {"target": ["72"]} if source.startswith("searchR1_") else "72"
     results = {name: default_compute_score(source, form.render("72"), truth) for name, form in FORMS.items()}
