@@ -69,7 +69,7 @@ class Curves {
     this.element.hidden = !total;
     if (total > featuredPanels(this.curves, run.agents).length) {
       const bar = make("div", "more-curves"), label = this.all ? "fewer curves" : `all ${total} curves`;
-      bar.append(button("quiet", label, () => { this.all = !this.all; this.open(this.run); }));
+      bar.append(button("quiet", label, () => { this.all = !this.all; this.open(this.run); this.element.scrollTop = 0; }));
       if (this.all) {
         const filter = make("input");
         filter.type = "search";

@@ -126,8 +126,8 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
 
 def _task_of(record: Record) -> int:
     task = record["task"]
-    told = (task.get("data_source"), task.get("index"), question_of(record), task.get("ground_truth"))
-    return hash((record["partition"], *map(str, told)))
+    known = (task.get("data_source"), task.get("index"), question_of(record), task.get("ground_truth"))
+    return hash((record["partition"], *map(str, known)))
 
 
 def _entry(record: Record, searched: int) -> IndexEntry:
