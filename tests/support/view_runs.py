@@ -52,10 +52,11 @@ def write_run(folder: Path, records: Sequence[Record], worker: str = "0") -> Pat
     return folder
 
 
-def write_metrics(folder: Path, steps: int = 3) -> Path:
+def write_metrics(folder: Path, steps: int = 3, equal: Sequence[str] = ()) -> Path:
     lines = []
     for step in range(1, steps + 1):
-        metrics = {"agent/solver/reward/score": step / 4, "agent/checker/malformed": 0.5}
+        different = {"agent/solver/reward/score": step / 4, "agent/checker/malformed": 0.5}
+        metrics = dict.fromkeys(equal, step / 7) or different
         lines.append(f"{json.dumps({'step': step, 'time': step, 'metrics': metrics})}\n")
     (folder / "metrics.jsonl").write_text("".join(lines))
     return folder

@@ -4,8 +4,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,8 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium, or its path in CHROMIUM"),
 ]
+NAMES = [f"{word}_reviewer_of_proofs" for word in ("first", "second", "third", "fourth", "fifth")]
+ACTS = [act(name, started=float(place), seconds=1.0) for place, name in enumerate(NAMES)]
 TITLES = "[...document.querySelectorAll('#rows .row')].length"
 
 
@@ -40,8 +44,9 @@ def opened(chromium):
     wrong: list[str] = []
     context = chromium.new_context(viewport={"width": 1200, "height": 800})
 
-    def opened(path: Path, expected: str = "nothing") -> sync_api.Page:
+    def opened(path: Path, expected: str = "nothing", width: int = 1200) -> sync_api.Page:
         page = context.new_page()
+        page.set_viewport_size({"width": width, "height": 800})
         page.set_default_timeout(15_000)
         page.on("console", lambda message: expected in message.text or wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
@@ -152,9 +157,14 @@ def test_keys_move_through_sessions_and_filters_leave_those_that_match(opened, t
     page.evaluate("document.activeElement.blur()")
     page.keyboard.press("Escape")
     assert text_of(page, "#count") == "6 sessions" and page.input_value("#search") == ""
-    page.keyboard.press("g")
+    beside = page.get_by_role("button", name="beside each other")
+    assert beside.locator("kbd").inner_text() == "g" and beside.inner_text() == "beside each other g"
+    beside.press("Enter")
     page.wait_for_selector(".beside .transcript")
     assert len(page.query_selector_all(".beside .transcript")) == 2
+    page.get_by_role("button", name="session 1").press("Enter")
+    until(page, "document.querySelector('.session-head h2').textContent.includes('1-2, session 1')")
+    assert page.evaluate("document.activeElement.id") == "session", "the next Tab is at the top of the page"
 
 
 def test_a_long_reply_is_cut_until_it_is_asked_for(opened, tmp_path):
@@ -173,23 +183,35 @@ def test_a_token_has_its_log_prob_under_the_pointer(opened, tmp_path):
     page.hover(".token:nth-child(2)")
     assert text_of(page, "#tip") == "log-prob −2.30\nprobability 10.0 %", "a record has hundredths"
     assert text_of(page, ".tokens") == "Answer<|im_end|>"
+    colours = page.eval_on_selector_all(".token", "(all) => all.map((one) => getComputedStyle(one).color)")
+    assert len(set(colours[:2])) == 1 and colours[2] == page.eval_on_selector(
+        ".of", "(one) => getComputedStyle(one).color"
+    )
 
 
-def test_curves_show_the_values_of_the_step_under_the_pointer(opened, tmp_path):
-    page = opened(view_of(tmp_path, [session(step, f"{step}-0") for step in (1, 2, 3)]))
+def test_curves_show_the_values_of_the_step_under_the_pointer_or_of_arrow_keys(opened, tmp_path):
+    page = opened(view_of(tmp_path, [session(step, f"{step}-0", acts=ACTS) for step in (1, 2, 3)]))
     box = page.query_selector(".panel svg").bounding_box()
     assert "0.75" in text_of(page, ".panel .values")
     page.mouse.move(box["x"] + 3, box["y"] + 10)
     assert "0.25" in text_of(page, ".panel .values") and text_of(page, ".panel .at") == "step 1"
     page.mouse.click(box["x"] + 3, box["y"] + 10)
     until(page, "document.querySelector('.session-head h2').textContent.includes('Step 1')")
+    curve = page.get_by_role("slider", name="Reward by agent")
+    curve.press("ArrowRight")
+    assert text_of(page, ".panel .at") == "step 2" and curve.get_attribute("aria-valuetext") == "step 2: solver0.5"
+    curve.press("Enter")
+    until(page, "document.querySelector('.session-head h2').textContent.includes('Step 2')")
+    # And a bar of an act moves to it.
+    page.get_by_role("button", name=f"{NAMES[3]}, turn 0").press("Enter")
+    assert page.evaluate("document.activeElement.querySelector('.agent').textContent") == NAMES[3]
 
 
 def test_a_page_with_a_folder_loads_the_sessions_that_are_looked_at(opened, tmp_path):
     path = view_of(tmp_path, [session(step, f"{step}-0") for step in (1, 2)], inline=10)
-    page = opened(path, expected="ERR_FILE_NOT_FOUND")
-    assert "Step 2" in text_of(page, ".session-head h2")
     next(path.with_name("view_data").glob("train-000001-*")).unlink()
+    page = opened(path, expected="ERR_FILE_NOT_FOUND")
+    assert "Step 2" in text_of(page, ".session-head h2"), "also without what would be quoted in it"
     page.keyboard.press("j")
     page.wait_for_selector(".empty.bad")
     assert "keep it beside this page" in text_of(page, ".empty.bad")
@@ -227,3 +249,67 @@ def test_the_timeline_of_the_steps_around_a_session_is_a_key_away(opened, tmp_pa
     until(page, f"({tips}).includes('step 1: update, 3.000 s')")
     page.keyboard.press("w")
     assert not page.is_visible("#timeline")
+
+
+# Texts that reach out of the window, or out of a box that hides what does.
+CUT = """(selector) => [...document.querySelectorAll(selector)].filter((one) => {
+  const range = document.createRange(), out = (box) => left < box.left - 1 || right > box.right + 1;
+  range.selectNodeContents(one);
+  const { left, right } = range.getBoundingClientRect(), hides = (box) => getComputedStyle(box).overflowX !== "visible";
+  for (let box = one; box; box = box.parentElement) if (hides(box) && out(box.getBoundingClientRect())) return true;
+  return left === right || left < 0 || right > innerWidth;
+}).map((one) => one.textContent)"""
+
+
+@pytest.fixture
+def crowded(tmp_path) -> Path:
+    """The page of a run with a long name and five agents with long names, whose 40 curves are equal."""
+    run = write_run(tmp_path / "_".join(["sweep", *NAMES]), [session(3, f"3-{n}", acts=ACTS) for n in range(40)])
+    keys = "reward/score malformed advantage/zero group/groups_uniform length/response length/prompt acts x".split()
+    return write_view(write_metrics(run, 5, [f"agent/{name}/{key}" for key in keys for name in NAMES]))[0]
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_names_are_whole_numbers_are_beside_the_curves_and_equal_curves_are_all_seen(opened, crowded, width):
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow, which the tests of images have")
+    page = opened(crowded, width=width)
+    page.evaluate("showCurves(true)")
+    assert page.evaluate(CUT, "h1, .chip, .panel .title, .panel .label, .panel b, .tick, .lane .label, .agent") == []
+    ends = "(panel, [what, side]) => [...panel.querySelectorAll(what)].map((one) => one.getBoundingClientRect()[side])"
+    for panel in page.query_selector_all(".panel"):
+        assert max(panel.evaluate(ends, [".curve", "right"])) <= min(panel.evaluate(ends, [".tick", "left"]))
+    colours = page.eval_on_selector_all(".chip", "(all) => all.map((one) => getComputedStyle(one).color)")
+    picture = image.open(io.BytesIO(page.query_selector(".panel svg").screenshot())).convert("RGB")
+    seen = Counter(f"rgb{pixel}" for pixel in picture.get_flattened_data())
+    assert len(set(colours)) == len(NAMES) and all(seen[colour] > 10 for colour in colours), seen.most_common(9)
+    titles = page.eval_on_selector_all(".panel figcaption", "(all) => all.map((one) => [one.textContent, one.title])")
+    assert len(titles) == 5 and all(about not in ("", title) for title, about in titles)
+    page.get_by_role("button", name="all 8 curves").press("Enter")
+    assert page.evaluate(CUT, ".panel .title") == [] and page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_a_narrow_page_begins_with_its_sessions_and_unfolds_curves_and_filters(opened, crowded):
+    page = opened(crowded, width=400)
+    assert not page.is_visible(".panel") and not page.is_visible("#partition") and page.is_visible("#search")
+    page.get_by_role("button", name="Curves").press("Enter")
+    page.click("#more-filters summary")
+    assert page.is_visible(".panel") and page.is_visible("#partition")
+    assert page.query_selector("#session").bounding_box()["height"] > 150
+    page.click("#more-filters summary")
+    page.set_viewport_size({"width": 1400, "height": 800})
+    until(page, "document.querySelector('#partition').checkVisibility()")
+
+
+def test_what_an_agent_wrote_for_a_task_before_is_below_what_it_writes_now(opened, tmp_path):
+    task, texts, records = session()["task"], {0: "A one-handed voice", 4: "a word", 8: "It is sugar"}, []
+    for step, text in texts.items():
+        for n in (0, 1):
+            own = {"acts": [act(text=f"{n} {text}")], "task": task | {"index": n}, "partition": "val"}
+            records.append(session(step, f"val{step}-{n}", **own))
+    page = opened(view_of(tmp_path, records))
+    assert text_of(page, ".reply") == "0 It is sugar" and text_of(page, ".quote b") == "at step 0"
+    assert text_of(page, ".quote .snippet") == "0 A one-handed voice"
+    page.keyboard.press("g")
+    page.wait_for_selector(".beside .transcript")
+    both = page.eval_on_selector_all(".beside .reply", "(all) => all.map((one) => one.textContent)")
+    assert both == ["0 A one-handed voice", "0 It is sugar"]

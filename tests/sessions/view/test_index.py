@@ -32,6 +32,12 @@ def test_a_session_is_found_by_the_number_of_its_chunk_among_all_and_its_place_i
     assert index["columns"]["chunk"] == [0, 1, 1, 2, 2, 3] and index["columns"]["place"] == [0, 0, 1, 0, 1, 0]
 
 
+def test_a_task_is_known_again_at_another_step_and_not_in_another_split_or_place_of_the_data():
+    moved = session(task=session()["task"] | {"index": 1})
+    records = [session(), session(2, "2-0"), session(2, "val2-0", partition="val"), moved]
+    assert index_of([page(record) for record in records], {})["groups"]["task"] == [0, 0, 1, 2]
+
+
 def test_replies_answers_and_faults_are_searched():
     fault = {"attempt": 0, "kind": "timeout", "agent": None, "turn": None, "cause": "Slow\nEngine", "traceback": ""}
     text, cut = search_of([page(session(faults=[fault], acts=[act(text="Lamps\u2028and  BRICKS")]))])

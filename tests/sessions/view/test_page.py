@@ -134,7 +134,7 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
     for arguments, code, message in (
         ([tmp_path / "none"], 1, "is not there"),
         ([run.parents[1]], 1, "is not the folder of a run"),
-        ([empty], 1, "has no sessions"),
+        ([empty], 1, f"fix:  give {run}, which has them"),
         ([run, "--steps", "7-9"], 1, "use --steps 1-3"),
         ([run, "--steps", "3-1"], 1, "use --steps 3-8"),
         ([run, "--limit", "0"], 2, "at least 1"),

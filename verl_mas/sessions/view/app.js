@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
-const shared = { unfolded: false, choose: (session) => choose(session), compare: () => compare(true) };
+const shared = { unfolded: false, choose: (session) => choose(session), compare };
 const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], comparing: false, version: null };
 const list = new List(byId("list"), byId("rows"), (session) => choose(session));
 const curves = new Curves(byId("curves"), (step) => {
@@ -11,7 +11,7 @@ const curves = new Curves(byId("curves"), (step) => {
   if (first !== undefined) choose(first);
 });
 const timeline = new Timeline(byId("timeline"));
-const MOST_BESIDE = 32;
+const MOST_BESIDE = 32, narrow = matchMedia("(max-width: 900px)");
 
 async function open(fresh = false) {
   const run = page.run = openIndex(await verlMasView.json("index", fresh));
@@ -37,12 +37,10 @@ function describe() {
   options(byId("agent"), "all agents", run.agents);
   options(byId("policy"), "all policies", run.policies);
   byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
-    const chip = make("button", "chip", name);
-    chip.type = "button";
+    const chip = button("chip", name, () => change({ agent: page.wanted.agent === name ? "" : name }));
     chip.style.setProperty("--of", agentColour(place));
     chip.setAttribute("aria-pressed", String(page.wanted.agent === name));
     chip.title = "Sessions with this agent";
-    chip.onclick = () => change({ agent: page.wanted.agent === name ? "" : name });
     return chip;
   }));
   byId("search").title = run.cut
@@ -107,54 +105,49 @@ async function choose(session, keep = false) {
   curves.mark(run.step[session]);
   timeline.mark(run.step[session]);
   history.replaceState(null, "", `#${encodeURIComponent(nameOf(run, session))}`);
-  const wanted = page.comparing ? groupMembers(run, session).slice(0, MOST_BESIDE) : [session];
+  const wanted = page.comparing ? besideOf(run, session).slice(0, MOST_BESIDE) : [session];
+  const load = (number) => verlMasView.chunk(run.chunks[run.columns.chunk[number]]);
+  const other = wanted.length > 1 ? undefined : endsOf(run, session).find((one) => one !== session);
   try {
-    const chunks = await Promise.all(wanted.map((number) => verlMasView.chunk(run.chunks[run.columns.chunk[number]])));
+    // Without what is only quoted, a session can still be shown.
+    const [quoted, ...chunks] = await Promise.all([other === undefined ? null : load(other).catch(() => null), ...wanted.map(load)]);
     // Another one was chosen while this one was loaded.
     if (list.chosen !== session || page.run !== run) return;
-    draw(element, session, wanted, chunks, keep);
+    draw(element, session, wanted, chunks, keep, quoted?.sessions[run.columns.place[other]]);
   } catch (error) {
     element.replaceChildren(make("p", "empty bad", `This session cannot be shown: ${plain(error.message)}`));
   }
 }
 
-function draw(element, session, wanted, chunks, keep) {
-  const { run } = page, beside = page.comparing && wanted.length > 1, top = element.scrollTop;
+function draw(element, session, wanted, chunks, keep, quoted) {
+  const { run } = page, beside = wanted.length > 1, top = element.scrollTop, inside = element.contains(document.activeElement);
   page.transcripts = wanted.map((number, place) => {
     const box = make("div", number === session ? "transcript chosen" : "transcript");
     const transcript = new Transcript(box, run, shared);
-    transcript.draw(number, chunks[place], run.columns.place[number], beside);
-    if (beside) box.querySelector("h2").onclick = () => { page.comparing = false; choose(number); };
+    transcript.draw(number, chunks[place], run.columns.place[number], beside, quoted);
     return transcript;
   });
   element.classList.toggle("beside", beside);
-  element.replaceChildren(...(beside ? [besideHead(session, wanted.length), page.transcripts[0].question()] : []), ...boxes(beside));
+  const elements = page.transcripts.map((transcript) => transcript.element), row = make("div", "row-of-sessions");
+  if (beside) row.append(...elements);
+  element.replaceChildren(...(beside ? [besideHead(session, wanted.length), page.transcripts[0].question(), row] : elements));
+  // The button that had the focus is gone.
+  if (inside) element.focus({ preventScroll: true });
   element.scrollTop = keep ? top : 0;
   if (beside) element.scrollLeft += element.querySelector(".transcript.chosen").getBoundingClientRect().left - element.getBoundingClientRect().left - 18;
   highlight();
 }
 
-function boxes(beside) {
-  const elements = page.transcripts.map((transcript) => transcript.element);
-  if (!beside) return elements;
-  const row = make("div", "row-of-sessions");
-  row.append(...elements);
-  return [row];
-}
-
 function besideHead(session, count) {
-  const { run } = page, head = make("header", "session-head"), title = make("h2"), back = make("button", "quiet", "one session  g");
-  const all = groupMembers(run, session).length;
-  title.append(make("span", "", `Step ${run.step[session]}`), make("span", "of", `task ${plain(run.groups.uid[run.group[session]])}: ${count === all ? `${all} sessions` : `the first ${count} of ${all} sessions`}`));
-  back.type = "button";
-  back.onclick = () => compare(false);
-  head.append(title, back);
+  const { run } = page, all = besideOf(run, session), head = make("header", "session-head"), title = make("h2");
+  title.append(make("span", "", `Task ${plain(run.groups.uid[run.group[session]])}`), make("span", "of", (count < all.length ? `the first ${count} of ` : "") + relation(run, all)));
+  head.append(title, button("quiet", "one session", () => compare(false), "g"));
   return head;
 }
 
-function compare(wanted) {
+function compare(wanted, session = list.chosen) {
   page.comparing = wanted;
-  choose(list.chosen);
+  choose(session);
 }
 
 function fromAddress() {
@@ -196,7 +189,7 @@ function moveAct(by) {
 }
 
 function moveInGroup(by) {
-  const members = groupMembers(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
+  const members = besideOf(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
   if (place >= 0 && place < members.length) choose(members[place]);
 }
 
@@ -217,9 +210,17 @@ function toggleFolds() {
   highlight();
 }
 
-function toggleCurves() {
-  const hidden = document.body.classList.toggle("no-curves");
-  byId("curves-toggle").setAttribute("aria-pressed", String(!hidden));
+function showCurves(shown) {
+  document.body.classList.toggle("no-curves", !shown);
+  byId("curves-toggle").setAttribute("aria-expanded", String(shown));
+}
+
+const toggleCurves = () => showCurves(document.body.classList.contains("no-curves"));
+
+/** Where there is little room, sessions come first: curves and filters are folded. */
+function fold() {
+  showCurves(!narrow.matches);
+  byId("more-filters").open = !narrow.matches;
 }
 
 async function showTimeline(fresh = false) {
@@ -267,6 +268,8 @@ for (const button of document.querySelectorAll("[data-toggle]")) {
 }
 byId("order").onchange = () => { page.order = byId("order").value; byId("list").scrollTop = 0; apply(); };
 byId("clear").onclick = clear;
+narrow.onchange = fold;
+fold();
 byId("theme").onclick = toggleTheme;
 byId("curves-toggle").onclick = toggleCurves;
 byId("timeline-toggle").onclick = toggleTimeline;
@@ -277,7 +280,7 @@ addEventListener("hashchange", () => {
 });
 
 // One tip for all: a page with thousands of tokens has no element more for each.
-document.addEventListener("pointerover", (event) => {
+for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved, (event) => {
   const from = event.target.closest?.("[data-tip]"), tip = byId("tip");
   tip.hidden = !from;
   if (!from) return;

@@ -2,17 +2,17 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const FEATURED = [
-  { title: "Success", match: /^val-core\/(?:(.+)\/)?(?:acc|reward)\/mean@\d+$|^val-core\/(.+)\/mean@\d+$/, name: (match) => match[1] || match[2] },
-  { title: "Reward", match: /^session\/reward\/mean$/, name: () => "team" },
-  { title: "Reward by agent", match: /^agent\/(.+)\/reward\/score$/ },
-  { title: "Malformed replies", match: /^agent\/(.+)\/malformed$/ },
-  { title: "Advantages of zero", match: /^agent\/(.+)\/advantage\/zero$/ },
-  { title: "Groups that are uniform", match: /^agent\/(.+)\/group\/groups_uniform$/ },
-  { title: "Tokens per reply", match: /^agent\/(.+)\/length\/response$/ },
-  { title: "Entropy", match: /^(?:policy\/(.+)\/)?actor\/entropy$/, kind: "policy" },
-  { title: "Gradient norm", match: /^(?:policy\/(.+)\/)?actor\/grad_norm$/, kind: "policy" },
+  { title: "Validation success", about: "Mean success on held-out tasks, by their source", match: /^val-core\/(?:(.+)\/)?(?:acc|reward)\/mean@\d+$|^val-core\/(.+)\/mean@\d+$/, name: (match) => match[1] || match[2] },
+  { title: "Team reward", about: "Mean reward of the sessions that were trained on", match: /^session\/reward\/mean$/, name: () => "team" },
+  { title: "Reward by agent", about: "Mean reward of the replies of each agent in training", match: /^agent\/(.+)\/reward\/score$/ },
+  { title: "Malformed replies", about: "Share of replies that do not have the form that was asked for", match: /^agent\/(.+)\/malformed$/ },
+  { title: "Replies that teach nothing", about: "Share of replies with an advantage of 0: their reward is that of the others that they are compared with", match: /^agent\/(.+)\/advantage\/zero$/ },
+  { title: "All attempts score the same", about: "Share of groups, which are replies compared with each other, with equal rewards: too easy, too hard, or a reward that does not depend on the reply", match: /^agent\/(.+)\/group\/groups_uniform$/ },
+  { title: "Tokens per reply", about: "Mean length of a reply", match: /^agent\/(.+)\/length\/response$/ },
+  { title: "Randomness (entropy)", about: "How open the next token is: near 0, every reply to a prompt is the same", match: /^(?:policy\/(.+)\/)?actor\/entropy$/, kind: "policy" },
+  { title: "Size of updates (gradient norm)", about: "Before clipping; a jump is an unstable step", match: /^(?:policy\/(.+)\/)?actor\/grad_norm$/, kind: "policy" },
 ];
-const SHOWN = 6;
+const SHOWN = 6, STRIPE = 6;
 
 function sortedByAgent(series, agents) {
   return series.sort((a, b) => agents.indexOf(a.label) - agents.indexOf(b.label) || a.name.localeCompare(b.name));
@@ -29,7 +29,7 @@ function featuredPanels(curves, agents) {
       // A source with its accuracy is there once.
       if (!series.some((one) => one.label === label)) series.push({ label, name, kind: panel.name ? "" : panel.kind || "agent" });
     }
-    return { title: panel.title, series: sortedByAgent(series, agents) };
+    return { ...panel, series: sortedByAgent(series, agents) };
   });
   return found.filter((panel) => panel.series.length).slice(0, SHOWN);
 }
@@ -68,10 +68,8 @@ class Curves {
     const total = allPanels(this.curves, run.agents).length;
     this.element.hidden = !total;
     if (total > featuredPanels(this.curves, run.agents).length) {
-      const bar = make("div", "more-curves"), toggle = make("button", "quiet", this.all ? "fewer curves" : `all ${total} curves`);
-      toggle.type = "button";
-      toggle.onclick = () => { this.all = !this.all; this.open(this.run); };
-      bar.append(toggle);
+      const bar = make("div", "more-curves"), label = this.all ? "fewer curves" : `all ${total} curves`;
+      bar.append(button("quiet", label, () => { this.all = !this.all; this.open(this.run); this.element.scrollTop = 0; }));
       if (this.all) {
         const filter = make("input");
         filter.type = "search";
@@ -80,7 +78,7 @@ class Curves {
         filter.oninput = () => this.fill(filter.value);
         bar.append(filter);
       }
-      this.element.prepend(bar);
+      this.element[this.all ? "prepend" : "append"](bar);
     }
     this.element.classList.toggle("all", this.all);
     this.fill("");
@@ -96,17 +94,27 @@ class Curves {
     this.draw();
   }
 
-  panel({ title, series }) {
+  panel({ title, about = title, series }) {
     const element = make("figure", "panel"), caption = make("figcaption"), values = make("div", "values");
     caption.append(make("span", "title", title), make("span", "at"));
+    caption.title = plain(about);
     const svg = document.createElementNS(SVG, "svg");
-    svg.setAttribute("role", "img");
-    svg.setAttribute("aria-label", plain(`${title}: ${series.map((one) => one.label).join(", ")}`));
+    const spoken = { role: "slider", tabindex: 0, "aria-label": plain(`${title}: ${series.map((one) => one.label).join(", ")}`) };
+    for (const [name, value] of Object.entries(spoken)) svg.setAttribute(name, value);
     element.append(caption, svg, values);
     const panel = { element, svg, values, title, at: caption.lastChild, series: series.map((one, place) => ({ ...one, colour: this.colour(one, place), values: this.curves.values[one.name] })) };
     svg.addEventListener("pointermove", (event) => this.at(this.stepAt(panel, event)));
     svg.addEventListener("click", (event) => this.onStep(this.curves.steps[this.stepAt(panel, event)]));
+    svg.addEventListener("keydown", (event) => this.key(event));
+    svg.addEventListener("blur", () => this.at(null));
     return panel;
+  }
+
+  /** Arrows move from step to step, Enter opens a session of the step. */
+  key(event) {
+    const { steps } = this.curves, place = this.place ?? steps.length - 1, to = place + { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (to in steps) this.at(to);
+    if (event.key === "Enter") this.onStep(steps[place]);
   }
 
   colour(series, place) {
@@ -116,13 +124,14 @@ class Curves {
 
   stepAt(panel, event) {
     const box = panel.svg.getBoundingClientRect(), { steps } = this.curves;
-    const share = (event.clientX - box.left - 2) / Math.max(box.width - 4, 1);
+    const share = (event.clientX - box.left - 2) / Math.max(panel.plot - 4, 1);
     const wanted = steps[0] + share * (steps[steps.length - 1] - steps[0]);
     return steps.reduce((best, step, place) => (Math.abs(step - wanted) < Math.abs(steps[best] - wanted) ? place : best), 0);
   }
 
   /** The values at a place in the steps; at the last ones with null. */
   at(place) {
+    this.place = place;
     for (const panel of this.panels) {
       const { steps } = this.curves;
       panel.at.textContent = place === null ? "" : `step ${steps[place]}`;
@@ -134,6 +143,8 @@ class Curves {
         item.title = plain(one.name);
         return item;
       }));
+      panel.svg.setAttribute("aria-valuenow", steps[place ?? steps.length - 1]);
+      panel.svg.setAttribute("aria-valuetext", `step ${steps[place ?? steps.length - 1]}: ${panel.values.textContent}`);
       if (panel.series.length > 6) panel.values.append(make("span", "label", `and ${panel.series.length - 6} more`));
       if (panel.rule) {
         panel.rule.style.display = place === null ? "none" : "";
@@ -171,6 +182,14 @@ function shape(tag, attributes, parent) {
   return element;
 }
 
+/** A colour in each of so many stripes of the panel: curves that coincide are seen in turns. */
+function stripes(svg, place, of, colour) {
+  // The name says all that it is, so that another panel's is as good.
+  const id = `stripes-${place}-${of}-${colour.replace(/\W/g, "")}`, gradient = shape("linearGradient", { id, gradientUnits: "userSpaceOnUse", x2: STRIPE * of, spreadMethod: "repeat" }, svg);
+  for (const [edge, opacity] of [[0, 0], [0, 1], [1, 1], [1, 0]]) shape("stop", { offset: (place + edge) / of, "stop-opacity": opacity }, gradient).style.stopColor = colour;
+  return `url(#${id})`;
+}
+
 function drawPanel(panel, steps) {
   const width = panel.svg.clientWidth || 200, height = panel.svg.clientHeight || 56;
   let low = Infinity, high = -Infinity;
@@ -178,25 +197,23 @@ function drawPanel(panel, steps) {
   if (low === Infinity) { low = 0; high = 1; }
   panel.range = [low, high];
   if (high - low < 1e-9) { const apart = Math.abs(high) * 0.1 || 0.5; low -= apart; high += apart; }
-  const span = steps[steps.length - 1] - steps[0] || 1;
-  panel.x = (step) => (2 + ((step - steps[0]) / span) * (width - 4)).toFixed(1);
+  const span = steps[steps.length - 1] - steps[0] || 1, ticks = panel.range[1] > panel.range[0] ? [[high, 10], [low, height - 2]] : [];
+  // The numbers are beside the curves: a digit of 10 px is less than 7 px wide.
+  panel.plot = width - Math.max(0, ...ticks.map(([value]) => 4 + 7 * compact(value).length));
+  panel.x = (step) => (2 + ((step - steps[0]) / span) * (panel.plot - 4)).toFixed(1);
   const y = (value) => (height - 5 - ((value - low) / (high - low)) * (height - 10)).toFixed(1);
   panel.svg.replaceChildren();
   panel.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  for (const value of [low, high]) shape("line", { class: "grid", x1: 0, x2: width, y1: y(value), y2: y(value) }, panel.svg);
+  for (const value of [low, high]) shape("line", { class: "grid", x1: 0, x2: panel.plot, y1: y(value), y2: y(value) }, panel.svg);
   panel.now = shape("line", { class: "now", y1: 0, y2: height }, panel.svg);
-  for (const one of panel.series) {
-    const points = steps.map((step, place) => [step, one.values[place]]).filter(([, value]) => value !== null && value !== undefined);
-    if (!points.length) continue;
-    const path = points.map(([step, value]) => `${panel.x(step)} ${y(value)}`);
-    const line = shape("path", { d: `M${path.join("L")}`, class: "curve" }, panel.svg);
-    line.style.stroke = one.colour;
-    if (points.length < 4) {
-      for (const [step, value] of points) shape("circle", { cx: panel.x(step), cy: y(value), r: 2.2 }, panel.svg).style.fill = one.colour;
-    }
+  const of = panel.series.length, lines = panel.series.map(({ values }) => steps.flatMap((step, place) => (typeof values[place] === "number" ? [[panel.x(step), y(values[place])]] : [])));
+  for (const strokeOf of [(one) => one.colour, (one, place) => stripes(panel.svg, place, of, one.colour)].slice(0, of)) {
+    panel.series.forEach((one, place) => { shape("path", { d: `M${lines[place].join("L")}`, class: "curve" }, panel.svg).style.stroke = strokeOf(one, place); });
   }
-  if (panel.range[1] > panel.range[0]) {
-    for (const [value, place] of [[high, 10], [low, height - 7]]) shape("text", { class: "tick", x: width - 1, y: place }, panel.svg).textContent = compact(value);
-  }
+  panel.series.forEach(({ colour }, place) => {
+    // Points that coincide would hide each other: they are side by side.
+    for (const [x, cy] of lines[place].length < 4 ? lines[place] : []) shape("circle", { cx: Number(x) + 4 * (place - (of - 1) / 2), cy, r: 2.2 }, panel.svg).style.fill = colour;
+  });
+  for (const [value, place] of ticks) shape("text", { class: "tick", x: width - 1, y: place }, panel.svg).textContent = compact(value);
   panel.rule = shape("line", { class: "rule", y1: 0, y2: height }, panel.svg);
 }

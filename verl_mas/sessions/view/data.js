@@ -124,6 +124,19 @@ function sessionNamed(run, name) {
   return -1;
 }
 
+/** This session, and those of its task at the first and the last step that has it. */
+function endsOf(run, number) {
+  const { task } = run.groups, { session } = run.columns;
+  const found = task.flatMap((one, group) => (one === task[run.group[number]] ? groupMembers(run, run.groupStart[group]) : [])).filter((member) => session[member] === session[number]);
+  return [...new Set([found[0], number, found[found.length - 1]])];
+}
+
+/** What is shown beside a session: its group, or where it is alone its task at other steps. */
+function besideOf(run, number) {
+  const members = groupMembers(run, number);
+  return members.length > 1 ? members : endsOf(run, number);
+}
+
 function groupMembers(run, number) {
   const group = run.group[number], members = [];
   for (let one = run.groupStart[group]; one < run.groupStart[group + 1]; one++) members.push(one);

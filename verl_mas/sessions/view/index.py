@@ -92,6 +92,7 @@ class Group:
     """The sessions of one task in one step."""
 
     uid: str
+    task: int  # Equal for one task at several steps, apart in training and in validation
     title: str
     uniform: bool  # Whether all its rewards are equal, so that it has nothing to learn from
     entries: tuple[IndexEntry, ...]
@@ -119,8 +120,14 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
     for (_, uid), records in by_uid.items():
         entries = tuple(_entry(record, searched) for record in records)
         title = one_line(question_of(records[0]))[:TITLE]
-        groups.append(Group(uid, title, bool(records[0].get("uniform")), entries))
+        groups.append(Group(uid, _task_of(records[0]), title, bool(records[0].get("uniform")), entries))
     return tuple(groups)
+
+
+def _task_of(record: Record) -> int:
+    task = record["task"]
+    known = (task.get("data_source"), task.get("index"), question_of(record), task.get("ground_truth"))
+    return hash((record["partition"], *map(str, known)))
 
 
 def _entry(record: Record, searched: int) -> IndexEntry:
@@ -176,12 +183,12 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
     """`agents`: those of the configuration, whose order gives the colours."""
     # By value its number, in the order in which they are met first.
-    numbers: list[dict[object, int]] = [defaultdict(count().__next__) for _ in range(5)]
-    names, policies, kinds, sets, statuses = (table.__getitem__ for table in numbers)
+    numbers: list[dict[object, int]] = [defaultdict(count().__next__) for _ in range(6)]
+    names, policies, kinds, sets, statuses, tasks = (table.__getitem__ for table in numbers)
     for agent in agents:
         names(agent)
     chunks = [name for page in pages for name, _ in page.chunks]
-    groups: dict[str, list[object]] = {"uid": [], "title": [], "uniform": [], "size": []}
+    groups: dict[str, list[object]] = {"uid": [], "task": [], "title": [], "uniform": [], "size": []}
     blocks: dict[str, list[object]] = {"partition": [], "step": [], "size": []}
     columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
     before = 0
@@ -191,7 +198,8 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
         blocks["step"].append(page.part.step)
         blocks["size"].append(len(entries))
         for group in page.groups:
-            for name, value in zip(groups, (group.uid, group.title, group.uniform, len(group.entries)), strict=True):
+            values = (group.uid, tasks(group.task), group.title, group.uniform, len(group.entries))
+            for name, value in zip(groups, values, strict=True):
                 groups[name].append(value)
         columns["chunk"] += [before + number for number, (_, size) in enumerate(page.chunks) for _ in range(size)]
         columns["place"] += [place for _, size in page.chunks for place in range(size)]
@@ -205,7 +213,7 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
             for name in ("session", "reward", "answer", "acts", "tokens"):
                 columns[name].append(getattr(entry, name))
             columns["seconds"].append(round(entry.seconds, 2))
-    tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers), strict=True)
+    tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers[:5]), strict=True)
     return {**about, **dict(tables), "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
 
 

@@ -24,6 +24,7 @@ from typing import TypeVar
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.run_folder.records import Record
+from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view import index
 from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
@@ -257,6 +258,8 @@ def write_view(
     if not view.count and not live:
         rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
         fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
+        inside = [str(child) for child in view.run.folder.iterdir() if (child / FOLDER).is_dir()]
+        fix = f"give {inside[0]}, which has them" if inside else fix
         value, known = f"{view.run.folder} has no sessions", sorted({part.step for part in view.source.parts()})
         if known and options.steps:
             value = f"--steps {options.steps[0]}-{options.steps[1]} has no sessions"

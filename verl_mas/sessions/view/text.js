@@ -12,6 +12,15 @@ function make(tag, className, text) {
   return element;
 }
 
+/** A button, and the key that does the same if there is one. */
+function button(className, text, onclick, key = "") {
+  const made = make("button", className, text);
+  made.type = "button";
+  made.onclick = onclick;
+  if (key) made.append(" ", make("kbd", "", key));
+  return made;
+}
+
 function codeOf(character) {
   const code = character.codePointAt(0);
   return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : code < 65536 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\u{${code.toString(16)}}`;
@@ -35,6 +44,18 @@ function plain(text) {
   return String(text).replace(HIDDEN, codeOf);
 }
 
+// What ends a reply in the templates of known models.
+const END = /^(?:<\|[^|<>]+\|>|<｜[^｜<>]+｜>|<\/s>|<(?:eos|pad|end_of_turn|end_of_utterance|turn\|)>|\[(?:EOS|PAD|SEP)\])$/;
+
+/** How many of the sampled tokens are the reply. The text of an act is without the marks that end it. */
+function replyLength(tokens, text) {
+  const texts = tokens.map(([token]) => String(token)), whole = texts.join("");
+  let count = texts.length, length = whole.length;
+  const ends = whole.startsWith(text) ? (token) => (length -= token.length) >= text.length : (token) => END.test(token);
+  while (count && ends(texts[count - 1])) count--;
+  return count;
+}
+
 /** A block of text. A long one is cut, and more is shown on request. */
 function textBlock(text, className = "") {
   const block = make("pre", `text ${className}`);
@@ -47,18 +68,16 @@ function textBlock(text, className = "") {
   let until = text.length > CUT * 1.25 ? cutAt(text, CUT) : text.length;
   block.append(pieces(text.slice(0, until)));
   if (until < text.length) {
-    const more = make("button", "more");
     const label = () => {
       const left = text.length - until;
       more.textContent = left > MORE ? `show ${grouped(MORE)} of ${grouped(left)} more characters` : `show all (${grouped(left)} more characters)`;
     };
-    more.type = "button";
-    more.onclick = () => {
+    const more = button("more", "", () => {
       const next = text.length - until > MORE ? cutAt(text, until + MORE) : text.length;
       more.before(pieces(text.slice(until, next)));
       until = next;
       if (until === text.length) more.remove(); else label();
-    };
+    });
     label();
     block.append(more);
   }

@@ -52,7 +52,7 @@ class Timeline {
     for (const [number, at] of steps) {
       if (at < begin) continue;
       shape("line", { class: number === this.step ? "now" : "grid", x1: x(at), x2: x(at), y1: 4, y2: height }, svg);
-      shape("text", { class: "step", x: x(at) + 3, y: 12 }, svg).textContent = `step ${number}`;
+      shape("text", { class: "step", x: x(at) + 3, y: 12 }, svg).textContent = `${width < 600 ? "" : "step "}${number}`;
     }
     for (const [row, kind, number, at, lasts] of spans) {
       const bar = { class: `span ${kind}`, x: x(at), y: 18 + row * LINE + 2, width: Math.max(x(at + lasts) - x(at), 0.5), height: LINE - 5 };

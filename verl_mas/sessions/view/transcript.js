@@ -7,6 +7,12 @@ function agentColour(agent) {
 
 const MOST_TOKENS = 20000;
 
+/** What the sessions that are beside each other have in common. */
+function relation(run, members) {
+  const steps = new Set(members.map((member) => run.step[member])), uniform = run.groups.uniform[run.group[members[0]]];
+  return steps.size > 1 ? `this task at steps ${[...steps].join(", ")}` : `${members.length} sessions of this task${uniform ? ", all with one reward" : ""}`;
+}
+
 class Transcript {
   constructor(element, run, shared) {
     this.element = element;
@@ -16,8 +22,9 @@ class Transcript {
   }
 
   /** A session: `chunk` has its body at `place`. */
-  draw(number, chunk, place, narrow = false) {
+  draw(number, chunk, place, narrow, quoted) {
     this.number = number;
+    this.quoted = quoted;
     this.session = chunk.sessions[place];
     this.messages = chunk.messages;
     this.seen = new Map();
@@ -36,7 +43,7 @@ class Transcript {
   head() {
     const { session, run, narrow, number: mine } = this, head = make("header", "session-head");
     const title = make("h2");
-    if (narrow) title.append(`session ${session.session}`);
+    if (narrow) title.append(button("quiet", `step ${session.step}, session ${session.session}`, () => this.shared.compare(false, mine)));
     else title.append(make("span", "", `Step ${session.step}`), make("span", `part ${session.partition}`, session.partition), make("span", "of", `task ${plain(session.uid)}, session ${session.session}`));
     const facts = make("p", "facts");
     const add = (text, className = "") => facts.append(make("span", className, text));
@@ -53,24 +60,18 @@ class Transcript {
 
   /** The sessions of the same task in this step, and how they differ. */
   group() {
-    const { run } = this, members = groupMembers(run, this.number), bar = make("div", "group");
+    const { run } = this, members = besideOf(run, this.number), bar = make("div", "group");
     if (members.length < 2) return bar;
-    const uniform = run.groups.uniform[run.group[this.number]];
-    bar.append(make("span", "of", `${members.length} sessions of this task${uniform ? ", all with one reward" : ""}`));
+    bar.append(make("span", "of", relation(run, members)));
     const strip = make("div", "strip");
     for (const member of members) {
-      const one = make("button", member === this.number ? "member chosen" : "member");
-      one.type = "button";
+      const one = button(member === this.number ? "member chosen" : "member", "", () => this.shared.choose(member));
       one.append(meter(run, member));
-      one.title = `session ${run.columns.session[member]}: reward ${number(run.reward[member])}`;
+      one.title = `step ${run.step[member]}, session ${run.columns.session[member]}: reward ${number(run.reward[member])}`;
       one.setAttribute("aria-label", one.title);
-      one.onclick = () => this.shared.choose(member);
       strip.append(one);
     }
-    const compare = make("button", "quiet", "beside each other  g");
-    compare.type = "button";
-    compare.onclick = () => this.shared.compare();
-    bar.append(strip, compare);
+    bar.append(strip, button("quiet", "beside each other", () => this.shared.compare(true), "g"));
     return bar;
   }
 
@@ -121,14 +122,16 @@ class Transcript {
       lane.append(make("span", "label", agent));
       const track = make("div", "track");
       for (const act of timed.filter((one) => one.agent === agent)) {
-        const bar = make("button", act.committed === false ? "bar other" : "bar");
-        bar.type = "button";
-        bar.tabIndex = -1;
+        const bar = button(act.committed === false ? "bar other" : "bar", "", () => {
+          const box = this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`);
+          box.focus({ preventScroll: true });
+          box.scrollIntoView({ block: "start", behavior: "smooth" });
+        });
         bar.style.setProperty("--of", agentColour(run.agents.indexOf(agent)));
         bar.style.left = `${((act.started || 0) / end) * 100}%`;
         bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
         bar.dataset.tip = `${plain(agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
-        bar.onclick = () => this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`)?.scrollIntoView({ block: "start", behavior: "smooth" });
+        bar.setAttribute("aria-label", bar.dataset.tip);
         track.append(bar);
       }
       lane.append(track);
@@ -209,8 +212,14 @@ class Transcript {
     box.append(head);
     if (!candidate) box.append(...this.prompt(act));
     if (act.malformed) box.append(this.reason(act));
-    box.append(...this.reply(act), this.numbers(act));
+    box.append(...this.reply(act), ...this.quote(act), this.numbers(act));
     return box;
+  }
+
+  /** What the agent wrote in its place at the first step that had this task, or at the last. */
+  quote(act) {
+    const same = act.committed && !act.probe && this.quoted?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
+    return same ? [this.fold("quote", [make("b", "", `at step ${this.quoted.step}`), this.snippet({ content: same.text || "empty" })], () => textBlock(same.text))] : [];
   }
 
   reason(act) {
@@ -306,8 +315,9 @@ class Transcript {
   tokens(act) {
     const block = make("pre", "text reply tokens");
     block.dir = "auto";
-    act.tokens.forEach(([text, logProb]) => {
-      const span = make("span", "token");
+    const length = replyLength(act.tokens, act.text);
+    act.tokens.forEach(([text, logProb], place) => {
+      const span = make("span", place < length ? "token" : "token end");
       span.append(pieces(String(text)));
       if (typeof logProb === "number") {
         span.style.setProperty("--surprise", Math.min(-logProb / 4, 1).toFixed(3));
