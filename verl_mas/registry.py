@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, WorkflowError
 
 T = TypeVar("T")
 
@@ -110,3 +110,42 @@ class Registry(Generic[T]):
 
 def _a(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+# Classes that refuse names which they do not have.
+
+# Names in other libraries.
+MEANT = dict.fromkeys(("content", "response", "output", "strip", "split", "lower"), "text")
+MEANT |= {"answer": "ground_truth", "label": "ground_truth", "prompt": "question", "input": "question"}
+MEANT |= {"score": "reward", "generate": "act", "chat": "act", "ask": "act", "run": "act"}
+
+
+class UnknownName(WorkflowError, AttributeError):
+    """An attribute or argument that a class does not have."""
+
+    @classmethod
+    def of(cls, kind: type, name: str) -> UnknownName:
+        known = names_of(kind)
+        fix = nearest(MEANT[name] if MEANT.get(name) in known else name, sorted(known))
+        return cls(f"{kind.__name__} has no {name!r}", rule="a misspelled name would be lost", fix=fix)
+
+
+@cache
+def names_of(kind: type) -> frozenset[str]:
+    return frozenset(name for name in (*dir(kind), *vars(kind).get("__dataclass_fields__", ())) if name[0] != "_")
+
+
+class KnownNames:
+    """A base class whose objects are made with, and read by, names that they have."""
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *given: object, **named: object) -> object:
+            for name in named.keys() - names_of(cls):
+                raise UnknownName.of(cls, name)
+            return super().__new__(cls)
+
+        def __getattr__(self, name: str) -> object:
+            if name.startswith("_"):  # of protocols, such as copying
+                raise AttributeError(name)
+            raise UnknownName.of(type(self), name)

@@ -14,7 +14,6 @@ SEPARATE = {
     "mas__pools": {"left": {}, "right": {}, "serve": {}},
     "mas__policies__a": {"pool": "left", "engines": "serve"},
     "mas__policies__b": {"pool": "right", "engines": "serve"},
-    "ray_kwargs__ray_init__num_gpus": 3,
 }
 ONE = {"mas__pools": {"left": {}, "serve": {}}}
 MODE = {"trainer__v1__trainer_mode": "mas"}
@@ -27,6 +26,13 @@ def test_two_trainer_pools_and_one_serving_pool_are_accepted(two):
 def test_a_frozen_policy_may_be_on_the_serving_pool(two):
     frozen = {"mas__policies__b": {"trainable": False, "pool": "serve"}}
     assert validate(two(**{**SEPARATE, **frozen, **ONE})).policies["b"].pool == "serve"
+
+
+def test_without_a_pool_that_is_named_one_serves_all_policies(two):
+    mode = {name: value for name, value in SEPARATE.items() if not name.startswith("mas__")}
+    frozen = {"mas__policies": {"a": {}, "b": {"trainable": False}}}
+    mas = validate(two(**mode, **frozen))
+    assert (mas.policies["a"].pool, mas.policies["a"].engines, mas.policies["b"].pool) == ("shared", "serve", "serve")
 
 
 @pytest.mark.parametrize(

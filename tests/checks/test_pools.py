@@ -13,7 +13,7 @@ from verl_mas.errors import ConfigError
     [
         ({"mas__policies__a__pool": "fast"}, "a policy is on one of mas.pools"),
         ({"mas__pools__fast": {}}, "mas.pools.fast has no policy"),
-        ({"mas__pools__shared": {"n_gpus_per_node": 2}}, "the team needs 2 GPUs, Ray has 1"),
+        ({"mas__pools__shared": {"n_gpus_per_node": 17}}, "the team needs 17 GPUs, Ray has 16"),
         ({"ray_kwargs__ray_init__num_cpus": 4}, "Ray CPUs, Ray has 4"),
         ({"actor_rollout_ref__rollout__tensor_model_parallel_size": 2}, "divides the GPUs of the pool"),
     ],
@@ -33,7 +33,8 @@ def test_a_tensor_parallel_size_that_does_not_fit_is_corrected_by_the_fix_as_pri
 
 
 def test_missing_gpus_and_missing_cpus_are_reported_together(refused):
-    gpus, cpus = refused(mas__pools__shared={"n_gpus_per_node": 2}, ray_kwargs__ray_init__num_cpus=4)
+    counts = {"ray_kwargs__ray_init__num_gpus": 1, "ray_kwargs__ray_init__num_cpus": 4}
+    gpus, cpus = refused(mas__pools__shared={"n_gpus_per_node": 2}, **counts)
     assert "++ray_kwargs.ray_init.num_gpus=2" in gpus.fix
     assert "++ray_kwargs.ray_init.num_cpus=9" in cpus.fix
 
@@ -55,5 +56,5 @@ def test_engines_that_are_awake_together_share_the_memory(two):
 def test_each_pool_needs_its_own_gpus(two):
     pools = {"mas__pools": {"fast": {"n_gpus_per_node": 1}}, "mas__policies__b__pool": "fast"}
     with pytest.raises(ConfigError, match="the team needs 2 GPUs, Ray has 1"):
-        validate(two(**pools))
-    validate(two(**pools, ray_kwargs__ray_init__num_gpus=2))
+        validate(two(**pools, ray_kwargs__ray_init__num_gpus=1))
+    validate(two(**pools))

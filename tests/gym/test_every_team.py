@@ -20,9 +20,11 @@ from verl_mas.workflow import Task
 from verl_mas.workflow.base import WORKFLOWS, find, resolve
 
 PLAY = task_of(row("plan_path", 0, TRAIN, {"size": 5, "min_distance": 4})), "<actions>U R</actions>"
-DRIVE = task_of(guide_driver.items(1, split=TRAIN)[0].row(0, TRAIN)), "<actions>U</actions>"
+PROGRAM = PLAY[0], {"tool_user": "```python\nprint('U')\n```", "planner": PLAY[1]}
+SAID = "<message>a</message>"
+DRIVE = task_of(guide_driver.items(1, split=TRAIN)[0].row(0, TRAIN)), {"guide": SAID, "driver": "<actions>U</actions>"}
 SECRET = task_of(secret_words.items("asked", 1)[0].row(0, TRAIN)), "red"
-TALK = task_of(split_clues.items(1)[0].row(0, TRAIN)), "<answer>a</answer>"
+TALK = task_of(split_clues.items(1)[0].row(0, TRAIN)), {"sender": SAID, "receiver": "<answer>a</answer>"}
 # b -> c -> a, in the first shard and then in the second.
 TABLE = Task([{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])})
 GAME = Task.of("tic_tac_toe 1"), "<move>5</move>"
@@ -33,14 +35,18 @@ TEAMS = [
     ("planner_executor", {"max_turns": 2, "fork": "first"}, PLAY),
     ("planner_executor", {"max_turns": 2, "fork": "round_robin"}, PLAY),
     ("single_player", {"max_turns": 2}, PLAY),
-    ("tool_user_planner", {"max_turns": 2, "execution": {"executor": NAME}}, PLAY),
+    ("tool_user_planner", {"max_turns": 2, "execution": {"executor": NAME}}, PROGRAM),
     ("guide_driver", {"max_turns": 2}, DRIVE),
-    ("guide_driver", {"max_turns": 2, "text": "compact", "speaks": "every_turn"}, DRIVE),
+    (
+        "guide_driver",
+        {"max_turns": 2, "text": "compact", "speaks": "every_turn"},
+        (DRIVE[0], {"guide": "a", "driver": "U"}),
+    ),
     ("guide_driver", {"max_turns": 2, "control": "all"}, DRIVE),
     ("secret_words", {}, SECRET),
     ("secret_words", {"control": "own"}, SECRET),
     ("split_clues", {}, TALK),
-    ("split_clues", {"text": "compact", "rounds": 2}, TALK),
+    ("split_clues", {"text": "compact", "rounds": 2}, (TALK[0], "a")),
     ("split_clues", {"control": "part"}, TALK),
     ("sharded_lookup", {}, (TABLE, {"leader": [" b", " c", " = a"], "worker": " c"})),
     ("single_reader", {}, (TABLE, " c a")),

@@ -114,13 +114,15 @@ def test_a_missing_await_is_reported_once():
             return Outcome(answer=reply)
 
     [good, *_] = check_workflow(Forgetting).cases
-    assert good.problems == ["coroutine 'Agent.act' was never awaited"]
+    line = Forgetting.run.__code__.co_firstlineno + 3
+    assert good.problems == [f"`await` is missing: Agent.act was never awaited ({__file__}:{line})"]
 
 
 def test_a_problem_of_several_cases_is_printed_once():
     report = check_workflow(DEFECTS["Misspelled"][0])
     assert sum("did you mean 'temperature'" in problem for problem in report.problems) > 3
-    assert str(report).count("did you mean 'temperature'") == 1 and "       as in: good replies" in str(report)
+    assert str(report).count("did you mean 'temperature'") == 1 and "       also in " in str(report)
+    assert str(report).count("FAIL") == 1 and report.verdict == "refused: 1 problem"
 
 
 def test_the_report_says_where_verl_has_to_score_the_answer():
@@ -152,7 +154,7 @@ class Debate(Workflow):
 
 
 def test_replies_are_named_by_agent_or_role():
-    report = check_workflow(Debate, {"debater": "one", "debater_1": "two", "judge": "three"})
+    report = check_workflow(Debate, {"debater": "\\boxed{1}", "debater_1": "\\boxed{2}", "judge": "three"})
     assert report.ok and report.cases[0].answer == "three", str(report)
     missing = check_workflow(Debate, {"debater": "one"})
     assert any("no scripted reply for agent judge" in problem for problem in missing.problems)
@@ -162,6 +164,7 @@ def test_the_report_has_rewards_by_agent_penalties_and_info():
     report = check_workflow(Debate, agents={"debater": AgentSpec(format_penalty=0.25)})
     good = report.cases[0]
     assert good.rewards == {"debater_0": [0.25], "debater_1": [0.25], "judge": [0.5]}
+    assert report.ok and "the good reply 'fine' of debater_0 is malformed: no box" in report.notes[0]
     assert (
         "ok   good replies: 3 acts, 2 malformed, answer 'fine'\n"
         "       rewards: debater_0 0.25, debater_1 0.25, judge 0.5\n"
@@ -179,7 +182,7 @@ def test_an_exception_is_shown_with_its_place_and_its_traceback_once():
     report = check_workflow(Broken, "x")
     place = f"{__file__}:{Broken.run.__code__.co_firstlineno + 2}"
     problem = f"good replies: ended in workflow: ValueError: could not convert string to float: 'x' ({place})"
-    assert problem in report.problems and len(str(report)) < 5000
+    assert any(text.startswith(problem) for text in report.problems) and len(str(report)) < 5000
     assert str(report).count("return Outcome(reward=float(reply.text))") == 1
 
 
@@ -213,7 +216,7 @@ def test_a_team_with_tools_is_tried_with_wrong_calls_and_calls_without_end():
     assert len(errors["calls with malformed arguments"]) == 2
     assert "unexpected keyword argument" in errors["calls with wrong arguments"][0]
     assert "not called: the limit is 16 rounds per act" in errors["calls without end"]
-    assert "17 tool calls" in str(cases["calls without end"]) and "a tool call: Unknown" in str(report)
+    assert "17 tool calls" in str(report) and "a tool call: Unknown" in str(report)
     with pytest.raises(ConfigError, match="did you mean 'press'"):
         check_workflow(Careful, agents={"a": AgentSpec(tools=["pres"])}, tools=[press])
 

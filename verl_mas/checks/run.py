@@ -276,7 +276,8 @@ def examine(config: DictConfig) -> CheckReport:
             run = _examine_team(config, refusals) or run
         else:
             _examine_run(run, refusals)
-    if not refusals.errors:
+    # A team whose pools are sound fits or does not, whatever else is wrong.
+    if not refusals.errors or all(spec.serving != "auto" for spec in run.mas.pools.values()):
         refusals.of(check_capacity(run, target()))
     contents = refusals.result(lambda: summary(run)) if not refusals.errors else None
     return CheckReport(refusals.errors, refusals.warnings, machine, contents)

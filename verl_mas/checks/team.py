@@ -239,7 +239,8 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
         refusals.of(check_workflow(run, *team))
     refusals.of(check_sampling(run))
     refusals.of(check_modes(run), check_correction(run))
-    if refusals.of(check_pools(mas)) and refusals.of(check_apart(run)):
+    if refusals.of(check_pools(mas)):
+        refusals.of(check_apart(run))
         run = refusals.result(partial(settled, run)) or run
         refusals.of(check_replicas(run), check_team_resources(run), check_memory(run))
         refusals.of(check_engines(run))

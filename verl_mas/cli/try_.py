@@ -2,6 +2,8 @@
 
     verl-mas try my_team.py:MyTeam --reply "<answer>5</answer>" \\
         --task "2 + 3 = ?" --truth 5
+    verl-mas try my_team.py:MyTeam --row train.parquet:7 \\
+        --reply "writer: draft" --reply "writer: <answer>5</answer>"
     verl-mas try my_team.py:MyTeam --task "2 + 3 = ?" \\
         --endpoint http://localhost:8000/v1 --model Qwen/Qwen3-1.7B
 
@@ -12,16 +14,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_json, add_settings, values
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.registry import closest, nearest
 
 if TYPE_CHECKING:
+    from verl_mas.testing.check_workflow import Replies
+    from verl_mas.testing.report import Report
     from verl_mas.workflow.base import Workflow
     from verl_mas.workflow.session import Session
     from verl_mas.workflow.task import Task
@@ -32,9 +40,11 @@ def parser() -> Parser:
     forms = "FILE.py:CLASS, module:CLASS, or the name of a registered workflow"
     command.add_argument("workflow", metavar="WORKFLOW", help=forms)
     add_settings(command, "--args", "arguments of the workflow, as mas.workflow.args")
-    command.add_argument("--task", default="2 + 2?", metavar="TEXT", help="the question")
+    command.add_argument("--task", metavar="TEXT", help="the question (default: 2 + 2?)")
     command.add_argument("--truth", metavar="TEXT", help="its ground truth")
-    replies = 'the scripted good reply, or "AGENT: TEXT" of one agent or role; may be given several times'
+    row = "the task: a row of a data file as for training, the first one or number N, from 0"
+    command.add_argument("--row", metavar="FILE[:N]", help=row)
+    replies = 'a scripted good reply, or "AGENT: TEXT" of one agent or role; given several times, one after the other'
     command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
     command.add_argument(
         "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
@@ -51,39 +61,75 @@ def main(argv: list[str]) -> int:
         missing = "--model" if options.model is None else "--endpoint"
         rule = "a session needs the address of a server and the name of its model"
         raise ConfigError(f"{missing} is missing", rule=rule, fix="give --endpoint and --model, or neither of them")
+    from verl_mas.checks.verl.refusals import user_code
     from verl_mas.config.values import load_dataclass
     from verl_mas.testing.check_workflow import check_workflow
     from verl_mas.workflow.base import find
-    from verl_mas.workflow.task import Task
+    from verl_mas.workflow.members import members_of
 
     path, _, name = options.workflow.rpartition(":")
-    kind = find(name, path or None)
-    given = values(options.args, "--args NAME=VALUE")
-    make = partial(load_dataclass, kind, given, "--args")
-    task = Task([{"role": "user", "content": options.task}], ground_truth=options.truth)
-    report = check_workflow(make, _replies(options.reply, make().agents), task)
-    session = _session(options, make(), task) if report.ok and options.endpoint else None
-    found = {"accepted": report.ok, "problems": report.problems, "cases": [asdict(case) for case in report.cases]}
-    verdict = "accepted" if report.ok else f"refused: {len(report.problems)} problems"
-    verdict += "" if report.ok or not options.endpoint else ", so no session was run"
-    of_session = f"\n{session}\n" if session else ""
-    show(
-        options, found | ({"session": dict(session.record())} if session else {}), f"{report}\n{of_session}{verdict}\n"
-    )
+    if not path and name.endswith(".py"):
+        raise ConfigError(name, rule="a file has classes, of which one is tried", fix=f"write {name}:CLASS")
+    with user_code():
+        kind = find(name, path or None)
+        make = partial(load_dataclass, kind, values(options.args, "--args NAME=VALUE"), "--args")
+        members = members_of(make().agents, {}, {})
+    task = _task(options)
+    known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
+    report = check_workflow(make, _replies(options.reply, known), task)
+    _print(options, report, _session(options, make(), task) if report.ok and options.endpoint else None)
     return 0 if report.ok else 1
 
 
-def _replies(given: list[str], agents: object) -> str | dict[str, str]:
-    """One text for all agents, or texts by agent or role."""
-    if not given:
-        return "fine"
-    from verl_mas.workflow.members import role_of
+def _print(options: argparse.Namespace, report: Report, session: Session | None) -> None:
+    found = {"accepted": report.ok, "problems": report.problems, "notes": report.notes}
+    found |= {"cases": [asdict(case) for case in report.cases]} | ({"session": session.record()} if session else {})
+    verdict = report.verdict + ("" if report.ok or not options.endpoint else ", so no session was run")
+    of_session = f"\n{session}\n" if session else ""
+    show(options, found, f"{report}\n{of_session}{verdict}\n")
 
-    by_agent = {name.strip(): text.strip() for name, colon, text in (reply.partition(":") for reply in given) if colon}
-    assert isinstance(agents, tuple | list)
-    if len(given) == 1 and next(iter(by_agent), "") not in {*agents, *map(role_of, agents)}:
-        return given[0]
-    return by_agent
+
+def _task(options: argparse.Namespace) -> Task:
+    from verl_mas.data.own_rows import PROMPT, read
+    from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, REWARD_MODEL, SESSION_ID, UID
+    from verl_mas.workflow.task import Task
+
+    if options.row is None:
+        question = "2 + 2?" if options.task is None else options.task
+        return Task([{"role": "user", "content": question}], ground_truth=options.truth)
+    if options.task is not None or options.truth is not None:
+        rule = "a row has the question and the ground truth"
+        raise ConfigError("--row with --task or --truth", rule=rule, fix="give --row alone, or leave it out")
+    file, _, number = options.row.rpartition(":")
+    file, number = (file, number) if file and number.isdecimal() else (options.row, "0")
+    row = next(islice(read(Path(file)), int(number), None), None)
+    if row is None:
+        fix = "give the number of a row; the first one is 0"
+        raise ConfigError(f"--row {options.row}", rule=f"the file has a row {number}", fix=fix)
+    sections = [row.get(name) or {} for name in (REWARD_MODEL, EXTRA_INFO)]
+    if not isinstance(row.get(PROMPT), list) or not all(isinstance(section, dict) for section in sections):
+        rule = f"a row is one of training data: {PROMPT} has messages, {REWARD_MODEL} and {EXTRA_INFO} are objects"
+        raise ConfigError(f"--row {options.row}", rule=rule, fix=f"write such rows with `verl-mas data rows {file}`")
+    own = {RAW_PROMPT: row[PROMPT], UID: "task", SESSION_ID: 0, GLOBAL_STEPS: 0}
+    return Task.of_row({**row, **own}, validate=False, greedy=False)
+
+
+def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
+    """Texts for all agents, or by agent or role; `known` are the names of both."""
+    of_all, by_agent = list[str](), dict[str, list[str]]()
+    for reply in given:
+        name, colon, text = reply.partition(":")
+        if colon and name.strip() in known:
+            by_agent.setdefault(name.strip(), []).append(text.strip())
+        elif colon and closest(name.strip(), known):
+            rule = "what is before the colon is an agent of the team, or a role"
+            raise ConfigError(f"--reply {reply!r:.60}", rule=rule, fix=nearest(name.strip(), known))
+        else:
+            of_all.append(reply)
+    if of_all and by_agent:
+        rule, fix = "all replies name their agent, or none does", f"write 'AGENT: TEXT'; {nearest('', known)}"
+        raise ConfigError(f"--reply {of_all[0]!r:.60} names no agent", rule=rule, fix=fix)
+    return by_agent or of_all or "fine"
 
 
 def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Session:

@@ -9,6 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, FreeSettings, MasConfig, PolicySpec, PoolSpec
 from verl_mas.config.values import load_dataclass
 
+# The pool of engines that `+mas/mode=separate_async` makes.
+SERVING = "serve"
 # What a snapshot has as the policy of which it is one. The rest is of the training.
 SERVED = ("model", "rollout")
 
@@ -31,6 +33,19 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
             spec.overrides, spec.pool = _merged(base.overrides, spec.overrides), base.pool
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
     return config
+
+
+def serve_apart(mas: MasConfig) -> MasConfig:
+    """With one pool that serves every policy, where none names the pool of its engines."""
+    served = [spec for spec in mas.policies.values() if not spec.remote and not spec.adapter_of]
+    if not any(spec.engines for spec in served):
+        mas.pools.setdefault(SERVING, PoolSpec())
+        for spec in served:
+            if spec.is_trained:
+                spec.engines = SERVING
+            elif spec.pool == DEFAULT_POOL:
+                spec.pool = SERVING
+    return mas
 
 
 def _merged(first: FreeSettings, second: FreeSettings) -> FreeSettings:

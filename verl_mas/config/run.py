@@ -10,9 +10,9 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.engine_tag import EngineTag
-from verl_mas.config.load import load
+from verl_mas.config.load import load, serve_apart
 from verl_mas.config.merge import SECTION, overridden
-from verl_mas.config.modes import Mode, Staleness, mode_of, staleness_of
+from verl_mas.config.modes import SEPARATE, Mode, Staleness, mode_of, staleness_of
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.errors import ConfigError
 
@@ -28,7 +28,8 @@ class Run:
 
     @staticmethod
     def of(config: DictConfig) -> Run:
-        return Run(config, load(config.get("mas")))
+        mas = load(config.get("mas"))
+        return Run(config, serve_apart(mas) if mode_of(config) is SEPARATE else mas)
 
     @property
     def mode(self) -> Mode | None:

@@ -197,7 +197,8 @@ class PolicySpec:
     """A LoRA adapter on the weights of this policy, its base, which is never trained. One that is left out is added."""
 
     engines: str | None = None
-    """The pool whose GPUs serve it while it is trained on those of `pool`, in trainer mode mas_separate_async."""
+    """The pool whose GPUs serve it while it is trained on those of `pool`, in trainer mode mas_separate_async. null for
+    all policies: one pool, `serve`."""
 
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""

@@ -108,9 +108,10 @@ def check_fields(made: object, path: str) -> None:
     assert is_dataclass(made)
     reader, hints = _Reader(), settable(type(made))
     for item in fields(made):
-        # A default is not checked: it may be None although the annotation has no `| None`.
-        if item.name in hints and getattr(made, item.name) is not item.default:
-            reader.read(hints[item.name], getattr(made, item.name), f"{path}.{item.name}")
+        value = getattr(made, item.name)
+        # A default may be None although the annotation has no `| None`.
+        if item.name in hints and not (value is None and item.default is None):
+            reader.read(hints[item.name], value, f"{path}.{item.name}")
     raise_all(reader.errors)
 
 

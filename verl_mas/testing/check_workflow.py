@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import inspect
 import sys
@@ -12,33 +11,27 @@ import time
 import traceback
 import types
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from textwrap import shorten
 
 from verl_mas.config.schema import DEFAULT_POLICY, AgentSpec, BranchSpec, FaultSpec, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
-from verl_mas.errors import FaultKind, SessionFault, raise_all
+from verl_mas.errors import FaultKind, raise_all
+from verl_mas.testing.report import MACHINERY, CaseResult, Report, case_of, described, of_good, wrong_end
 from verl_mas.testing.scripted_llm import Answer, Calls, Fault, Script, ScriptedLLM, calls
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.client import Request
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.run import run_session
-from verl_mas.workflow.session import Session, SessionConfig, SessionResult
+from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
+from verl_mas.workflow.team import Team
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
-PACKAGE = Path(__file__).parents[1]
-# What runs the workflow; the shipped workflows are in the package, too.
-OURS = (f"{PACKAGE}/workflow/", f"{PACKAGE}/testing/", f"{PACKAGE}/errors.py", contextlib.__file__)
 LIMIT_S = 3.0
 BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may stand still, and how often that is looked at
 # Texts that a policy may generate, whatever its prompt.
@@ -57,11 +50,12 @@ WRONG_CALLS: Mapping[str, Callable[[str], Calls]] = {
 }
 
 Replies = Script | Mapping[str, Script]
+NONE_GIVEN = "fine"
 
 
 def check_workflow(
     workflow: Callable[[], Workflow],
-    replies: Replies = "fine",
+    replies: Replies = NONE_GIVEN,
     task: Task | str = "2 + 2?",
     agents: Mapping[str, AgentSpec] | None = None,
     tools: Sequence[ToolLike] = (),
@@ -69,6 +63,7 @@ def check_workflow(
     """Run a workflow through good, malformed and failing replies; `print` the report.
 
     `replies` are the texts of the good cases, of all agents or by agent or role; each case starts with the first one.
+    The team must be able to read them.
     `agents` has settings of `mas.agents`, such as a format penalty, and names of `tools`. Agents with tools also make
     wrong calls, and calls without end. A failed act or a time-out must be recorded as a fault with its place; every
     other case must end in an Outcome that can be scored.
@@ -85,10 +80,15 @@ def check_workflow(
 
 async def _check(good: _Runner) -> Report:
     but = partial(replace, good)
+    # What is never awaited is reported by its swallowed faults.
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     no_acts = _faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
+    notes: list[str] = []
+    first = await good.case("good replies", also=partial(of_good, notes, good.replies != NONE_GIVEN))
+    idle = [name for name in good.workflow().agents if name not in good.acted]
     cases = [
-        await good.case("good replies", also=unrewarded),
+        first,
         await good.case("4 branches", branch=BranchSpec(k=4), also=_never_committed),
         await but(task=replace(good.task, validate=True)).case("validation", also=_no_candidates),
         *[await but(replies=text).case(name) for name, text in UNREADABLE.items()],
@@ -100,7 +100,10 @@ async def _check(good: _Runner) -> Report:
     if good.uses_tools:
         cases += [await but(wrong=call).case(name) for name, call in WRONG_CALLS.items()]
         cases.append(await but(wrong=lambda name: calls((name, {})), endless=True).case("calls without end"))
-    return Report(cases)
+    for name in idle:
+        where = "does not act on the good replies" if name in good.acted else "acts in no case"
+        notes.append(f"{name} {where}, so it was not tried: give replies with which it acts")
+    return Report(cases, notes)
 
 
 def _faults(**changes: float) -> FaultSpec:
@@ -122,6 +125,7 @@ class _Runner:
     wrong: Callable[[str], Calls] | None = None
     endless: bool = False
     uses_tools: bool = False
+    acted: set[str] = field(default_factory=set)  # the agents that acted, in all cases
 
     async def case(
         self,
@@ -143,10 +147,11 @@ class _Runner:
     async def fault_case(self, name: str, kind: FaultKind) -> CaseResult:
         llm = self._llm()
         # Only here an act is to take too long. With short limits elsewhere, a busy machine would fail the workflow.
-        result, problems = await self._run(llm, None, _faults(act_timeout_s=0.05))
+        limit_s = 0.05 if kind is FaultKind.TIMEOUT else LIMIT_S
+        result, problems = await self._run(llm, None, _faults(act_timeout_s=limit_s))
         if llm.requests and not result.failed:
-            problems.append(f"the {kind.value} of an act was swallowed, so its row would be missing without a record")
-        problems += [f"was recorded as {fault}" for fault in result.faults if fault.kind is not kind]
+            problems.append(f"an act failed ({kind.value}) and its session did not: swallowed, or never awaited")
+        problems += [f"was recorded as {described(fault)}" for fault in result.faults if fault.kind is not kind]
         return case_of(name, result, [*problems, *_left_over(llm)])
 
     async def cancelled(self) -> CaseResult:
@@ -176,21 +181,58 @@ class _Runner:
             branch=branch or BranchSpec(),
             faults=faults or _faults(),
         )
-        watch = Watch(type(first).run.__code__.co_filename)
-        with warnings.catch_warnings(record=True) as raised:
-            warnings.simplefilter("always")
-            with watch.running():
-                result = await run_session(self.workflow, self.task, config)
+        watch, unawaited = Watch(type(first).run.__code__.co_filename), list[str]()
+        with _never_awaited(unawaited) as watched, watch.running():
+            result = await run_session(lambda: watched(self.workflow()), self.task, config)
+            for error in [fault.__cause__ or fault for fault in result.faults]:
+                # What it holds, such as a coroutine that was used as a reply, is let go.
+                traceback.clear_frames(error.__traceback__)
+                if isinstance(error, AttributeError):
+                    error.obj = None
+        if unawaited:
+            result = replace(result, faults=[fault for fault in result.faults if "coroutine" not in fault.cause])
         self.uses_tools = self.uses_tools or any(request.tools for request in llm.requests)
+        self.acted |= {request.agent for request in llm.requests}
         problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
-        texts = [str(warning.message) for warning in raised]
-        problems += dict.fromkeys(text for text in texts if "was never awaited" in text)
-        problems += _unknown_sampling(llm)
+        problems += [*dict.fromkeys(unawaited), *_unknown_sampling(llm)]
         if any(reply.probe for reply in result.session.replies) and not first.probes:
             problems.append(
                 "plays candidates on with team.continue_from; a check of the run needs to know: set probes = True"
             )
         return result, problems
+
+
+@contextmanager
+def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]:
+    """Coroutines that nothing awaits, each with the line that made it: those that were never started and, of the
+    workflow that is given, those that run as tasks when it ends."""
+
+    def add(coroutines: Iterable[object]) -> None:
+        for coroutine in filter(inspect.iscoroutine, coroutines):
+            for file, line, _ in coroutine.cr_origin or ():
+                if not MACHINERY.match(file):
+                    found.append(f"`await` is missing: {coroutine.__qualname__} was never awaited ({file}:{line})")
+
+    def watched(workflow: Workflow) -> Workflow:
+        run = workflow.run
+
+        async def watched_run(task: Task, team: Team) -> Outcome:
+            outcome = await run(task, team)
+            add(left.get_coro() for left in asyncio.all_tasks() - {asyncio.current_task()})
+            return outcome
+
+        vars(workflow)["run"] = watched_run
+        return workflow
+
+    depth = sys.get_coroutine_origin_tracking_depth()
+    sys.set_coroutine_origin_tracking_depth(1)
+    try:
+        with warnings.catch_warnings(record=True) as raised:
+            warnings.simplefilter("always")
+            yield watched
+    finally:
+        sys.set_coroutine_origin_tracking_depth(depth)
+    add(warning.source for warning in raised)
 
 
 class _WrongCalls(ScriptedLLM):
@@ -272,7 +314,7 @@ def _left_over(llm: ScriptedLLM) -> list[str]:
 
 def _never_committed(result: SessionResult) -> list[str]:
     # The acts of a fork that is not committed have no candidates of their own.
-    replies = [reply for reply in result.session.replies if reply.among > 1]
+    replies = [reply for reply in result.session.replies if reply.among > 1 and not result.failed]
     committed = {(reply.agent, reply.instance, reply.turn) for reply in replies if reply.committed}
     left = sorted({(reply.agent, reply.instance, reply.turn) for reply in replies} - committed)
     return [f"{agent}'s branch of turn {turn} was never committed" for agent, _, turn in left]
@@ -281,149 +323,3 @@ def _never_committed(result: SessionResult) -> list[str]:
 def _no_candidates(result: SessionResult) -> list[str]:
     more = {reply.agent for reply in result.session.replies if reply.branch > 0}
     return [f"{agent} branches in validation" for agent in sorted(more)]
-
-
-@dataclass(frozen=True)
-class CaseResult:
-    """The result of one case; `problems` would break or spoil a training run."""
-
-    name: str
-    problems: Sequence[str]
-    acts: int = 0
-    malformed: int = 0
-    faults: Sequence[str] = ()
-    answer: str | None = None
-    tool_calls: int = 0
-    tool_errors: Sequence[str] = ()  # each error of a call once
-    # The score of each row by agent; without the team's part where verl's reward function scores the answer.
-    rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    scored_by_verl: bool = False
-    penalties: Mapping[str, float] = field(default_factory=dict)
-    info: Mapping[str, object] = field(default_factory=dict)
-    # The traceback of each exception of the workflow, by type and place.
-    traces: Mapping[str, str] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return self.shown({})
-
-    def shown(self, known: dict[str, str]) -> str:
-        """`known` has the problems of earlier cases with the name of the first; those of this case are added."""
-        calls = f" {self.tool_calls} tool calls," if self.tool_calls else ""
-        summary = f"{self.acts} acts,{calls} {self.malformed} malformed, answer {self.answer!r:.40}"
-        rewards = ", ".join(f"{agent} {_numbers(scores)}" for agent, scores in self.rewards.items())
-        if self.scored_by_verl:
-            rewards += "; and that of the answer, which verl's reward function gives"
-        penalties = ", ".join(f"{agent} {penalty:g}" for agent, penalty in self.penalties.items() if penalty)
-        details = {"rewards": rewards, "penalties": penalties, "info": str(dict(self.info)) if self.info else ""}
-        lines = [f"{'ok  ' if not self.problems else 'FAIL'} {self.name}: {summary}"]
-        lines += [f"       {name}: {text}" for name, text in details.items() if text]
-        errors = [f"a tool call: {shorten(error, 200, placeholder=' ...')}" for error in self.tool_errors]
-        firsts = [(problem, known.setdefault(problem, self.name)) for problem in (*self.problems, *self.faults)]
-        problems = [problem if first == self.name else f"as in: {first}" for problem, first in firsts]
-        return "\n".join([*lines, *(f"       {line}" for line in dict.fromkeys([*errors, *problems]))])
-
-
-@dataclass(frozen=True)
-class Report:
-    cases: Sequence[CaseResult] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return not any(case.problems for case in self.cases)
-
-    @property
-    def problems(self) -> list[str]:
-        return [f"{case.name}: {problem}" for case in self.cases for problem in case.problems]
-
-    def __str__(self) -> str:
-        # Reversed, so that the first case in which it was raised is shown.
-        traces = {name: trace for case in reversed(self.cases) for name, trace in case.traces.items()}
-        known: dict[str, str] = {}
-        return "\n".join([*(case.shown(known) for case in self.cases), *traces.values()])
-
-
-def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> CaseResult:
-    session = result.session
-    rewards, penalties = defaultdict[str, list[float]](list), defaultdict[str, float](float)
-    for row in session.rows() if isinstance(session.outcome, Outcome) else ():
-        rewards[row.first.agent].append(row.reward.score)
-        penalties[row.first.agent] += row.reward.penalty
-    calls = [call for reply in session.replies for call in reply.tool_calls]
-    return CaseResult(
-        name,
-        problems,
-        acts=len(session.replies),
-        tool_calls=len(calls),
-        tool_errors=list(dict.fromkeys(call.error for call in calls if call.error is not None)),
-        malformed=sum(reply.malformed is not None for reply in session.replies),
-        faults=[_described(fault) for fault in result.faults],
-        answer=str(session.answer) if session.answer is not None else None,
-        rewards=dict(rewards),
-        scored_by_verl=bool(rewards) and needs_score(session.outcome, session.replies),
-        penalties=dict(penalties),
-        info=session.info,
-        traces={
-            f"{type(fault.__cause__)} {place}": _trace(fault) for fault in result.faults if (place := _place(fault))
-        },
-    )
-
-
-def wrong_end(session: Session) -> Iterator[str]:
-    """What is wrong with an Outcome that was returned."""
-    outcome = session.outcome
-    if not isinstance(outcome, Outcome):
-        return
-    if not session.replies:
-        yield "no agent acted; is an `await` missing before an act?"
-    answer: object = outcome.answer
-    if inspect.iscoroutine(answer):
-        answer.close()
-        yield f"the answer is the coroutine {answer.__qualname__}, as `await` is missing before it"
-    elif not isinstance(answer, Reply | str | None):
-        yield f"the answer is {answer!r:.40}; it must be a Reply, a text or None"
-    if needs_score(outcome, session.replies) and answer is None:
-        yield "the Outcome has neither an answer nor a reward, so the session cannot be scored and is dropped"
-
-
-def unrewarded(result: SessionResult) -> Iterator[str]:
-    """The agents whose rows always have reward 0: other acts have rewards of their own, so nothing scores the team."""
-    session = result.session
-    outcome = session.outcome
-    if not isinstance(outcome, Outcome) or outcome.reward is not None or needs_score(outcome, session.replies):
-        return
-    if outcome.score_answer:
-        return
-    agents = {reply.agent for reply in session.replies}
-    rewarded = {reply.agent for reply in session.replies if (reply.reward, reply.team_reward) != (None, None)}
-    for agent in sorted(agents - rewarded):
-        yield (
-            f"the reward of {agent} is never set: other acts have rewards, so verl's reward function is not called; "
-            "return Outcome(reward=...), or Outcome(answer=..., score_answer=True)"
-        )
-
-
-def _described(fault: SessionFault) -> str:
-    place, text = _place(fault), shorten(str(fault), 200, placeholder=" ...")
-    return f"{text} ({place})" if place else text
-
-
-def _place(fault: SessionFault) -> str | None:
-    """File and line in the workflow of an exception that it raised."""
-    frames = _own_frames(fault)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
-
-
-def _own_frames(fault: SessionFault) -> list[traceback.FrameSummary]:
-    if fault.kind is not FaultKind.WORKFLOW or fault.__cause__ is None:
-        return []
-    frames = traceback.extract_tb(fault.__cause__.__traceback__)
-    return [frame for frame in frames if not frame.filename.startswith(OURS)]
-
-
-def _trace(fault: SessionFault) -> str:
-    frames = "".join(traceback.format_list(_own_frames(fault))).rstrip()
-    return f"{_described(fault)}\n{frames}"
-
-
-def _numbers(scores: Sequence[float]) -> str:
-    return "/".join(f"{score:g}" for score in scores)

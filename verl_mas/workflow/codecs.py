@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, TypeVar
 
-from verl_mas.errors import DataError
+from verl_mas.errors import DataError, WorkflowError
 
 __all__ = ["ActionList", "Boxed", "Choice", "CodeBlock", "Codec", "JsonBlock", "Malformed", "Tag"]
 
@@ -116,6 +116,14 @@ class Choice(Enum):
     def __init_subclass__(cls, tag: str = "answer", **kwargs: object):
         super().__init_subclass__(**kwargs)
         cls.__tag__ = tag
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            value, fix = f"{self} is compared with {other!r}", f"compare it with {type(self).__name__}.{self.name}"
+            raise WorkflowError(value, rule="a choice is equal to no text", fix=fix)
+        return self is other
+
+    __hash__ = Enum.__hash__
 
     @classmethod
     def prompt(cls) -> str:
@@ -261,7 +269,9 @@ class JsonBlock:
         for key, kind in self.keys.items():
             if key not in value:
                 return Malformed(f"no key {key!r}")
-            # bool is an int in Python, not in JSON.
+            # bool is an int in Python, not in JSON, where 60 is a number as 60.0 is.
+            if kind is float and type(value[key]) is int and abs(value[key]) < 1e308:
+                value[key] = float(value[key])
             if not isinstance(value[key], kind) or (isinstance(value[key], bool) and kind is not bool):
                 return Malformed(f"{key!r} is not of type {kind.__name__}")
         return value

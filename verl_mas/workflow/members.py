@@ -113,7 +113,9 @@ def _wrong_agents(agents: object) -> Iterator[ConfigError]:
     """What is wrong with the `agents` of a workflow's class, which may be anything."""
     if not isinstance(agents, list | tuple) or not all(isinstance(name, str) for name in agents):
         fix = f"agents = ({agents!r},)" if isinstance(agents, str) else 'agents = ("solver", "verifier")'
-        yield ConfigError(f"agents = {agents!r}", rule="a workflow's agents are a tuple of names", fix=fix)
+        yield ConfigError(
+            f"agents = {agents!r}", rule="agents are a tuple of names; one of one name has a comma", fix=fix
+        )
         return
     if not agents:
         value = f"agents = {agents!r}"

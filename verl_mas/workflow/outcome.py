@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from verl_mas.errors import WorkflowError
+from verl_mas.registry import KnownNames
 from verl_mas.row import VERDICTS
 from verl_mas.workflow.reply import Reply, check_reward
 
@@ -14,7 +15,7 @@ CheckedVerdict = tuple[bool | None, bool]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(KnownNames):
     """How a session ended: the team's `answer`, its `reward`, and `info` for the metrics.
 
     `reward` None leaves the scoring of `answer` to verl's reward function, unless acts have rewards of their own;

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from verl_mas.errors import WorkflowError
+from verl_mas.registry import KnownNames, UnknownName, names_of
 from verl_mas.row import Act
 from verl_mas.workflow.client import Generation, Message, ToolCall, message_of
 from verl_mas.workflow.codecs import Codec, Malformed
@@ -24,12 +25,12 @@ def check_reward(name: str, value: object) -> None:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        fix = "set None where there is no reward, and a number for a reply that could not be read"
-        raise WorkflowError(f"{name} is {value!r:.200}", rule="a reward is a finite number", fix=fix)
+        fix = "set a number, also for a reply that could not be read, or None where there is none"
+        raise WorkflowError(f"{name} is {value!r:.200}", rule="it is averaged, so it is a finite number", fix=fix)
 
 
 @dataclass(eq=False, repr=False)
-class Reply:
+class Reply(KnownNames):
     """What an act returns: its `text`, to `parse`, and the act's own `reward`, to set.
 
     `team_reward` is the team part of a candidate, where it differs from that of the session. `tool_calls` are the calls
@@ -64,6 +65,8 @@ class Reply:
     def __setattr__(self, name: str, value: object) -> None:
         if name in ("reward", "team_reward"):
             check_reward(f"the {name} of agent {self.agent} in turn {self.turn}", value)
+        elif name not in names_of(Reply) and not name.startswith("_"):
+            raise UnknownName.of(Reply, name)
         super().__setattr__(name, value)
 
     @property

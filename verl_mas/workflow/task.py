@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_mas.registry import KnownNames
 from verl_mas.row import (
     DATA_SOURCE,
     EXTRA_INFO,
@@ -21,7 +22,7 @@ from verl_mas.workflow.client import DatasetFields, Message
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(KnownNames):
     """One row of the dataset: its `messages`, `ground_truth`, `extra_info` and other `fields`."""
 
     messages: Sequence[Message]

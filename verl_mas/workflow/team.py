@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TypeAlias, TypeVar
 
 from verl_mas.errors import WorkflowError
-from verl_mas.registry import nearest
+from verl_mas.registry import KnownNames, closest, nearest
 from verl_mas.workflow.client import Continuation, Message
 from verl_mas.workflow.line import Line
 from verl_mas.workflow.members import Member
@@ -55,7 +55,12 @@ class Team:
         """All agents of a role, in the order of the workflow's `agents`."""
         wanted = self._prefix + role
         members = self._session.config.members.values()
-        return [Agent(self._session, member, self._line) for member in members if member.role == wanted]
+        found = [Agent(self._session, member, self._line) for member in members if member.role == wanted]
+        roles = {member.role for member in members}
+        if not found and closest(wanted, roles):  # a team may have no agent of a role
+            rule = "a role is that of an agent in `agents`"
+            raise WorkflowError(f"team has no role {wanted!r}", rule=rule, fix=nearest(wanted, sorted(roles)))
+        return found
 
     def sub(self, name: str) -> Team:
         """The sub-team whose agents are named with `nested(name, ...)`; pass it to the `run` of its workflow."""
@@ -157,7 +162,7 @@ def _reward(replies: Sequence[Reply], reward: float) -> None:
             reply.team_reward = reward
 
 
-class Agent:
+class Agent(KnownNames):
     """One agent of a session: `await agent.act(prompt)` is one LLM call."""
 
     def __init__(self, session: Session, member: Member, line: Line, instance: int = 0):
@@ -221,7 +226,7 @@ class Agent:
         return [{"role": "system", "content": prompt}, *rest]
 
 
-class Conversation:
+class Conversation(KnownNames):
     """Turns of one agent that share their tokens: one row, in which the prompts after the first are masked.
 
     A branch ends the row: the tokens before it are the prompt of each candidate and of the next row.
@@ -270,7 +275,13 @@ class Conversation:
 
 
 def as_messages(prompt: Prompt) -> list[Message]:
-    return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    given: object = prompt
+    if not isinstance(given, Sequence) or not all(isinstance(item, Mapping) and "role" in item for item in given):
+        fix = 'give a text, such as reply.text, or [{"role": "user", "content": "..."}]'
+        raise WorkflowError(f"a prompt is {prompt!r:.80}", rule="a prompt is a text or a list of messages", fix=fix)
+    return list(prompt)
 
 
 # -- copies of the state of an environment: candidates are played on to the end, each from its own ---------------------
