@@ -104,6 +104,8 @@ def no_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set first, so that it is known and a test's own value is removed at the end.
     monkeypatch.setenv("VERL_PLATFORM", "")
     monkeypatch.delenv("VERL_PLATFORM")
+    # Output has the width of the machine's terminal.
+    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(scope="session")

@@ -166,13 +166,13 @@ def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_m
     assert not plan_command([*STOCK, *changed], EIGHT)[1].warnings
     # Micro batches by tokens are full in every step.
     _, full = plan_command([*STOCK, *BY_TOKENS, *(budget.format(65536) for budget in BUDGET)], EIGHT)
-    assert full.accepted and "expected in every step" in full.warnings[0].reason
+    assert not full.accepted and "takes 80.4 GiB" in full.errors[0].value
 
 
 def test_one_longest_row_that_does_not_fit_is_an_error():
     long = ["data.max_response_length=80000", "actor_rollout_ref.rollout.max_model_len=80512"]
     _, report = plan_command([*STOCK, *long], EIGHT)
-    assert any("with one longest row" in error.rule for error in report.errors), report.problems
+    assert any("one longest row" in error.rule for error in report.errors), report.problems
 
 
 def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letters):

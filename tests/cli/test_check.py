@@ -100,8 +100,8 @@ def test_a_run_without_arguments_is_not_checked(capsys):
 def test_json_has_the_run_the_machine_the_verdict_and_the_errors(capsys):
     report = json.loads(output_of(capsys, "check", "--json", *TEAM))
     assert list(report) == ["verdict", "accepted", "errors", "warnings", "run", "machine"]
-    assert report["verdict"] == "accepted with 1 warning" and report["accepted"] is True
-    assert [sorted(warning) for warning in report["warnings"]] == [["fix", "reason", "value"]]
+    assert report["verdict"] == "accepted with 2 warnings" and report["accepted"] is True
+    assert [sorted(warning) for warning in report["warnings"]] == [["fix", "reason", "value"]] * 2
     assert report["run"]["policies"]["a"]["learning_rate"] == 1e-6
     assert report["run"]["agents"]["verifier"] == {"policy": "b", "trained": False, "settings": {}}
     assert {"what": "python", "seen": sys.version.split()[0], "ok": True, "fix": ""} in report["machine"]

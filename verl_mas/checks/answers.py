@@ -67,15 +67,16 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str], tru
     name = f"{custom}" if custom else f"verl's scorer of {first.row[DATA_SOURCE]!r}"
     file = file_of_user(str(custom)) if custom else None
     changed = file.stat().st_mtime_ns if file and file.is_file() else None
-    question = [OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, form.render(truth)]
+    question = [OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, repr(form)]
     if accepted_before(question):
         return
     try:
+        reply = form.render(truth)
         with user_code(run.mas.workflow.check_timeout_s):
             score = partial(_score, _function(run.config), first)
             nothing = score("")
             rewarded = [each for each, known in FORMS.items() if score(known.render(truth)) > nothing]
-            right = score(form.render(truth)) > nothing
+            right = score(reply) > nothing
     except MasError as error:
         # It may need a package or a server of the run's machines.
         value = f"{name} on the ground truth of the first row of {first.file}: {as_refusal(error).value}"
@@ -83,7 +84,7 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str], tru
         yield ConfigWarning(value, reason=reason, fix="correct it if the run would fail with it, too")
         return
     if not right:
-        value = f"{name} gives {form.render(truth):.120}, the ground truth of the first row of {first.file}, no reward"
+        value = f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, no reward"
         rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
         yield ConfigError(value, rule=rule, fix=_fix(workflow, rewarded))
     else:
