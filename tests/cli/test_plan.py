@@ -84,7 +84,7 @@ def test_a_team_of_endpoints_takes_no_gpu(plan):
 
 
 def test_lines_are_of_80_columns_and_no_setting_is_broken(plan):
-    output = plan(*SEPARATE, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536", "--gpus=4x80")
+    output = plan(*SEPARATE, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=65536", "--gpus=4x80", code=1)
     assert max(map(len, output.splitlines())) <= 90
     assert "++mas.policies.solver.overrides.actor.ppo_max_token_len_per_gpu=32768" in output.split()
 
