@@ -22,7 +22,7 @@ from verl_mas.planning.model import size_of
 RECIPES = Path(__file__).parents[2] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
 # Parts of recipes, and recipes for the CPU.
-NOT_FOR_GPUS = ("common", "roles", "laptop", "laptop_adapters")
+NOT_FOR_GPUS = ("common", "roles", "laptop")
 # The recorded runs have no policy that is not trained.
 FROZEN = ("self_play/qwen3",)
 # The recorded runs serve on the GPUs that they train on.

@@ -1,4 +1,4 @@
-"""Chains of additions: the data set, and demonstrations of teams on it."""
+"""Chains of additions: the data set, and demonstrations on it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from itertools import accumulate, islice, pairwise
 
 import pytest
 
-from verl_mas.config.schema import WorkflowSpec
 from verl_mas.errors import ConfigError
 from verl_mas.gym import arithmetic
 from verl_mas.gym.arithmetic import chain_split, chains, signed
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Boxed
-from verl_mas.workflow.base import resolve
 from verl_mas.workflows.solver_verifier import ReviewVerdict
 
 
-def shown(noise, count=300, terms=3, **team):
-    return list(islice(arithmetic.lessons(terms, 9, noise=noise, **team), count))
+def shown(noise):
+    return list(islice(arithmetic.lessons(3, 9, noise=noise), 300))
 
 
 def chain(lesson):
@@ -46,25 +44,6 @@ def test_noise_makes_solutions_wrong_and_verdicts_follow_the_verifiers_own_resul
         if review.agent == "verifier":
             own = review.reply.split(" ")[0].rsplit("=")[-1]
             assert (ReviewVerdict.parse(review.reply) is ReviewVerdict.APPROVE) == (own == result(solution))
-
-
-def test_without_noise_a_leader_adds_up_what_its_two_workers_report():
-    delegated, first, second, answered = shown(0.0, 4, terms=4, team="leader_workers")
-    assert [lesson.agent for lesson in (delegated, first, second, answered)] == ["leader", "worker", "worker", "leader"]
-    for part in (first, second):
-        chain_of_part, _, reported = part.reply.rpartition("=")
-        assert sum(signed(chain_of_part)) == int(reported) and part.prompt.endswith(f"{chain_of_part}=")
-        assert f"{chain_of_part}=" in delegated.reply and f"Report: {part.reply}" in answered.prompt
-    assert int(result(answered)) == sum(signed(chain(delegated)))
-
-
-@pytest.mark.parametrize("team", ["debate", "generate_verify_refine", "cory"])
-def test_the_lessons_of_other_teams_have_the_prompts_of_all_their_agents(team):
-    lessons = shown(0.0, 40, team=team)
-    assert {lesson.agent for lesson in lessons} == set(resolve(WorkflowSpec(team)).agents)
-    for lesson in lessons:
-        if lesson.agent != "verifier":
-            assert int(result(lesson)) == sum(signed(chain(lesson)))
 
 
 def test_chains_are_right_and_every_intermediate_result_is_a_digit():

@@ -16,7 +16,7 @@ from verl_mas.gym.warmup import Generated
 
 # By data set: arguments for small rows, of each kind.
 KINDS = {
-    "arithmetic": ["--terms 4", "--team leader_workers"],
+    "arithmetic": ["--terms 4"],
     "guide_driver": ["--size size=5", "--speaks every_turn"],
     "invented": ["--entities 300 --hops 2"],
     "lookup": ["--shards 3 --keys 3"],

@@ -75,13 +75,14 @@ def test_code_takes_real_steps_with_programs_that_are_really_run(main_ppo, tmp_p
 
 
 def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
-    made = tmp_path / "slippery"
-    size = ["--size", "size=4", "slip=0.2", "--practice", "min_distance=3", "--train-rows", "16", "--test-rows", "8"]
+    made = tmp_path / "boards"
+    size = ["--size", "size=4", "slip=0.2", "--train-rows", "16", "--test-rows", "8"]
     size += ["--args", "moves=1"]
     assert data.main(["puzzle", "plan_path", "--out", str(made), *size, "--noise", "0.6", *BRIEF]) == 0
     two_tasks = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
-    own = of(made, *two_tasks, "actor_rollout_ref.rollout.n=1", "mas.workflow.args.max_turns=3")
-    done = main_ppo(tmp_path / "run", *own, recipe="slippery/laptop")
+    scores = ["+mas=planner_executor", "++mas.workflow.args.reward=sparse", "++mas.workflow.args.continuations=1"]
+    scores += ["++mas.branch.commit=uniform", "++mas.workflow.args.max_turns=3"]
+    done = main_ppo(tmp_path / "run", *of(made, *two_tasks, *scores), recipe="plan_path/laptop")
     assert done.exit_code == 0, done.output[-6000:]
     first = done.steps[1]
     assert first["session/dropped"] == 0 and first["session/probe_acts"] > first["session/acts/mean"] * 2

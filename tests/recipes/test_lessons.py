@@ -10,7 +10,7 @@ from recipe_configs import composed
 from transformers import AutoTokenizer
 
 from verl_mas.checks.team import validate
-from verl_mas.gym import arithmetic, guide_driver, lookup, programs, split_clues
+from verl_mas.gym import guide_driver, lookup, programs, split_clues
 from verl_mas.gym.puzzles.data import lessons as puzzle_lessons
 from verl_mas.gym.puzzles.data import tiny_workflow
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
@@ -54,28 +54,13 @@ def test_prompts_and_replies_fit(arguments, made, tmp_path):
         assert replies == data.max_response_length
 
 
-LOOKUP, ARITHMETIC = "+mas=sharded_lookup +recipe=lookup/laptop", "+recipe=leader_workers/laptop"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "made", "vocabulary"),
-    [
-        (
-            "+mas=sharded_lookup +recipe=lookup/laptop",
-            partial(lookup.lessons, 4, 4, noise=0.2, worker_noise=0.3),
-            4_096,
-        ),
-        ("+recipe=leader_workers/laptop", partial(arithmetic.lessons, 4, 9, noise=0.25, team=arithmetic.LEADER), 1_024),
-    ],
-    ids=["lookup", "arithmetic"],
-)
-def test_a_leaders_row_is_its_whole_conversation(arguments, made, vocabulary, tmp_path):
-    data = composed(f"+platform=cpu {arguments}").data
-    lessons = list(islice(made(), 1_000))
+def test_a_leaders_row_is_its_whole_conversation(tmp_path):
+    data = composed("+platform=cpu +mas=sharded_lookup +recipe=lookup/laptop").data
+    lessons = list(islice(lookup.lessons(4, 4, noise=0.2, worker_noise=0.3), 1_000))
     prompts = [lesson.prompt for lesson in lessons if lesson.agent != "leader"]
     # Its last prompt and reply, of which the first three tokens are the prompt of the row.
     conversations = [lesson.prompt + lesson.reply + TURN_END for lesson in lessons if lesson.agent == "leader"]
-    tokens = lengths(tmp_path, lessons, prompts + conversations, vocabulary)
+    tokens = lengths(tmp_path, lessons, prompts + conversations, 4_096)
     assert max(tokens[: len(prompts)]) <= data.max_prompt_length
     assert data.max_response_length / 2 < max(tokens[len(prompts) :]) <= data.max_response_length
 

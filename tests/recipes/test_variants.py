@@ -36,17 +36,12 @@ def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weight
     assert {Run(config, team).view(name).value("actor.optim.lr") for name in trained(team)} == {1e-5}
 
 
-@pytest.mark.parametrize(
-    ("recipe", "paper"),
-    [("math", "shared"), ("search", "shared"), ("cory", "qwen3"), ("debate", "qwen3"), ("malt", "llama")],
-)
-def test_the_laptop_variants_are_the_papers_team_on_the_cpu(recipe, paper):
+@pytest.mark.parametrize("recipe", ["math", "search"])
+def test_the_laptop_variants_are_the_papers_team_on_the_cpu(recipe):
     config = composed(f"+platform=cpu +recipe={recipe}/laptop")
-    laptop, gpu = validate(config), validate(composed(f"+recipe={recipe}/{paper}"))
-    for name in ("swap", "branch", "reward"):
-        assert getattr(laptop, name) == getattr(gpu, name)
-    assert laptop.workflow.name == gpu.workflow.name
-    assert config.trainer.total_training_steps <= (80 if paper == "shared" else 40)
+    laptop, gpu = validate(config), validate(composed(f"+recipe={recipe}/shared"))
+    assert laptop.reward == gpu.reward and laptop.workflow.name == gpu.workflow.name
+    assert config.trainer.total_training_steps <= 80
 
 
 def test_the_laptops_arms_of_the_code_team_generate_as_many_replies_per_turn():
@@ -84,16 +79,8 @@ def test_the_single_player_is_trained_on_twice_the_tasks():
     validate(composed(f"+mas=single_player +recipe=plan_path/qwen3 {twice}"))
 
 
-@pytest.mark.parametrize(
-    ("command", "policies"),
-    [
-        ("+recipe=plan_path/qwen3_adapters", ["planner", "executor"]),
-        ("+platform=cpu +recipe=plan_path/laptop_adapters", ["planner", "executor"]),
-        ("+platform=cpu +recipe=guide_driver/laptop_adapters", ["guide", "driver"]),
-    ],
-)
-def test_the_variants_with_adapters_train_one_per_role_on_one_base(command, policies):
-    team = validate(composed(command))
+def test_the_variant_with_adapters_trains_one_per_role_on_one_base():
+    team, policies = validate(composed("+recipe=plan_path/qwen3_adapters")), ["planner", "executor"]
     assert trained(team) == policies and adapters(team, "main") == policies
     assert {agent: spec.policy for agent, spec in team.agents.items()} == {name: name for name in policies}
 
@@ -141,25 +128,6 @@ def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(command, pa
     assert (trained(team), snapshots(team)) == (["main"], past)
     learns = {name: member.trainable for name, member in agents_of(team).items()}
     assert learns == {"first": True, "second": True} | ({"opponent": False} if past else {})
-
-
-SESSIONS = "mas.workflow.args.continuations=0 mas.branch.k=1 actor_rollout_ref.rollout.n=8 mas.advantage=null"
-
-
-@pytest.mark.parametrize(
-    ("arm", "probes"),
-    [
-        ("", True),
-        ("mas.workflow.args.continuations=0", False),
-        (f"{SESSIONS} algorithm.adv_estimator=agent_grpo", False),
-        (f"{SESSIONS} algorithm.adv_estimator=agent_gigpo", False),
-    ],
-)
-def test_the_arms_of_slippery_plan_path_compose(arm, probes):
-    team = validate(composed(f"+platform=cpu +recipe=slippery/laptop {arm}"))
-    workflow = resolve(team.workflow)
-    assert workflow.max_turns == 16 and team.branch.commit == "uniform"
-    assert (workflow.probes, workflow.sparse) == (probes, not probes)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-from verl_mas.config.schema import FreeSettings, WorkflowSpec
 from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item
 from verl_mas.data.prepare import Prepared
@@ -15,9 +14,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Boxed, Request, Task
-from verl_mas.workflow.base import resolve
-from verl_mas.workflows.leader_workers import Delegation, Moves
-from verl_mas.workflows.solver_verifier import ReviewVerdict
+from verl_mas.workflows.solver_verifier import ReviewVerdict, SolverVerifier
 
 PATIENCE = 5_000  # repeats in a row after which no new chain is expected
 
@@ -62,31 +59,19 @@ def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, 
     raise ConfigError(value, rule=rule, fix="use fewer rows, more terms or larger numbers")
 
 
-DEFAULT, LEADER = "solver_verifier", "leader_workers"
-# The arguments of workflows whose agents, but for a `verifier`, answer with a box; and of one whose leader delegates.
-TEAMS: Mapping[str, FreeSettings] = {
-    DEFAULT: {},
-    "debate": {},
-    "generate_verify_refine": {},
-    "cory": {},
-    LEADER: {"max_rounds": 1, "max_workers": 2},
-}
-
-
-def lessons(terms: int, largest: int, *, noise: float, seed: int = 0, team: str = DEFAULT) -> Iterator[Lesson]:
+def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless; only training chains. `noise` is the share of steps whose result is random."""
     rng = random.Random(f"lessons {seed}")
-    workflow = resolve(WorkflowSpec(team, args=TEAMS[team]))
+    workflow = SolverVerifier()
     while True:
         chain = draw(terms, largest, rng)
         if chain_split(chain) == TRAIN:
             task = Task([{"role": "user", "content": chain}], ground_truth=str(sum(signed(chain))))
-            expert = LeaderExpert(chain, noise, rng) if team == LEADER else ChainExpert(chain, largest, noise, rng)
-            yield from demonstrate(workflow, task, expert)
+            yield from demonstrate(workflow, task, ChainExpert(chain, largest, noise, rng))
 
 
 class ChainExpert:
-    """Each agent works through the chain and ends with the result, or a verifier with its verdict."""
+    """Each agent works through the chain; the solver ends with the result, the verifier with its verdict."""
 
     def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
         self._first, *self._steps = signed(chain)
@@ -112,34 +97,6 @@ class ChainExpert:
         return working, total
 
 
-class LeaderExpert:
-    """The leader delegates the two halves of the chain, and adds what two workers report; each may be one off."""
-
-    def __init__(self, chain: str, noise: float, rng: random.Random):
-        numbers = signed(chain)
-        half = (len(numbers) + 1) // 2
-        self._halves = numbers[:half], numbers[half:]
-        self._noise, self._rng = noise, rng
-        self._reports: list[int] = []
-
-    def __call__(self, request: Request) -> str:
-        if request.agent == "leader":
-            if self._reports:
-                return Boxed().render(str(self._inexact(sum(self._reports))))
-            return Moves(len(self._halves)).render(Delegation(tuple(map(_written, self._halves))))
-        half = self._halves[len(self._reports)]
-        self._reports.append(self._inexact(sum(half)))
-        return f"{_written(half)}{self._reports[-1]}"
-
-    def _inexact(self, total: int) -> int:
-        return total + self._rng.choice((-1, 1)) * (self._rng.random() < self._noise)
-
-
-def _written(numbers: Sequence[int]) -> str:
-    """As in a chain: 3+5=, and of a later part -2+1=."""
-    return f"{numbers[0]}{''.join(f'{number:+d}' for number in numbers[1:])}="
-
-
 @DATA_SETS.register("arithmetic")
 class Arithmetic(Generated):
     """Short sums for a tiny model."""
@@ -150,8 +107,6 @@ class Arithmetic(Generated):
     def options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--terms", type=int, default=3)
         parser.add_argument("--largest", type=int, default=9)
-        about = f"the workflow of the demonstrations: {', '.join(TEAMS)}"
-        parser.add_argument("--team", choices=TEAMS, default=DEFAULT, metavar="TEAM", help=about)
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         kind = {"terms": options.terms, "largest": options.largest, "seed": options.seed}
@@ -159,4 +114,4 @@ class Arithmetic(Generated):
         return Prepared(train, test, test, {"arithmetic": kind})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        return lessons(options.terms, options.largest, noise=options.noise, seed=options.seed, team=options.team)
+        return lessons(options.terms, options.largest, noise=options.noise, seed=options.seed)
