@@ -10,8 +10,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from ray.runtime_env import RuntimeEnv
 
-from verl_mas.checks.verl.folders import FOLDERS
-from verl_mas.checks.verl.place import is_remote, missing, target
+from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, target
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.cluster import COUNTS, RAY_INIT, address, loopback_servers, sends_folder
 from verl_mas.config.placement import pool_shape, used_pools

@@ -63,6 +63,13 @@ def check_platform(device: str | None = None) -> Iterator[ConfigError]:
         )
 
 
+def check_device(config: DictConfig) -> Iterator[ConfigError]:
+    if target() and config.trainer.device == DEVICE:
+        value = f"--gpus with trainer.device={config.trainer.device}"
+        rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
+        yield ConfigError(value, rule=rule, fix="remove +platform=cpu or trainer.device, or --gpus")
+
+
 def needed(config: DictConfig) -> Resources:
     """What the actors of verl reserve in a run without a team."""
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node

@@ -282,7 +282,7 @@ def _made(mas: MasConfig) -> tuple[Workflow, Mapping[str, Member]]:
 def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) -> Iterator[Problem]:
     mas = run.mas
     yield from _unused_file(mas)
-    yield from _assignment(mas, members)
+    yield from check_assignment(mas, members)
     for name in workflow.own_rewards:
         if getattr(workflow, name) and not mas.reward.local:
             value = f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={mas.reward.local}"
@@ -310,7 +310,7 @@ def _unused_file(mas: MasConfig) -> Iterator[ConfigWarning]:
         yield ConfigWarning(value, reason, "set mas.workflow.name to a class of the file, or mas.workflow.path=null")
 
 
-def _assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
+def check_assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     for name, member in members.items():
         policy = member.spec.policy
         if policy not in mas.policies:

@@ -11,7 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.checks.verl.model_folder import read_json
+from omegaconf import DictConfig
+
+from verl_mas.checks.verl.model_folder import local_folder, read_json
 from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
@@ -27,6 +29,12 @@ class ChatTemplate:
     folder: Path
     template: str
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_model(cls, model: DictConfig) -> ChatTemplate | None:
+        """`model` is verl's section of it; None where its folder is not here."""
+        folder = local_folder(str(model.get("tokenizer_path") or model.path))
+        return cls.of(folder, model.get("custom_chat_template")) if folder else None
 
     @classmethod
     def of(cls, folder: Path, custom: str | None = None) -> ChatTemplate | None:
