@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from verl_mas.checks.verl.model_folder import modules
-from verl_mas.checks.verl.place import missing
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, Targets, plain, targeted
 from verl_mas.config.merge import SECTION
@@ -22,8 +20,6 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one policy."""
     model = view[SECTION].model
     rank = model.get("lora_rank")
-    if type(rank) is not int or rank < 0:
-        return  # Refused where values are checked.
     adapter = model.get("lora_adapter_path")
     yield from check_unread_rank(view, f"policy {policy}")
     if adapter and not rank:
@@ -31,8 +27,6 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
         rule = "verl loads an adapter only where lora_rank is above 0"
         yield ConfigError(value, rule=rule, fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null")
     if rank:
-        if isinstance(adapter, str) and adapter.startswith(("/", "~", ".")) and not Path(adapter).expanduser().is_dir():
-            yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
         yield from check_trainable(f"policy {policy}", rank)
         known = modules(view[SECTION].model)
         yield from check_targets(view, policy, known)

@@ -12,12 +12,18 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.answers import check_answers
-from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.doctor import diagnose, problems
-from verl_mas.checks.machine import check_device, check_platform, check_plugin, check_resources, check_versions
+from verl_mas.checks.machine import (
+    check_addresses,
+    check_cluster,
+    check_device,
+    check_platform,
+    check_plugin,
+    check_resources,
+    check_versions,
+)
 from verl_mas.checks.prompts import check_prompts, check_stated_prompts
-from verl_mas.checks.report import CheckReport
-from verl_mas.checks.summary import summary
+from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team

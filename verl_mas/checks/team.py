@@ -22,8 +22,14 @@ from verl_mas.checks.policies import (
     check_zero_advantage,
 )
 from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas, check_team_resources
-from verl_mas.checks.together import check_together
-from verl_mas.checks.trainer import check_modes, check_phases, check_settings, check_trainable, wants_critic
+from verl_mas.checks.trainer import (
+    check_modes,
+    check_phases,
+    check_settings,
+    check_together,
+    check_trainable,
+    wants_critic,
+)
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters

@@ -5,7 +5,7 @@ import time
 import pytest
 from wrong_configs.prepare import ROW, files
 
-from verl_mas.checks.first_prompt import check_first_prompts
+from verl_mas.checks.prompts import check_prompts
 from verl_mas.checks.verl.data_files import check_data
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -15,10 +15,11 @@ from verl_mas.errors import ConfigError, ConfigWarning
 def look(make, letters):
     def look(file, *, team=True, **settings):
         paths = {"data__train_files": str(file), "data__val_files": str(file), "data__train_batch_size": 1}
+        paths["data__max_prompt_length"] = 4096
         config = make(actor_rollout_ref__model__path=str(letters / "model"), **{**paths, **settings})
         config.mas = config.mas if team else None
         run = Run.of(config)
-        return [*check_data(config, scored=not team), *check_first_prompts(run)]
+        return [*check_data(config, scored=not team), *check_prompts(run)]
 
     return look
 
@@ -81,7 +82,7 @@ class Mine(Workflow):
     async def run(self, task, team):
         {first}
         reply = await team.solver.act(task.messages)
-        return Outcome(answer=reply)
+        return Outcome(answer=reply, reward=1.0)
 """
 
 
@@ -90,7 +91,7 @@ class Mine(Workflow):
     [("pass", None), ("task.extra_info['board']", "KeyError: 'board'"), ("await __import__('asyncio').sleep(99)", "")],
 )
 def test_the_workflow_takes_the_first_row_to_its_first_act(look, letters, workflow_file, monkeypatch, first, says):
-    monkeypatch.setattr("verl_mas.checks.first_prompt.TIME_LIMIT", 0.2)
+    monkeypatch.setattr("verl_mas.checks.prompts.TIME_LIMIT", 0.2)
     problems = look(letters / "train.parquet", **workflow_file(WORKFLOW.format(first=first)))
     assert len(problems) == (0 if says is None else 2)
     assert all(says in problem.value and isinstance(problem, ConfigError) == bool(says) for problem in problems)
