@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from verl_mas.checks.together import check_together
 
 from verl_mas.checks import cluster
-from verl_mas.checks.together import check_together
 from verl_mas.config.load import load
 from verl_mas.config.run import Run
 from verl_mas.execution.executor import Execution

@@ -262,7 +262,7 @@ def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
     model, engine = view[SECTION].model, str(view[SECTION].rollout.name)
     rank = model.get("lora_rank")
     most = facts_of(engine).highest_rank or HIGHEST_RANK
-    if type(rank) is not int or not 1 <= rank <= most:
+    if not 1 <= (rank or 0) <= most:
         rule = f"an adapter has a rank of 1 to {most}"
         fix = f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all"
         yield ConfigError(f"policy {policy}: model.lora_rank={rank} with rollout.name={engine}", rule=rule, fix=fix)

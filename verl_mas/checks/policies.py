@@ -181,7 +181,7 @@ def _optimiser(view: DictConfig, policy: str) -> Iterator[Problem]:
         reason = "it computes updates that change nothing"
         yield ConfigWarning(value, reason=reason, fix=f"set a learning rate, or mas.policies.{policy}.trainable=false")
     steps, warmup = view.trainer.total_training_steps, optim.get("lr_warmup_steps")
-    if type(warmup) is int and type(steps) is int and warmup >= steps:
+    if warmup and steps and warmup >= steps:
         value = f"policy {policy}: actor.optim.lr_warmup_steps={warmup} with trainer.total_training_steps={steps}"
         reason = "the run ends before the learning rate has reached its value"
         yield ConfigWarning(value, reason=reason, fix=f"lower {SECTION}.actor.optim.lr_warmup_steps")

@@ -12,8 +12,8 @@ from functools import partial
 from omegaconf import DictConfig
 
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.verl.chat_template import ChatTemplate
 from verl_mas.checks.verl.data_files import FirstRow, check_scored, sound_rows
+from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View

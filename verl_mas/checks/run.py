@@ -27,8 +27,8 @@ from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
-from verl_mas.checks.verl.chat_template import ChatTemplate
 from verl_mas.checks.verl.data_files import check_data, check_scored, sound_rows
+from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
 from verl_mas.checks.verl.place import check_folders, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code

@@ -16,7 +16,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.checks.verl.chat_template import ChatTemplate
+from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.place import missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, as_refusal, as_refusals, user_code
 from verl_mas.config.merge import SECTION

@@ -276,7 +276,7 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
             fix=f"set {STRATEGY}=wait",
         )
     steps = config.trainer.total_training_steps
-    if type(steps) is int and stale.warmup >= steps:
+    if steps and stale.warmup >= steps:
         value = f"{key}={stale.warmup} with trainer.total_training_steps={steps}"
         rule = "all tasks of the run would be dispatched before its first step, and none would see a change"
         yield ConfigError(value, rule=rule, fix=f"set {key}=1")
@@ -337,7 +337,7 @@ def check_together(run: Run) -> Iterator[Problem]:
         value = f"global_profiler.tool={config.global_profiler.tool} with {SECTION}.actor.profiler.enable=False"
         fix = f"set {SECTION}.actor.profiler.enable=True {SECTION}.actor.profiler.all_ranks=True"
         yield ConfigWarning(value, reason="only workers with an enabled profiler are profiled", fix=fix)
-    if steps and type(last) is int and min(steps) > last:
+    if steps and last and min(steps) > last:
         value = f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}"
         yield ConfigWarning(value, reason="the run ends before the first of these steps", fix="lower them")
     if nodes := run.config[SECTION].rollout.get("nnodes"):
@@ -376,7 +376,7 @@ def check_together(run: Run) -> Iterator[Problem]:
 
 def _fetched(config: DictConfig) -> Iterator[Problem]:
     size, batch = config.data.get("gen_batch_size"), config.data.train_batch_size
-    if not size or type(size) is not int or type(batch) is not int:
+    if not size:
         return
     if config.trainer.v1.sampler.get("sync_refill_failed_groups") and size != 1:
         value = f"data.gen_batch_size={size} with trainer.v1.sampler.sync_refill_failed_groups=True"

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from transformers import AutoTokenizer
-
 from verl_mas.checks.verl.chat_template import ChatTemplate
 
 # What the templates of published models use: loops with controls, JSON, special tokens, generation marks.

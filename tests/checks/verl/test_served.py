@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from verl_mas.checks.verl import served
 from verl_mas.checks.verl.place import run_on
-from verl_mas.config.attention import SETTING
 from verl_mas.config.compose import compose
+from verl_mas.config.verl_settings import ATTENTION
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 
@@ -42,7 +42,7 @@ def test_the_fix_for_a_missing_flash_attn_can_be_pasted_into_any_command(monkeyp
     monkeypatch.setattr(served, "find_spec", lambda name: name != "kernels" and name != "flash_attn")
     for command in (
         ["+mas=single", "actor_rollout_ref.rollout.name=transformers"],
-        ["+recipe=math/shared", f"{SETTING}=flash_attention_2"],
+        ["+recipe=math/shared", f"{ATTENTION}=flash_attention_2"],
     ):
         config = compose(command)
         (error,) = served.check_installed(config)

@@ -9,9 +9,9 @@ import sys
 from importlib.metadata import version
 
 import pytest
+from verl_mas.checks.verl.validation import READ, refused_by_verl
 
 from verl_mas.checks.verl import remembered, validation
-from verl_mas.checks.verl.validation import READ, refused_by_verl
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ SHORTEST_PROMPT = 8
 
 def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[Problem]:
     """`view` is the configuration of one policy."""
-    prompt, response = _whole(view, "rollout.prompt_length"), _whole(view, "rollout.response_length")
-    if prompt is None or response is None:
-        return  # Refused where types are checked.
+    rollout = view[SECTION].rollout
+    prompt, response = rollout.prompt_length, rollout.response_length
     if prompt < SHORTEST_PROMPT:
         reason = "most chat templates need more tokens than that for an empty message, so every act would fail"
         yield ConfigWarning(f"data.max_prompt_length={prompt}", reason=reason, fix="raise data.max_prompt_length")

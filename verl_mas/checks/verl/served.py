@@ -9,8 +9,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.verl.chat_template import ChatTemplate
 from verl_mas.checks.verl.model_folder import (
+    ChatTemplate,
     is_hub_name,
     local_folder,
     not_json,
@@ -20,7 +20,7 @@ from verl_mas.checks.verl.model_folder import (
 )
 from verl_mas.checks.verl.place import is_remote, made_by, missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, raised_by
-from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
+from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
@@ -106,12 +106,12 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
     used = attention(config)
     if cpu and is_flash(used):
         yield ConfigError(
-            f"{SETTING}={used} on the CPU", rule="flash-attn computes on GPUs only", fix=f"set ++{SETTING}=sdpa"
+            f"{ATTENTION}={used} on the CPU", rule="flash-attn computes on GPUs only", fix=f"set ++{ATTENTION}=sdpa"
         )
     # Without flash_attn, transformers downloads the same kernel if the package `kernels` is there.
-    elif not cpu and used == DEFAULT and not any(find_spec(package) for package in ("flash_attn", "kernels")):
-        rule = f"verl loads models with attn_implementation={DEFAULT} where no other is set"
-        fix = f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command"
+    elif not cpu and used == DEFAULT_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
+        rule = f"verl loads models with attn_implementation={DEFAULT_ATTENTION} where no other is set"
+        fix = f"set ++{ATTENTION}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command"
         error = ConfigError("flash_attn is not installed", rule=rule, fix=fix)
         yield unless_elsewhere(config, error)
 

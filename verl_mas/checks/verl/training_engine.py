@@ -11,8 +11,8 @@ from omegaconf import DictConfig
 from verl_mas.checks.verl.model_folder import model_number
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
 from verl_mas.config.merge import SECTION
+from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
@@ -82,7 +82,7 @@ def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
             f"{setting} with attn_implementation={used}",
             rule="verl exchanges heads among the workers in flash-attn only; with another implementation each worker "
             "would attend to its own part of a sequence, and the update would be wrong",
-            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{SETTING}={DEFAULT}",
+            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{ATTENTION}={DEFAULT_ATTENTION}",
         )
 
 
