@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, target
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.cluster import COUNTS, RAY_INIT, address, joined, loopback_servers, sends_folder
-from verl_mas.config.placement import CPUS_PER_GPU, Resources, pool_shape, require, used_pools
+from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
@@ -82,8 +82,10 @@ def check_device(config: DictConfig) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix="remove +platform=cpu or trainer.device, or --gpus")
 
 
-def needed(config: DictConfig) -> Resources:
-    """What the actors of verl reserve in a run without a team."""
+def needed(run: Run) -> Resources:
+    if run.mode:
+        return Resources(gpus_needed(run), cpus_needed(run))
+    config = run.config
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
@@ -119,10 +121,10 @@ def devices_here() -> int:
     return get_platform().device_count()
 
 
-def check_resources(config: DictConfig) -> Iterator[ConfigError]:
-    have = available(config)
+def check_resources(run: Run) -> Iterator[ConfigError]:
+    have = available(run.config)
     if have is not None:
-        yield from require(needed(config), have, "verl")
+        yield from require(needed(run), have, "the team" if run.mode else "verl")
 
 
 # A run that joins a running Ray cluster, or is on several nodes.

@@ -14,11 +14,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.adapters import check_adapter, check_base
 from verl_mas.checks.lora import check_frozen_adapter, check_lora
-from verl_mas.checks.verl.lengths import check_lengths
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.checks.verl.settings import check_value, unknown
-from verl_mas.checks.verl.training_engine import check_heads, check_sharding, check_training_engine
+from verl_mas.checks.verl.training_engine import check_heads, check_lengths, check_sharding, check_training_engine
 from verl_mas.checks.verl.values import VALUES
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION, trained

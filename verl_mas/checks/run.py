@@ -37,10 +37,9 @@ from verl_mas.checks.verl.settings import check_keys, check_sections, check_valu
 from verl_mas.checks.verl.user_functions import check_functions
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
 from verl_mas.config.placement import local_policies
-from verl_mas.config.run import Run
+from verl_mas.config.run import Run, load
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import known, names
@@ -268,7 +267,7 @@ def _examine_run(run: Run, refusals: Refusals) -> None:
     refusals.of(check_mode(config), check_own_estimator(config))
     if not refusals.of(check_values(config)):
         return  # Other checks calculate with these values.
-    refusals.of(check_served(config), check_resources(config), check_data(config, scored=True))
+    refusals.of(check_served(config), check_resources(run), check_data(config, scored=True))
     refusals.of(check_functions(config), check_folders(config), check_checkpoint(run), check_scored(config))
     if not refusals.errors:
         refusals.of(check_prompts(run))

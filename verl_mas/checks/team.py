@@ -11,6 +11,7 @@ from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.loss import check_correction, check_filter, check_loss, check_truncation
+from verl_mas.checks.machine import check_resources
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_override_keys,
@@ -21,7 +22,7 @@ from verl_mas.checks.policies import (
     check_views,
     check_zero_advantage,
 )
-from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas, check_team_resources
+from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas
 from verl_mas.checks.trainer import (
     check_modes,
     check_phases,
@@ -248,7 +249,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
     if refusals.of(check_pools(mas)):
         refusals.of(check_apart(run))
         run = refusals.result(partial(settled, run)) or run
-        refusals.of(check_replicas(run), check_team_resources(run), check_memory(run))
+        refusals.of(check_replicas(run), check_resources(run), check_memory(run))
         refusals.of(check_engines(run))
         refusals.of(check_batch_sizes(run), check_together(run), check_zero_advantage(run))
         refusals.of(check_loss(run), check_phases(run))

@@ -128,13 +128,15 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix="set reward.reward_model.enable_resource_pool=True, with its own GPUs")
 
 
-def unmet(config: DictConfig, settings: Iterable[Required]) -> Iterator[ConfigError]:
+def unmet(
+    config: DictConfig, settings: Iterable[Required], section: str = "", whose: str = ""
+) -> Iterator[ConfigError]:
     """Settings that do not have the value that the mode of the run allows."""
     mode = mode_of(config) or SYNC
     for required in settings:
-        value = OmegaConf.select(config, required.key)
+        value = OmegaConf.select(config, section + required.key)
         if mode in required.modes and value != required.value and (value or required.value):
-            yield ConfigError(f"{required.key}={value}", rule=required.rule, fix=required.fix)
+            yield ConfigError(f"{whose}{required.key}={value}", rule=required.rule, fix=required.fix)
 
 
 def wants_critic(config: DictConfig) -> bool:

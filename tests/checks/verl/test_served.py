@@ -8,24 +8,6 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 
 
-def test_options_that_the_embedded_engine_does_not_take_are_refused(make):
-    path = "actor_rollout_ref.rollout.engine_kwargs.transformers"
-
-    def refused(**options) -> str:
-        errors = served.check_served(make(actor_rollout_ref__rollout__engine_kwargs={"transformers": options}))
-        return " ".join(error.value for error in errors if isinstance(error, ConfigError))
-
-    assert refused(threads=2, cache_gib=1) == ""
-    assert f"{path}.threads=0" in refused(threads=0)
-    assert f"{path}.thread" in refused(thread=2)
-
-
-def test_an_unknown_engine_is_refused_with_the_nearest_name():
-    assert list(served.check_engine("transformers")) == []
-    (error,) = served.check_engine("sglangg")
-    assert "did you mean 'sglang'" in error.fix
-
-
 def test_an_engine_and_an_attention_that_are_not_installed_are_refused_unless_the_run_is_on_another_machine(make):
     gpus = {"trainer__device": "cuda", "actor_rollout_ref__rollout__name": "sglang"}
     gpus["actor_rollout_ref__model__override_config__attn_implementation"] = "flash_attention_2"
