@@ -13,10 +13,9 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.data_files import FirstRow, check_scored, sound_rows
+from verl_mas.checks.verl.files import FirstRow, check_scored, file_of_user, sound_rows
 from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.verl.remembered import accepted_before, remember
-from verl_mas.checks.verl.user_functions import file_of_user
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
 from omegaconf import DictConfig
 
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.verl.data_files import FirstRow, check_scored, sound_rows
+from verl_mas.checks.verl.files import FirstRow, check_scored, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
@@ -38,15 +38,15 @@ class Recorder:
     """An LLMClient that keeps the requests that start a row. It serves none, or replies with so many tokens."""
 
     def __init__(self, tokens: Mapping[str, int] | None = None):
-        self._tokens = tokens
+        self.tokens = tokens
         self.requests: list[Request] = []
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         if request.continues is None:
             self.requests.append(request)
-        if self._tokens is None:
+        if self.tokens is None:
             raise SessionFault(FaultKind.LIMIT, "the check ends at the first act")
-        return [Generation(WORD * self._tokens[request.agent])] * n
+        return [Generation(WORD * self.tokens[request.agent])] * n
 
 
 def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator[Problem]:
@@ -66,14 +66,16 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield from of_row
         return
     what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
-    to_its_end = not first.validation and not _states(run)
-    recorder = Recorder({name: own.reply for name, own in _limits(run).items()} if to_its_end else None)
+    workflow, limits = resolve(run.mas.workflow), _limits(run)
+    stated = any(workflow.longest_prompt(own.member.role) for own in limits.values())
+    # A workflow that does not state its longest prompt is played to the end of a session.
+    recorder = Recorder(None if stated or first.validation else {name: own.reply for name, own in limits.items()})
     result = _played(run.mas, tools, recorder, _task_of(run.config, first))
     if recorder.requests:
         found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
         yield from found
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
-            yield from _longest_prompts(run, recorder.requests, result)
+            yield from _longest_prompts(run, recorder, result)
     elif result is None:
         reason = f"not checked: it reached no act within {TIME_LIMIT} s"
         fix = "use `await` for what takes long, as a blocked event loop stops all sessions of a worker"
@@ -226,16 +228,10 @@ def _limits(run: Run) -> dict[str, Limits]:
     return {name: Limits(run.view(member.spec.policy), member) for name, member in agents_of(run.mas).items()}
 
 
-def _states(run: Run) -> bool:
-    """Whether the workflow states its longest prompt; another one is played to the end of a session."""
-    workflow = resolve(run.mas.workflow)
-    return any(workflow.longest_prompt(member.role) for member in agents_of(run.mas).values())
-
-
-def _longest_prompts(run: Run, requests: Sequence[Request], result: SessionResult | None) -> Iterator[Problem]:
-    limits, stated = _limits(run), _states(run)
+def _longest_prompts(run: Run, recorder: Recorder, result: SessionResult | None) -> Iterator[Problem]:
+    limits, stated = _limits(run), recorder.tokens is None
     counted: dict[str, int] = {}
-    for request in requests:
+    for request in recorder.requests:
         own = limits[request.agent]
         if own.view.spec.remote is None:
             tokens = _tokens_of(own.view, request, 0 if stated else own.prompt) or 0

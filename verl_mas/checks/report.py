@@ -16,7 +16,7 @@ from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import AgentSpec, SnapshotSpec
+from verl_mas.config.schema import AgentSpec
 from verl_mas.engines.serving import serving
 from verl_mas.errors import ConfigError, ConfigWarning, raise_all
 from verl_mas.platform import DEVICE as CPU
@@ -121,7 +121,8 @@ def _agent(member: Member) -> Summary:
 
 def _policy(view: View) -> Summary:
     spec, mas, trained = view.spec, view.run.mas, view.spec.is_trained
-    remote = spec.remote
+    remote, snapshot = spec.remote, spec.snapshot
+    first = f", first at {snapshot.first}" if snapshot and snapshot.first else ""
     return {
         "model": remote.model if remote else str(view.value("model.path")),
         "engine": remote.base_url if remote else view.engine,
@@ -130,7 +131,7 @@ def _policy(view: View) -> Summary:
         "optimiser_steps": view.updates_per_step if trained else None,
         # Tokens; null for a model that is neither on this machine nor a known one.
         "context": None if remote else _context(view),
-        "snapshot": _snapshot(spec.snapshot) if spec.snapshot else None,
+        "snapshot": f"of {snapshot.of} every {snapshot.every} steps{first}" if snapshot else None,
         "adapter": {
             "base": spec.adapter_of,
             "rank": int(view.value("model.lora_rank")),
@@ -150,11 +151,6 @@ def _correction(found: DictConfig) -> str | None:
         return "bypass"
     names = [f"{found[key]} {found.get(f'{key}_threshold')}" for key in ("rollout_is", "rollout_rs") if found.get(key)]
     return ", ".join(names) or None
-
-
-def _snapshot(snapshot: SnapshotSpec) -> str:
-    first = f", first at {snapshot.first}" if snapshot.first else ""
-    return f"of {snapshot.of} every {snapshot.every} steps{first}"
 
 
 def _context(view: View) -> int | None:

@@ -27,14 +27,13 @@ from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
-from verl_mas.checks.verl.data_files import check_data, check_scored, sound_rows
+from verl_mas.checks.verl.files import check_data, check_functions, check_scored, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
 from verl_mas.checks.verl.place import check_folders, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
-from verl_mas.checks.verl.user_functions import check_functions
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations

@@ -247,7 +247,8 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
     for index in INDEXES:
         unreadable = list(raised_by(read_json, folder / index))
         yield from unreadable
-        for name in () if unreadable else _shards(folder / index):
+        named = {} if unreadable else read_json(folder / index).get("weight_map")
+        for name in sorted(set(map(str, named.values()))) if isinstance(named, dict) else ():
             if not (folder / name).exists():
                 yield _broken(folder / name, f"is missing; {index} names it")
     for file in sorted(folder.glob("*.safetensors")):
@@ -256,11 +257,6 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
     for file in sorted(folder.glob("*.bin")):
         if not file.stat().st_size:
             yield _broken(file, "is empty")
-
-
-def _shards(index: Path) -> list[str]:
-    named = read_json(index).get("weight_map", {})
-    return sorted({str(name) for name in named.values()}) if isinstance(named, dict) else []
 
 
 def _cut(file: Path) -> str:

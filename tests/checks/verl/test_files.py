@@ -6,7 +6,7 @@ import pytest
 from wrong_configs.prepare import ROW, files
 
 from verl_mas.checks.prompts import check_prompts
-from verl_mas.checks.verl.data_files import check_data
+from verl_mas.checks.verl.files import check_data, check_functions
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -101,3 +101,29 @@ def test_the_first_row_of_the_validation_file_is_checked_as_in_validation(look, 
     only_training = "assert task.validate, 'a training row'"
     (problem,) = look(letters / "train.parquet", **workflow_file(WORKFLOW.format(first=only_training)))
     assert "a training row" in problem.value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None): ...",
+        "async def compute_score(**kwargs): ...",
+        "from elsewhere import compute_score",
+        "from elsewhere import *",
+        "try:\n    from fast import score as compute_score\nexcept ImportError:\n    compute_score = None",
+        "compute_score = print",
+    ],
+)
+def test_a_file_that_defines_the_function_passes(make, tmp_path, text):
+    (tmp_path / "reward.py").write_text(text)
+    for path in (f"{tmp_path}/reward.py", f"file://{tmp_path}/reward.py"):
+        assert list(check_functions(make(reward__custom_reward_function__path=path))) == []
+
+
+def test_a_function_of_an_installed_module_passes(make):
+    config = make(reward__custom_reward_function__path="pkg://verl_mas.testing.letters")
+    config.reward.custom_reward_function.name = "score"
+    assert list(check_functions(config)) == []
+    config.reward.custom_reward_function.name = "nosuch"
+    (error,) = check_functions(config)
+    assert "does not define it" in error.value
