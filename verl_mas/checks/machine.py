@@ -82,16 +82,6 @@ def check_device(config: DictConfig) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix="remove +platform=cpu or trainer.device, or --gpus")
 
 
-def needed(run: Run) -> Resources:
-    if run.mode:
-        return Resources(gpus_needed(run), cpus_needed(run))
-    config = run.config
-    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
-    return Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2)
-
-
 def available(config: DictConfig) -> Resources | None:
     """What Ray will have; None, unknown, if it joins a running cluster."""
     if not target() and joined(config):
@@ -122,9 +112,16 @@ def devices_here() -> int:
 
 
 def check_resources(run: Run) -> Iterator[ConfigError]:
-    have = available(run.config)
-    if have is not None:
-        yield from require(needed(run), have, "the team" if run.mode else "verl")
+    config, have = run.config, available(run.config)
+    if have is None:
+        return
+    if run.mode:
+        yield from require(Resources(gpus_needed(run), cpus_needed(run)), have, "the team")
+        return
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
+    yield from require(Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2), have, "verl")
 
 
 # A run that joins a running Ray cluster, or is on several nodes.

@@ -133,11 +133,7 @@ def check_memory(run: Run) -> Iterator[ConfigError]:
         # One policy alone may take what verl lets it take; on the CPU nothing of a trainer is on the engines' device.
         most = MOST if len(names) > 1 and run.config.trainer.device != CPU else 1.0
         if spec.serving == "phases":
-            yield from _can_sleep(run, names)
-            for name in (name for name in names if fractions[name] > most + 1e-9):
-                value = f"policy {name}: gpu_memory_utilization={fractions[name]:g} in a pool served in phases"
-                fix = f"set {_fraction(run.config, name, most)}"
-                yield ConfigError(value, rule=f"it is at most {most:g}. {MEANINGS}", fix=fix)
+            yield from _in_phases(run, fractions, most)
         elif sum(fractions.values()) > most + 1e-9:
             yield _too_large_together(run.config, pool, fractions, most)
 
@@ -157,9 +153,13 @@ def _fraction(config: DictConfig, name: str, value: float) -> str:
     return f"{own_section(config, name)}.rollout.gpu_memory_utilization={value:g}"
 
 
-def _can_sleep(run: Run, names: list[str]) -> Iterator[ConfigError]:
-    for name in names:
+def _in_phases(run: Run, fractions: Mapping[str, float], most: float) -> Iterator[ConfigError]:
+    for name, fraction in fractions.items():
         if not run.view(name).value("rollout.free_cache_engine"):
             value = f"policy {name}: rollout.free_cache_engine=False in a pool served in phases"
             fix = f"set {own_section(run.config, name)}.rollout.free_cache_engine=True, or serve the pool together"
             yield ConfigError(value, rule="in phases, each engine frees its memory for the next one", fix=fix)
+        if fraction > most + 1e-9:
+            value = f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases"
+            fix = f"set {_fraction(run.config, name, most)}"
+            yield ConfigError(value, rule=f"it is at most {most:g}. {MEANINGS}", fix=fix)

@@ -137,11 +137,8 @@ def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(TIME_LIMIT + 1)
-    return results[0] if results and not _timed_out(results[0]) else None
-
-
-def _timed_out(result: SessionResult) -> bool:
-    return bool(result.faults) and result.faults[-1].kind is FaultKind.SESSION_TIMEOUT
+    timed_out = any(fault.kind is FaultKind.SESSION_TIMEOUT for result in results for fault in result.faults)
+    return results[0] if results and not timed_out else None
 
 
 def _failed(fault: SessionFault, what: str, file: str) -> ConfigError:
@@ -167,8 +164,15 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
             fix=f"change the messages, or set {SECTION}.model.custom_chat_template",
         )
         return
-    if length is not None and length > limit:
-        yield _too_long(request, file, length, limit, truncation, filtered=filtered)
+    if length is None or length <= limit:
+        return
+    value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
+    if request.truncation == "error":
+        rule = f"with {truncation}=error a longer prompt fails"
+        other = "set data.filter_overlong_prompts=True" if filtered else f"set ++{truncation}=middle"
+        yield ConfigError(value, rule=rule, fix=f"raise data.max_prompt_length, or {other}")
+    else:
+        yield ConfigWarning(value, reason=f"it is cut: {truncation}={request.truncation}", fix="raise the limit")
 
 
 def _limit(view: View, key: str, own: int | None) -> int:
@@ -186,18 +190,6 @@ def _tokens_of(view: View, request: Request, limit: int) -> int | None:
     settings = {**(view.run.config.data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
     tools = {"tools": list(request.tools)} if request.tools else {}
     return chat.length(chat.render(request.messages, {**settings, **tools}), limit)
-
-
-def _too_long(request: Request, file: str, length: int, limit: int, truncation: str, *, filtered: bool) -> Problem:
-    value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
-    if request.truncation == "error":
-        return ConfigError(
-            value,
-            rule=f"with {truncation}=error a longer prompt fails",
-            fix="raise data.max_prompt_length"
-            + (", or set data.filter_overlong_prompts=True" if filtered else f", or set ++{truncation}=middle"),
-        )
-    return ConfigWarning(value, reason=f"it is cut: {truncation}={request.truncation}", fix="raise the limit")
 
 
 # Whether the longest prompts of a session fit: by what the workflow states, or as they are in a session that is played.

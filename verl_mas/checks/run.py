@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -25,7 +26,7 @@ from verl_mas.checks.machine import (
 from verl_mas.checks.prompts import check_prompts, check_stated_prompts
 from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
-from verl_mas.checks.tools import check_tool_prompts, configured_tools
+from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
 from verl_mas.checks.verl.files import check_data, check_functions, check_scored, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
@@ -282,7 +283,9 @@ def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:
             refusals.of(check_workflow_ready(run))
-            tools = _examine_tools(run, refusals)
+            configured = refusals.result(partial(configured_tools, run)) or ConfiguredTools()
+            refusals.of(configured.problems, check_tool_prompts(run, configured.tools))
+            tools = configured.tools
             refusals.of(check_checkpoint(run), check_logger(config))
             refusals.of(check_addresses(run, vars(resolve(run.mas.workflow))))
             refusals.of(check_answers(run, resolve(run.mas.workflow)))
@@ -290,14 +293,6 @@ def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
         if not refusals.errors:
             refusals.of(check_prompts(run, tools))
     return run
-
-
-def _examine_tools(run: Run, refusals: Refusals) -> Mapping[str, Tool]:
-    configured = refusals.result(lambda: configured_tools(run))
-    if configured is None:
-        return {}
-    refusals.of(configured.problems, check_tool_prompts(run, configured.tools))
-    return configured.tools
 
 
 def require_accepted(config: DictConfig) -> None:

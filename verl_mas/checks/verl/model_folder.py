@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -21,9 +22,6 @@ from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
     import jinja2
-
-# A safetensors file starts with the length of a JSON text, its header, in so many bytes.
-LENGTH_BYTES = 8
 
 
 def local_folder(path: str) -> Path | None:
@@ -72,20 +70,15 @@ def readable_json(file: Path) -> Mapping[str, object]:
         return {}
 
 
-def read_header(file: Path) -> tuple[Mapping[str, object], int]:
-    """The header of a safetensors file, and the number of bytes that the file has by it. Raises ValueError."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        start = opened.read(LENGTH_BYTES)
-        length = int.from_bytes(start, "little") if len(start) == LENGTH_BYTES else size
-        if length > size - LENGTH_BYTES:
-            raise ValueError(f"is cut or is not in safetensors format: {size} bytes")
-        try:
-            header = json.loads(opened.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ValueError("has no header in safetensors format") from error
-    return header, LENGTH_BYTES + length + max(ends, default=0)
+def shapes_in(file: Path) -> Mapping[str, Sequence[int]]:
+    """Of the tensors in a safetensors file, by name. Raises ValueError for a file that is not whole."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as opened:
+            return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  # no mapping
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
 
 
 def positions(model: DictConfig) -> int | None:
@@ -95,17 +88,13 @@ def positions(model: DictConfig) -> int | None:
 
 def model_number(model: DictConfig, key: str) -> int | None:
     """A number of the model's config.json, as verl reads it; None for one that is neither here nor a known one."""
-    own = OmegaConf.select(model, f"override_config.{key}")
-    folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
-    elsewhere = {} if folder or model.get("hf_config_path") else known(str(model.get("path"))) or {}
-    found = own or _setting(folder, key) or elsewhere.get(key)
+    here = settings(model)
+    text = here.get("text_config")  # of a model that reads images, too
+    found = OmegaConf.select(model, f"override_config.{key}") or here.get(key)
+    found = found or (text.get(key) if isinstance(text, dict) else None)
+    if not found and not here and not model.get("hf_config_path"):
+        found = (known(str(model.get("path"))) or {}).get(key)
     return found if type(found) is int else None
-
-
-def _setting(folder: Path | None, key: str) -> object:
-    settings = readable_json(folder / "config.json") if folder else {}
-    text = settings.get("text_config")  # of a model that reads images, too
-    return settings.get(key) or (text.get(key) if isinstance(text, dict) else None)
 
 
 def settings(model: DictConfig) -> Mapping[str, object]:
@@ -124,19 +113,14 @@ def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
         return None
     index = readable_json(folder / "model.safetensors.index.json").get("weight_map")
     known: Mapping[str, object] = index if isinstance(index, dict) else {}
-    files = sorted(set(map(str, known.values()))) or ["model.safetensors"]
-    tensors = {**known, **{name: tensor for file in files for name, tensor in _tensors(folder / file).items()}}
+    shapes: dict[str, Sequence[int]] = {}
+    for file in sorted(set(map(str, known.values()))) or ["model.safetensors"]:
+        with contextlib.suppress(OSError, ValueError):  # `check_model` reports a file that is cut or missing
+            shapes |= shapes_in(folder / file)
     # Of a file that is not here, the shape is not known.
-    flat = {name for name, tensor in tensors.items() if isinstance(tensor, dict) and len(tensor.get("shape", ())) == 1}
-    weights = [name for name in tensors if name.endswith(".weight") and (vectors or name not in flat)]
+    flat = {name for name, shape in shapes.items() if len(shape) == 1}
+    weights = [name for name in {**known, **shapes} if name.endswith(".weight") and (vectors or name not in flat)]
     return [name.removesuffix(".weight") for name in weights] or None
-
-
-def _tensors(file: Path) -> Mapping[str, object]:
-    try:
-        return read_header(file)[0]
-    except (OSError, ValueError):  # `check_model` reports a file that is cut or missing
-        return {}
 
 
 def _folder(path: object) -> Path | None:

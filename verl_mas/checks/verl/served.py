@@ -14,9 +14,9 @@ from verl_mas.checks.verl.model_folder import (
     is_hub_name,
     local_folder,
     not_json,
-    read_header,
     read_json,
     readable_json,
+    shapes_in,
 )
 from verl_mas.checks.verl.place import is_remote, made_by, missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, raised_by
@@ -252,21 +252,13 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
             if not (folder / name).exists():
                 yield _broken(folder / name, f"is missing; {index} names it")
     for file in sorted(folder.glob("*.safetensors")):
-        if why := _cut(file):
-            yield _broken(file, why)
+        try:
+            shapes_in(file)
+        except ValueError as error:
+            yield _broken(file, f"is not whole: {error}")
     for file in sorted(folder.glob("*.bin")):
         if not file.stat().st_size:
             yield _broken(file, "is empty")
-
-
-def _cut(file: Path) -> str:
-    """How a safetensors file differs from what its header says; empty if it does not."""
-    size = file.stat().st_size
-    try:
-        _, whole = read_header(file)
-    except ValueError as error:
-        return str(error)
-    return "" if size == whole else f"has {size} bytes, and its header says {whole}"
 
 
 def _broken(file: Path, why: str) -> ConfigError:

@@ -67,9 +67,7 @@ def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
 
 
 def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    section = view[SECTION]
-    actor, model = section.actor, section.model
-    size = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.get("ulysses_sequence_parallel_size", 1))
+    model, size = view[SECTION].model, _parts(view)
     if size == 1:
         return
     setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
@@ -132,7 +130,7 @@ def check_sharding(view: DictConfig, policy: str) -> Iterator[Problem]:
     fsdp = actor.get("fsdp_config")
     if fsdp is None:
         return
-    parts = max(int(actor.get("ulysses_sequence_parallel_size", 1)), int(fsdp.get("ulysses_sequence_parallel_size", 1)))
+    parts = _parts(view)
     # A size of at least all GPUs, or below 0, is all of them.
     sizes = {ULYSSES: parts, "actor.fsdp_config.fsdp_size": max(1, min(int(fsdp.get("fsdp_size", -1)), gpus))}
     for key, size in sizes.items():
@@ -214,7 +212,7 @@ def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[P
 
 
 def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
-    parts = _whole(view, "actor.ulysses_sequence_parallel_size") or 1
+    parts = _parts(view)
     for key, switch in BUDGETS.items():
         budget = _whole(view, key)
         if budget and OmegaConf.select(view, f"{SECTION}.{switch}") is True and budget * parts < longest:
@@ -245,6 +243,12 @@ def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
             f"{memory / GIB:.0f}",
             fix=f"set {SECTION}.actor.ppo_max_token_len_per_gpu={int(memory * SHARE / of_token)} or less",
         )
+
+
+def _parts(view: DictConfig) -> int:
+    """Workers among which a sequence is divided."""
+    own, fsdp = (_whole(view, f"actor.{key}ulysses_sequence_parallel_size") for key in ("", "fsdp_config."))
+    return max(own or 1, fsdp or 1)
 
 
 def _whole(view: DictConfig, key: str) -> int | None:
