@@ -10,11 +10,12 @@ from omegaconf import OmegaConf
 from verl_mas.checks import machine
 from verl_mas.checks.trainer import check_together
 from verl_mas.config.run import Run, load
+from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import Execution
 from verl_mas.workflow.base import resolve
 
 
-def config(*, gpus: int, ray_gpus: int | None, ray_cpus: int | None, units: int = 1, address: str | None = None):
+def config(gpus=1, ray_gpus=None, ray_cpus=None, units=1, address=None):
     return OmegaConf.create(
         {
             "trainer": {"nnodes": 1, "n_gpus_per_node": gpus},
@@ -24,6 +25,10 @@ def config(*, gpus: int, ray_gpus: int | None, ray_cpus: int | None, units: int 
     )
 
 
+def refused(**sizes) -> list[ConfigError]:
+    return list(machine.check_resources(Run(config(**sizes), load(None))))
+
+
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -31,27 +36,27 @@ def no_cluster(monkeypatch):
 
 
 def test_resources_that_suffice_pass():
-    assert list(machine.check_resources(Run(config(gpus=2, ray_gpus=2, ray_cpus=9)), load(None))) == []
+    assert refused(gpus=2, ray_gpus=2, ray_cpus=9) == []
 
 
 def test_too_few_gpus_and_too_few_cpus_are_refused():
-    (error,) = machine.check_resources(Run(config(gpus=2, ray_gpus=1, ray_cpus=64), load(None)))
+    (error,) = refused(gpus=2, ray_gpus=1, ray_cpus=64)
     assert error.value == "verl needs 2 GPUs, Ray has 1"
-    (error,) = machine.check_resources(Run(config(gpus=1, ray_gpus=1, ray_cpus=12, units=8), load(None)))
+    (error,) = refused(gpus=1, ray_gpus=1, ray_cpus=12, units=8)
     assert "num_cpus=13" in error.fix
 
 
 def test_a_running_cluster_is_left_to_ray():
-    assert list(machine.check_resources(Run(config(gpus=64, ray_gpus=0, ray_cpus=1, address="auto")), load(None))) == []
+    assert refused(gpus=64, ray_gpus=0, ray_cpus=1, address="auto") == []
 
 
 def test_a_worker_of_a_running_cluster_leaves_it_to_ray(monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    assert list(machine.check_resources(Run(config(gpus=64, ray_gpus=0, ray_cpus=1)), load(None))) == []
+    assert refused(gpus=64, ray_gpus=0, ray_cpus=1) == []
 
 
 def test_a_run_that_finds_the_file_of_ray_start_leaves_it_to_ray(ray_start):
-    assert list(machine.check_resources(Run(config(gpus=64, ray_gpus=0, ray_cpus=1)), load(None))) == []
+    assert refused(gpus=64, ray_gpus=0, ray_cpus=1) == []
 
 
 def test_cpus_are_counted_as_ray_does_and_npus_as_verl_does(monkeypatch):
