@@ -30,6 +30,7 @@ class Required:
     modes: tuple[Mode, ...] = tuple(MODES.values())
 
 
+ASYNCHRONOUS = (COLOCATED, SEPARATE)
 REQUIRED = (
     Required("trainer.use_v1", True, "teams need verl's V1 trainer", "set trainer.use_v1=True"),
     Required(
@@ -74,6 +75,35 @@ REQUIRED = (
         "leave it to +mas=<team>, which sets it",
     ),
     Required("distillation.enabled", False, "a teacher is not supported for a team", "set distillation.enabled=False"),
+    Required(
+        "trainer.v1.sampler.custom_sampler.path",
+        None,
+        "the team chooses which tasks a step trains on: the oldest ones, when they are complete",
+        "remove trainer.v1.sampler.custom_sampler",
+        ASYNCHRONOUS,
+    ),
+    Required(
+        "skip.rollout_tq.enable",
+        False,
+        "verl stores and replays one rollout per step, and here tasks are dispatched and trained on in different steps",
+        f"set skip.rollout_tq.enable=False, or {KEY}={SYNC.name}",
+        ASYNCHRONOUS,
+    ),
+    Required(
+        "trainer.v1.separate_async.parameter_sync_step",
+        1,
+        "weights are sent after every step: verl's copy of the weights between two sends is in the same memory as the "
+        "weights on the CPU and with param_offload, and mas.updates_per_step counts the optimiser steps",
+        "set trainer.v1.separate_async.parameter_sync_step=1",
+        (SEPARATE,),
+    ),
+    Required(
+        "trainer.v1.separate_async.hybrid_rollout.enable_switch",
+        False,
+        "it lets the engines of one policy use the training's GPUs, and a team has several policies",
+        "set trainer.v1.separate_async.hybrid_rollout.enable_switch=False",
+        (SEPARATE,),
+    ),
 )
 # verl's modes that have an asynchronous one of a team beside them.
 ASYNCHRONOUS_OF_VERL = {mode.verl for mode in MODES.values() if mode.asynchronous}
@@ -152,47 +182,14 @@ def check_trainable(run: Run) -> Iterator[ConfigError]:
 # What an asynchronous mode cannot have, how stale rows may be, how weights are sent.
 
 
-ASYNCHRONOUS = (COLOCATED, SEPARATE)
 ENGINE = "rollout.checkpoint_engine"
 STORAGE = "transfer_queue.backend"
-REQUIRED_BY_MODE = (
-    Required(
-        "trainer.v1.sampler.custom_sampler.path",
-        None,
-        "the team chooses which tasks a step trains on: the oldest ones, when they are complete",
-        "remove trainer.v1.sampler.custom_sampler",
-        ASYNCHRONOUS,
-    ),
-    Required(
-        "skip.rollout_tq.enable",
-        False,
-        "verl stores and replays one rollout per step, and here tasks are dispatched and trained on in different steps",
-        f"set skip.rollout_tq.enable=False, or {KEY}={SYNC.name}",
-        ASYNCHRONOUS,
-    ),
-    Required(
-        "trainer.v1.separate_async.parameter_sync_step",
-        1,
-        "weights are sent after every step: verl's copy of the weights between two sends is in the same memory as the "
-        "weights on the CPU and with param_offload, and mas.updates_per_step counts the optimiser steps",
-        "set trainer.v1.separate_async.parameter_sync_step=1",
-        (SEPARATE,),
-    ),
-    Required(
-        "trainer.v1.separate_async.hybrid_rollout.enable_switch",
-        False,
-        "it lets the engines of one policy use the training's GPUs, and a team has several policies",
-        "set trainer.v1.separate_async.hybrid_rollout.enable_switch=False",
-        (SEPARATE,),
-    ),
-)
 
 
 def check_modes(run: Run) -> Iterator[Problem]:
     mode, stale = run.mode, run.staleness
     if mode is None:
-        return  # Refused by check_settings.
-    yield from unmet(run.config, REQUIRED_BY_MODE)
+        return  # Not the mode of a team.
     if stale is None:
         # `+mas/mode` before `+recipe`: the recipe's team has set the mode back, and nothing else.
         default = section_at("trainer.v1.sampler", verl_settings())
