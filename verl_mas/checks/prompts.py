@@ -117,17 +117,16 @@ def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: 
     """The session, in a thread of its own: a workflow may block, and the caller may have an event loop. None: it did
     not end within the time limit."""
     members = agents_of(mas)
+    named = {name for member in members.values() for name in member.spec.tools}
     # In place of a tool whose class alone has its schema.
-    unread = {
-        name: Tool({"type": "function", "function": {"name": name}}) for m in members.values() for name in m.spec.tools
-    }
+    unread = {name: Tool({"type": "function", "function": {"name": name}}) for name in named - tools.keys()}
     settings = SessionConfig(
         members,
         dict.fromkeys(mas.policies, client),
         mas.branch,
         mas.reward,
         FaultSpec(retries=0, session_timeout_s=TIME_LIMIT),
-        {**unread, **{name: tools[name] for name in unread if name in tools}},
+        {**tools, **unread},
     )
     results: list[SessionResult] = []
 

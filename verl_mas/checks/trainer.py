@@ -254,12 +254,10 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
     config = run.config
     least, key = stale.least, mode.warmup_key
     if stale.threshold is None or stale.threshold < least:
-        late = (
-            "there is no bound on how stale rows are"
-            if stale.threshold is None
-            else "each step waits for its newest tasks"
-        )
-        if stale.threshold is not None and stale.strategy == "drop":
+        late = "each step waits for its newest tasks"
+        if stale.threshold is None:
+            late = "there is no bound on how stale rows are"
+        elif stale.strategy == "drop":
             late = "every group is dropped as too old"
         yield ConfigError(
             f"{THRESHOLD}={stale.threshold} with {key}={stale.warmup:g}",
@@ -306,14 +304,12 @@ def _weights(run: Run) -> Iterator[ConfigError]:
         view = run.view(name)
         backend = str(view.value(f"{ENGINE}.backend"))
         if backend == "naive" or (on_cpu and backend != "ray"):
-            yield ConfigError(
-                f"policy {name}: {ENGINE}.backend={backend} with {KEY}={SEPARATE.name}"
-                + (" on the CPU" if on_cpu else ""),
-                rule="it copies weights within a process, and the engines are in others"
-                if backend == "naive"
-                else "it sends weights between GPUs",
-                fix="leave it to +mas/mode=separate_async, which sets ray on the CPU and nccl on GPUs",
-            )
+            value = f"policy {name}: {ENGINE}.backend={backend} with {KEY}={SEPARATE.name}"
+            rule = "it sends weights between GPUs, and the run is on the CPU"
+            if backend == "naive":
+                rule = "it copies weights within a process, and the engines are in others"
+            fix = "leave it to +mas/mode=separate_async, which sets ray on the CPU and nccl on GPUs"
+            yield ConfigError(value, rule=rule, fix=fix)
         options = view.get(f"{ENGINE}.engine_kwargs.{backend}")
         if options and options.get("group_name") is not None:
             value = f"policy {name}: {ENGINE}.engine_kwargs.{backend}.group_name={options.group_name}"
