@@ -64,7 +64,6 @@ OF_ANY_RUN = {
     "row": None,
     "util": None,
     "verl_": None,
-    "config.attention": None,
     "config.values": None,
     "config.verl_settings": None,
     # verl's section of a policy, the leaves of a mapping, and the names of our groups, `+platform=`.

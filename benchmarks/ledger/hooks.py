@@ -26,9 +26,9 @@ def _platform(platform_manager: ModuleType) -> None:
 
 def _process_group(distributed: ModuleType) -> None:
     if os.environ.get("VERL_PLATFORM") == PLATFORM:
-        from verl_mas.platform.process_group import PATCH
+        from verl_mas.platform.process_group import patch
 
-        PATCH.apply(distributed)
+        patch(distributed)
 
 
 def _training_engine(transformer_impl: ModuleType) -> None:

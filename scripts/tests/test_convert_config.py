@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.checks import pools
+from verl_mas.checks import machine
 from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
 
@@ -55,7 +55,7 @@ models: {model_0: {path: "${base_models.policy_0.path}", ppo_trainer_config: {fi
 
 @pytest.fixture
 def converted(capsys, monkeypatch):
-    monkeypatch.setattr(pools, "available", lambda config: None)
+    monkeypatch.setattr(machine, "available", lambda config: None)
 
     def run(*arguments):
         convert.main(*arguments)

@@ -116,9 +116,6 @@ def test_a_base_in_float32_on_gpus_is_warned_of(view, tmp_path):
     ("saved", "words"),
     [
         ({"use_rslora": True}, "has use_rslora=True"),
-        ({"bias": "lora_only"}, "has bias=lora_only"),
-        ({"rank_pattern": {"q_proj": 8}}, "has rank_pattern"),
-        ({"init_lora_weights": "loftq"}, "the base is the same for all"),
         ({"lora_alpha": 99}, "lora_alpha=99"),
         ({"bias": "none", "modules_to_save": None, "rank_pattern": {}, "init_lora_weights": True}, ""),
         ({"init_lora_weights": "gaussian"}, ""),

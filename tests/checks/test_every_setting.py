@@ -18,8 +18,7 @@ from verl_mas.checks.policies import check_override_keys, check_override_values
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.checks.verl.settings import check_keys, check_values
 from verl_mas.checks.verl.values import takes
-from verl_mas.config.load import load
-from verl_mas.config.run import Run
+from verl_mas.config.run import Run, load
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems, settable
 from verl_mas.config.verl_settings import SettingsSection, verl_settings
@@ -30,12 +29,8 @@ OVERRIDES = "mas.policies.main.overrides"
 # What the message says -> settings with the values that it is said of.
 REFUSED = {
     COUNT: """
-        data.train_batch_size=eight|null|8.5|[8]|true data.max_prompt_length=long data.dataloader_num_workers=1.5
-        AR.rollout.n=many|null|1.5 AR.rollout.tensor_model_parallel_size=two AR.rollout.agent.num_workers=few
-        AR.actor.ppo_mini_batch_size=half AR.model.lora_rank=four trainer.nnodes=1.5 trainer.n_gpus_per_node=all
-        trainer.save_freq=often trainer.max_actor_ckpt_to_keep=some reward.num_workers=some
-        OV.actor.ppo_mini_batch_size=half OV.rollout.tensor_model_parallel_size=1.5 mas.branch.k=many|1.5
-        mas.faults.retries=twice""",
+        data.train_batch_size=eight|null|8.5|[8]|true AR.rollout.n=many|null|1.5 trainer.max_actor_ckpt_to_keep=some
+        OV.actor.ppo_mini_batch_size=half OV.rollout.tensor_model_parallel_size=1.5 mas.branch.k=many|1.5""",
     "a whole number, or null": "data.seed=lucky|{a:1}",
     "a whole number, at least 1, or null": """
         trainer.total_training_steps=few|{a:1}|{a:{b:1}} data.gen_batch_size={a:1} data.val_batch_size={a:1}
@@ -51,11 +46,8 @@ REFUSED = {
         ray_kwargs.ray_init.num_gpus=many|.nan ray_kwargs.ray_init.num_cpus=many OV.actor.optim.lr=fast|nan
         mas.reward.team=much|nan|inf mas.reward.local=-inf mas.faults.backoff_s=inf
         mas.agents.solver.format_penalty=inf""",
-    "true or false": """
-        data.shuffle=sometimes AR.rollout.enforce_eager=perhaps AR.actor.use_kl_loss=often
-        trainer.val_before_train=perhaps mas.skip_zero_advantage=often mas.trajectories.enabled=5""",
-    "is text": """
-        AR.model.path=5|null AR.rollout.name=5 trainer.experiment_name=5 algorithm.adv_estimator=5 OV.model.path=5""",
+    "true or false": "data.shuffle=sometimes mas.skip_zero_advantage=often mas.trajectories.enabled=5",
+    "is text": "AR.model.path=5|null trainer.experiment_name=5 OV.model.path=5",
     "text, or a list": "AR.model.target_modules=5",
     "a list": """
         AR.actor.optim.betas=[0.9] AR.actor.checkpoint.save_contents=model mas.plugins=plugin.py
@@ -113,30 +105,11 @@ REFUSED = {
     "did you mean 'fixed'?": "algorithm.kl_ctrl.type=fix",
     "did you mean 'dr_mas'?": "mas.reward.preset=drmas",
     # Keys.
-    "did you mean 'k'?": "mas.branch.kk=2",
-    "did you mean 'faults'?": "mas.fault.retries=2",
-    "did you mean 'workflow'?": "mas.workflw.name=single",
-    "did you mean 'sampling'?": "mas.agents.solver.samplng.temperature=1",
-    "did you mean 'overrides'?": "mas.policies.main.overides.actor.optim.lr=1e-6",
-    "did you mean 'n_gpus_per_node'?": "mas.pools.shared.n_gpu_per_node=1",
-    "did you mean data.train_batch_size": "data.train_batchsize=8 train_batch_size=8",
     "did you mean data?": "dta.train_batch_size=8",
-    "did you mean AR.actor.ppo_mini_batch_size": "data.ppo_mini_batch_size=8 AR.actor.ppo_minibatch_size=8",
-    "did you mean trainer.total_training_steps": "trainer.total_training_stepz=5",
-    "trainer.save_freq": "trainer.save_frequency=5",
-    "did you mean trainer.v1.trainer_mode": "trainer.v1.trainer_mod=mas",
-    "trainer.v1.sampler.max_off_policy_threshold": "trainer.v1.sampler.max_offpolicy_threshold=1",
-    "algorithm.rollout_correction.rollout_is": "algorithm.rollout_correction.rollout_iss=token",
-    "did you mean algorithm.adv_estimator": "algorithm.adv_estimater=agent_grpo",
+    "did you mean data.train_batch_size": "train_batch_size=8",
+    "did you mean AR.actor.ppo_mini_batch_size": "data.ppo_mini_batch_size=8",
     "AR.actor.optim.learning_rate is not a setting": "AR.actor.optim.learning_rate=1e-6",
-    "did you mean AR.rollout.temperature": "AR.rollout.tempreature=1",
-    "did you mean AR.rollout.val_kwargs.top_p": "AR.rollout.val_kwargs.top_pp=1",
-    "did you mean AR.rollout.agent.num_workers": "AR.rollout.agent.num_worker=1",
     "transformers": "AR.rollout.engine_kwargs.transfomers.threads=2",
-    "did you mean AR.model.lora_rank": "AR.model.lora_rnk=4",
-    "did you mean reward.custom_reward_function": "reward.custom_reward_fn.path=reward.py",
-    "num_data_storage_units": "transfer_queue.backend.SimpleStorage.num_data_storage_unit=1",
-    "did you mean ray_kwargs.ray_init.num_cpus": "ray_kwargs.ray_init.num_cpu=8",
     "OV.actor.optim.lr": "OV.actor.optim.lrr=1e-6",
     "OV.actor": "OV.aktor.optim.lr=1e-6",
     "rollout.val_kwargs.temperature": "OV.rollout.val_kwargs.tempreature=1",

@@ -32,12 +32,7 @@ def test_a_team_that_can_run_passes(two):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("import nothing_here\n", r"mine\.py:1: No module named 'nothing_here'"),
-        ("def broken(:\n", r"mine\.py, line 1: SyntaxError"),
-        (CLASS + "    pass\n", "has no `run`"),
-        (CLASS + RUN, r"agents = \(\)"),
         ("import sys\nsys.exit(0)\n", r"mine\.py, line 2: SystemExit: 0"),
-        ("import time\ntime.sleep(60)\n", r"mine\.py, line 2: TimeLimit: no end after 1 s"),
         (CHECK, r"mine\.py, line 9: ValueError: the server is down"),
     ],
 )

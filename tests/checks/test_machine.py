@@ -8,9 +8,14 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.checks import machine
+from verl_mas.checks.trainer import check_together
+from verl_mas.config.run import Run, load
+from verl_mas.errors import ConfigError
+from verl_mas.execution.executor import Execution
+from verl_mas.workflow.base import resolve
 
 
-def config(*, gpus: int, ray_gpus: int | None, ray_cpus: int | None, units: int = 1, address: str | None = None):
+def config(gpus=1, ray_gpus=None, ray_cpus=None, units=1, address=None):
     return OmegaConf.create(
         {
             "trainer": {"nnodes": 1, "n_gpus_per_node": gpus},
@@ -20,6 +25,10 @@ def config(*, gpus: int, ray_gpus: int | None, ray_cpus: int | None, units: int 
     )
 
 
+def refused(**sizes) -> list[ConfigError]:
+    return list(machine.check_resources(Run(config(**sizes), load(None))))
+
+
 @pytest.fixture(autouse=True)
 def no_cluster(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -27,28 +36,27 @@ def no_cluster(monkeypatch):
 
 
 def test_resources_that_suffice_pass():
-    assert list(machine.check_resources(config(gpus=2, ray_gpus=2, ray_cpus=9))) == []
+    assert refused(gpus=2, ray_gpus=2, ray_cpus=9) == []
 
 
 def test_too_few_gpus_and_too_few_cpus_are_refused():
-    (error,) = machine.check_resources(config(gpus=2, ray_gpus=1, ray_cpus=64))
+    (error,) = refused(gpus=2, ray_gpus=1, ray_cpus=64)
     assert error.value == "verl needs 2 GPUs, Ray has 1"
-    (error,) = machine.check_resources(config(gpus=1, ray_gpus=1, ray_cpus=12, units=8))
+    (error,) = refused(gpus=1, ray_gpus=1, ray_cpus=12, units=8)
     assert "num_cpus=13" in error.fix
 
 
 def test_a_running_cluster_is_left_to_ray():
-    assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1, address="auto"))) == []
+    assert refused(gpus=64, ray_gpus=0, ray_cpus=1, address="auto") == []
 
 
 def test_a_worker_of_a_running_cluster_leaves_it_to_ray(monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1))) == []
+    assert refused(gpus=64, ray_gpus=0, ray_cpus=1) == []
 
 
-def test_a_run_that_finds_the_file_of_ray_start_leaves_it_to_ray(monkeypatch):
-    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda folder: "10.0.0.1:6379")
-    assert list(machine.check_resources(config(gpus=64, ray_gpus=0, ray_cpus=1))) == []
+def test_a_run_that_finds_the_file_of_ray_start_leaves_it_to_ray(ray_start):
+    assert refused(gpus=64, ray_gpus=0, ray_cpus=1) == []
 
 
 def test_cpus_are_counted_as_ray_does_and_npus_as_verl_does(monkeypatch):
@@ -81,3 +89,50 @@ def test_another_device_than_that_of_the_cpu_platform_is_refused(monkeypatch: py
     (error,) = machine.check_platform("cuda")
     assert error.value == "trainer.device=cuda on the platform cpu"
     assert list(machine.check_platform("cpu")) == []
+
+
+@pytest.fixture
+def ray_start(monkeypatch):
+    monkeypatch.setattr("ray._private.utils.read_ray_address", lambda folder: "10.0.0.1:6379")
+
+
+def test_counts_for_a_running_cluster_are_refused_with_what_to_type(make, ray_start):
+    given = {"ray_kwargs__ray_init__num_gpus": 8, "ray_kwargs__ray_init__num_cpus": None}
+    (error,) = machine.check_cluster(make(**given))
+    assert error.value == "ray_kwargs.ray_init.num_gpus with the running Ray cluster at 10.0.0.1:6379"
+    assert error.fix.startswith("set ray_kwargs.ray_init.num_gpus=null; ++ray_kwargs.ray_init.address=local ")
+    assert not list(machine.check_cluster(make(**given, ray_kwargs__ray_init__address="local")))
+
+
+@pytest.mark.parametrize(("address", "joins"), [("10.0.0.1:6379", True), ("local", False)])
+def test_the_resources_of_a_cluster_that_is_there_are_not_checked_and_those_of_an_own_one_are(make, address, joins):
+    config = make(ray_kwargs__ray_init__address=address)
+    values = [problem.value for problem in check_together(Run.of(config))]
+    assert (f"ray_kwargs.ray_init.address={address}" in values) is joins
+
+
+def test_output_that_ray_would_delete_is_warned_of(make):
+    sent = {"ray_kwargs__ray_init__runtime_env__working_dir": "."}
+    (warning,) = machine.check_cluster(make(**sent, trainer__default_local_dir="checkpoints/a"))
+    assert warning.value == "trainer.default_local_dir=checkpoints/a with a working_dir"
+    assert not list(machine.check_cluster(make(**sent, trainer__default_local_dir="/disk/a")))
+    assert not list(machine.check_cluster(make(trainer__default_local_dir="checkpoints/a")))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, nodes):
+    config = make(
+        "search_team",
+        mas__policies={"main": {}, "far": {"remote": {"base_url": "http://localhost:8001/v1", "model": "m"}}},
+        trainer__nnodes=nodes,
+    )
+    mas = load(config.mas)
+    warnings = list(machine.check_addresses(Run(config, mas), vars(resolve(mas.workflow))))
+    assert [warning.value.partition("=")[0] for warning in warnings] == [
+        "mas.workflow.args.retriever",
+        "mas.policies.far.remote.base_url",
+    ][: 2 * (nodes - 1)]
+    service = {"execution": Execution(executor="sandbox_fusion", url="http://localhost:8080")}
+    assert len(list(machine.check_addresses(Run(config, mas), service))) == 2 * (nodes - 1)
+    settings = {"retriever": "http://10.0.0.1:8000/retrieve", "score": "em", "index": "runs/index"}
+    assert len(list(machine.check_addresses(Run(config, mas), settings))) == nodes - 1

@@ -10,8 +10,6 @@ REMOTE = {"base_url": "http://localhost:1/v1", "model": "m"}
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"mas__updates_per_step": 64}, "64 optimiser steps for 32 sessions"),
-        ({"mas__policies__a__remote": {**REMOTE, "api_key_env": "NO_SUCH_KEY"}}, "export NO_SUCH_KEY"),
         (
             {"mas__policies__a": {"remote": REMOTE, "overrides": {"model": {"path": "/x"}}}},
             "no model, engine or optimiser here",

@@ -8,21 +8,6 @@ from verl_mas.checks.team import validate
 from verl_mas.errors import ConfigError
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"mas__policies__a__pool": "fast"}, "a policy is on one of mas.pools"),
-        ({"mas__pools__fast": {}}, "mas.pools.fast has no policy"),
-        ({"mas__pools__shared": {"n_gpus_per_node": 17}}, "the team needs 17 GPUs, Ray has 16"),
-        ({"ray_kwargs__ray_init__num_cpus": 4}, "Ray CPUs, Ray has 4"),
-        ({"actor_rollout_ref__rollout__tensor_model_parallel_size": 2}, "divides the GPUs of the pool"),
-    ],
-)
-def test_a_pool_that_cannot_carry_its_policies_is_refused(refused, settings, says):
-    error = refused(**settings)[0]
-    assert says in str(error) and error.rule and error.fix
-
-
 def test_a_tensor_parallel_size_that_does_not_fit_is_corrected_by_the_fix_as_printed(refused):
     size = "actor_rollout_ref__rollout__tensor_model_parallel_size"
     common = refused(**{size: 2})

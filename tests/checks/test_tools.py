@@ -8,8 +8,7 @@ import pytest
 from wrong_configs import WORDS
 from wrong_configs.prepare import files
 
-from verl_mas.checks.first_prompt import FORMATS, check_tool_prompts
-from verl_mas.checks.tools import configured_tools
+from verl_mas.checks.tools import FORMATS, check_tool_prompts, configured_tools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
 from verl_mas.verl_.sources import file_of

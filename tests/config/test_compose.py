@@ -27,18 +27,6 @@ def test_every_mistaken_override_is_refused_in_one_call_each_with_its_fix():
     assert "+" not in errors["data.train_batch_sizee=3"].fix
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--json"], "leave it out; known: --config-dir"), (["--config-dir", "team"], "did you mean 'teams'")],
-)
-def test_an_option_that_is_none_and_a_folder_that_is_not_there_are_refused(arguments, says, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "teams").mkdir()
-    with pytest.raises(ConfigError) as raised:
-        compose([*TEAM, *arguments])
-    assert says in raised.value.fix and arguments[-1] in raised.value.value
-
-
 def test_the_fix_for_a_missing_group_adds_it():
     with pytest.raises(ConfigError) as raised:
         compose(["mas=ensemble"])

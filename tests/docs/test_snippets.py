@@ -13,7 +13,7 @@ from commands import output_of
 from page_blocks import ROOT, commands, fenced, indented
 
 import verl_mas
-from verl_mas.checks import pools
+from verl_mas.checks import machine
 from verl_mas.checks.team import validate
 from verl_mas.cli import main
 from verl_mas.cli.demo import demos
@@ -120,7 +120,7 @@ def test_a_planned_run_fits(words, here, capsys):
 
 @pytest.mark.parametrize("overrides", each(TRAINERS))
 def test_a_training_command_composes_and_its_team_is_accepted(overrides, here, monkeypatch):
-    monkeypatch.setattr(pools, "available", lambda config: None)
+    monkeypatch.setattr(machine, "available", lambda config: None)
     config = compose([*overrides[:-1], *REST] if overrides[-1:] == ["..."] else overrides)
     if config.get("mas"):
         validate(config)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from verl.utils.reward_score import default_compute_score
 
-from verl_mas.checks.verl.data_files import sources_of_verl
+from verl_mas.checks.verl.files import sources_of_verl
 from verl_mas.grading.forms import FORMS, MARKS, Hashes, form_of_verl
 from verl_mas.workflow import Malformed
 

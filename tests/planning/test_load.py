@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 from small_model import MODEL
 
-from verl_mas.config.load import load
-from verl_mas.config.run import Run
+from verl_mas.config.run import Run, load
 from verl_mas.engines.serving import settled
 from verl_mas.planning.load import Policy, read_policy
 

@@ -8,10 +8,9 @@ from recipe_configs import composed
 from benchmarks.code_team import ARMS
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.adapters import adapters
-from verl_mas.config.load import load
 from verl_mas.config.merge import snapshots, trained
 from verl_mas.config.placement import local_policies
-from verl_mas.config.run import Run
+from verl_mas.config.run import Run, load
 from verl_mas.workflow.base import resolve
 
 PUZZLES = ["plan_path", "sokoban", "sudoku"]

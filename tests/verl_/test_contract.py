@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks import contract as check
 from verl_mas.checks import doctor
 from verl_mas.config.merge import leaves
 from verl_mas.verl_ import contract
@@ -86,7 +85,7 @@ def names_of(tree: ast.Module) -> set[str]:
 
 
 def test_the_installed_verl_fits_the_contract():
-    assert [str(difference) for difference in check.differences()] == []
+    assert [str(difference) for difference in contract.differences()] == []
     (finding,) = doctor.look_at_verl()
     assert finding.ok is True
 
@@ -131,8 +130,8 @@ def test_every_setting_of_verl_in_a_group_file_is_one():
     files = [OmegaConf.to_container(OmegaConf.load(file)) for file in PACKAGE.glob("*/hydra/**/*.yaml")]
     names = {".".join(path) for content in files for path, _ in leaves(content)}
     keys = {key for key in names if not key.startswith(OPEN)}
-    verls = check.generated_config()
-    assert len(keys) > 20 and [key for key in keys if not check.is_setting(verls, key)] == []
+    verls = contract.generated_config()
+    assert len(keys) > 20 and [key for key in keys if not contract.is_setting(verls, key)] == []
 
 
 TRAINER = "verl.trainer.ppo.v1.trainer_base:PPOTrainer"
@@ -155,7 +154,7 @@ def test_a_verl_that_differs_is_reported(monkeypatch, table, wrong, seen, breaks
         monkeypatch.setattr(contract, name, {})
     monkeypatch.setattr(contract, "KEYS", ())
     monkeypatch.setattr(contract, table, wrong)
-    (difference,) = check.differences()
+    (difference,) = contract.differences()
     assert seen in str(difference)
     assert difference.breaks is breaks
     (finding,) = doctor.look_at_verl()

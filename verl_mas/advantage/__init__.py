@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from verl_mas.util.lazy import lazy
+from verl_mas.util.later import lazy
 
 if TYPE_CHECKING:
     from verl_mas.advantage.estimator import ESTIMATORS as ESTIMATORS

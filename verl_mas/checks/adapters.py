@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.lora import check_sglang_targets, check_targets, check_trainable, check_unread_rank, targets
+from verl_mas.checks.trainer import Required, unmet
 from verl_mas.checks.verl.model_folder import modules, readable_json, settings
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, bases, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
-from verl_mas.config.modes import SEPARATE, mode_of
+from verl_mas.config.modes import COLOCATED, SYNC
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import ENGINES, facts_of
@@ -177,9 +178,16 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     section, who = view[SECTION], f"policy {base}, the base of {', '.join(names)}"
     yield from check_trainable(who, str(section.model.get("lora_rank")))
     yield from check_unread_rank(view, who)
-    for wrong, setting, rule, fix in _impossible(view):
-        if wrong:
-            yield ConfigError(f"{who}: {setting}", rule=rule, fix=fix)
+    yield from unmet(view, OF_A_BASE, f"{SECTION}.", f"{who}: ")
+    if not facts_of(str(section.rollout.name)).many_adapters:
+        rule = "its engine serves several adapters at once, each for the requests that name it"
+        able = ", ".join(name for name in ENGINES if ENGINES[name].many_adapters)
+        fix = f"set {SECTION}.rollout.name to one of {able}"
+        yield ConfigError(f"{who}: rollout.name={section.rollout.name}", rule=rule, fix=fix)
+    if "vision_config" in settings(section.model):
+        rule = "adapters on one base are on models of text only: engines leave those on a vision tower out"
+        fix = f"set {SECTION}.model.path to a model of text, or remove adapter_of"
+        yield ConfigError(f"{who}: model.path={section.model.path} reads images", rule=rule, fix=fix)
     fsdp = f"{SECTION}.actor.fsdp_config"
     computes = str(OmegaConf.select(view, f"{fsdp}.mixed_precision.param_dtype", default="bf16"))
     held = str(OmegaConf.select(view, f"{fsdp}.model_dtype"))
@@ -198,63 +206,47 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
             )
 
 
-def _impossible(view: DictConfig) -> Sequence[tuple[bool, str, str, str]]:
-    """What a base cannot have: whether it has it, the setting, the rule, the fix."""
-    section = view[SECTION]
-    model, actor, rollout = section.model, section.actor, section.rollout
-    able = [name for name in ENGINES if ENGINES[name].many_adapters]
-    return (
-        (
-            actor.strategy == "fsdp",
-            f"actor.strategy={actor.strategy}",
-            "FSDP2 divides the parameters one by one, so that frozen and trained ones can be together",
-            f"set {SECTION}.actor.strategy=fsdp2",
-        ),
-        (
-            # In the mode with separate engines, the mode's own check refuses it.
-            rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE,
-            f"rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
-            "only the backend naive sends adapters; others would leave the engines with the bare base",
-            f"set {SECTION}.rollout.checkpoint_engine.backend=naive",
-        ),
-        (
-            bool(OmegaConf.select(rollout, "disaggregation.enabled")),
-            "rollout.disaggregation.enabled=True",
-            "verl's server passes a request on to one that decodes without its adapter: both would compute with the "
-            "bare base",
-            f"set {SECTION}.rollout.disaggregation.enabled=False",
-        ),
-        (
-            bool((model.get("lora") or {}).get("merge")),
-            "model.lora.merge=True",
-            "one engine serves all adapters on the weights of the base, so none can be merged into them",
-            f"set {SECTION}.model.lora.merge=False",
-        ),
-        (
-            bool(model.get("target_parameters")),
-            f"model.target_parameters={model.get('target_parameters')}",
-            "adapters are on linear modules; engines do not serve them on other parameters",
-            f"set {SECTION}.model.target_parameters=null, and name modules in {SECTION}.model.target_modules",
-        ),
-        (
-            bool(OmegaConf.select(actor, "fsdp_config.qat.enable")),
-            "actor.fsdp_config.qat.enable=True",
-            "training for quantised weights changes the base, which has to stay as it is",
-            f"set {SECTION}.actor.fsdp_config.qat.enable=False",
-        ),
-        (
-            not facts_of(str(rollout.name)).many_adapters,
-            f"rollout.name={rollout.name}",
-            "its engine serves several adapters at once, each for the requests that name it",
-            f"set {SECTION}.rollout.name to one of {', '.join(able)}",
-        ),
-        (
-            "vision_config" in settings(model),
-            f"model.path={model.path} reads images",
-            "adapters on one base are on models of text only: engines leave those on a vision tower out",
-            f"set {SECTION}.model.path to a model of text, or remove adapter_of",
-        ),
-    )
+OF_A_BASE = (
+    Required(
+        "actor.strategy",
+        "fsdp2",
+        "FSDP2 divides the parameters one by one, so that frozen and trained ones can be together",
+        f"set {SECTION}.actor.strategy=fsdp2",
+    ),
+    Required(
+        "rollout.checkpoint_engine.backend",
+        "naive",
+        "only the backend naive sends adapters; others would leave the engines with the bare base",
+        f"set {SECTION}.rollout.checkpoint_engine.backend=naive",
+        # In the mode with separate engines, the mode's own check refuses it.
+        (SYNC, COLOCATED),
+    ),
+    Required(
+        "rollout.disaggregation.enabled",
+        False,
+        "verl's server passes a request on to one that decodes without its adapter: both would compute with the bare "
+        "base",
+        f"set {SECTION}.rollout.disaggregation.enabled=False",
+    ),
+    Required(
+        "model.lora.merge",
+        False,
+        "one engine serves all adapters on the weights of the base, so none can be merged into them",
+        f"set {SECTION}.model.lora.merge=False",
+    ),
+    Required(
+        "model.target_parameters",
+        None,
+        "adapters are on linear modules; engines do not serve them on other parameters",
+        f"set {SECTION}.model.target_parameters=null, and name modules in {SECTION}.model.target_modules",
+    ),
+    Required(
+        "actor.fsdp_config.qat.enable",
+        False,
+        "training for quantised weights changes the base, which has to stay as it is",
+        f"set {SECTION}.actor.fsdp_config.qat.enable=False",
+    ),
+)
 
 
 def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
@@ -262,7 +254,7 @@ def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
     model, engine = view[SECTION].model, str(view[SECTION].rollout.name)
     rank = model.get("lora_rank")
     most = facts_of(engine).highest_rank or HIGHEST_RANK
-    if type(rank) is not int or not 1 <= rank <= most:
+    if not 1 <= (rank or 0) <= most:
         rule = f"an adapter has a rank of 1 to {most}"
         fix = f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all"
         yield ConfigError(f"policy {policy}: model.lora_rank={rank} with rollout.name={engine}", rule=rule, fix=fix)

@@ -6,17 +6,16 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.data_files import FirstRow, check_scored, sound_rows
+from verl_mas.checks.verl.files import FirstRow, check_scored, file_of_user, sound_rows
 from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.verl.remembered import accepted_before, remember
-from verl_mas.checks.verl.user_functions import file_of_user
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS
@@ -30,7 +29,8 @@ FORM = "mas.workflow.args.form"
 
 def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
     """Teams whose sessions verl scores; the others grade while they run, with a form that their own codec reads."""
-    if workflow.scored_by_verl:
+    by_verl = workflow.scored_by_verl
+    if by_verl:
         yield from check_scored(run.config)
     manager = run.config.reward
     by_function = manager.reward_manager.source == "register" and not manager.reward_model.enable
@@ -46,23 +46,15 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
             yield ConfigError(f"{first.file} has a first row without a ground truth", rule=rule, fix=fix)
             continue
-        if not workflow.scored_by_verl and isinstance(truth, str) and any(mark in truth for mark in MARKS.values()):
+        if not by_verl and isinstance(truth, str) and any(mark in truth for mark in MARKS.values()):
             value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
             rule = "a grader compares an answer with it, and this is a solution that has its answer marked"
             yield ConfigError(value, rule=rule, fix="write the answer alone into reward_model.ground_truth")
-        scored = workflow.scored_by_verl and by_function
-        refused = list(_scored(run, first, workflow, form, _text(truth))) if scored else []
+        refused = list(_scored(run, first, workflow, form)) if by_verl and by_function else []
         yield from refused or _other_form(run, first, workflow, form)
 
 
-def _text(truth: object) -> str:
-    try:
-        return golden_answers(truth)[0]
-    except DataError:
-        return str(truth)
-
-
-def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str], truth: str) -> Iterator[Problem]:
+def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> Iterator[Problem]:
     custom = OmegaConf.select(run.config, "reward.custom_reward_function.path")
     name = f"{custom}" if custom else f"verl's scorer of {first.row[DATA_SOURCE]!r}"
     file = file_of_user(str(custom)) if custom else None
@@ -70,12 +62,17 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str], tru
     question = [OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, repr(form)]
     if accepted_before(question):
         return
+    truth = first.row[REWARD_MODEL][GROUND_TRUTH]
     try:
-        reply = form.render(truth)
+        answer = golden_answers(truth)[0]
+    except DataError:
+        answer = str(truth)
+    try:
+        reply = form.render(answer)
         with user_code(run.mas.workflow.check_timeout_s):
             score = partial(_score, _function(run.config), first)
             nothing = score("")
-            rewarded = [each for each, known in FORMS.items() if score(known.render(truth)) > nothing]
+            rewarded = [each for each, known in FORMS.items() if score(known.render(answer)) > nothing]
             right = score(reply) > nothing
     except MasError as error:
         # It may need a package or a server of the run's machines.
@@ -83,18 +80,15 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str], tru
         reason = "not checked: whether it rewards a right answer"
         yield ConfigWarning(value, reason=reason, fix="correct it if the run would fail with it, too")
         return
-    if not right:
-        value = f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, no reward"
-        rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
-        yield ConfigError(value, rule=rule, fix=_fix(workflow, rewarded))
-    else:
+    if right:
         remember(question)
-
-
-def _fix(workflow: Workflow, forms: Sequence[str]) -> str:
-    fixes = [f"set ++{FORM}={name}" for name in forms] if hasattr(workflow, "form") else []
+        return
+    value = f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, no reward"
+    rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
+    fixes = [f"set ++{FORM}={each}" for each in rewarded] if hasattr(workflow, "form") else []
     fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if hasattr(workflow, "score") else []
-    return ", or ".join([*fixes, "write a reward.custom_reward_function for this form"])
+    fix = ", or ".join([*fixes, "write a reward.custom_reward_function for this form"])
+    yield ConfigError(value, rule=rule, fix=fix)
 
 
 def _function(config: DictConfig) -> Callable[..., object]:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import importlib.util
 import os
 import sys
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 
 from packaging.requirements import Requirement
 
-from verl_mas.checks.contract import differences
-from verl_mas.checks.machine import requirements
+from verl_mas.checks.machine import PLUGIN, import_error, requirements
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
@@ -25,9 +22,8 @@ from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained, Layer
 from verl_mas.registry import installed
 from verl_mas.util import installed_version
-from verl_mas.verl_.contract import VERSION
+from verl_mas.verl_.contract import VERSION, differences
 
-PLUGIN = "verl_mas.plugin"
 # The packages whose versions decide whether verl runs; pip checks the others.
 SHOWN = ("verl", "TransferQueue", "torch", "transformers", "ray", "tensordict", "numpy")
 
@@ -103,15 +99,6 @@ def look_at_plugin() -> Iterator[Aspect]:
         yield Aspect("plugin", f"verl could not load it:\n{error}", False, "correct this error")
     else:
         yield Aspect("plugin", "verl loads it")
-
-
-def import_error() -> str:
-    """The error of importing the plugin, which verl hides; empty if there is none."""
-    try:
-        importlib.import_module(PLUGIN)
-    except Exception:  # noqa: BLE001  # whatever it is, it is shown
-        return traceback.format_exc()
-    return ""
 
 
 def look_at_machine() -> Iterator[Aspect]:

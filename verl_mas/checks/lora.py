@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from verl_mas.checks.verl.model_folder import modules
-from verl_mas.checks.verl.place import missing
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, Targets, plain, targeted
 from verl_mas.config.merge import SECTION
@@ -20,50 +18,39 @@ from verl_mas.errors import ConfigError, ConfigWarning
 
 def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one policy."""
-    model = view[SECTION].model
-    rank = model.get("lora_rank")
-    if type(rank) is not int or rank < 0:
-        return  # Refused where values are checked.
-    adapter = model.get("lora_adapter_path")
-    yield from check_unread_rank(view, f"policy {policy}")
+    model, rollout, who = view[SECTION].model, view[SECTION].rollout, f"policy {policy}"
+    rank, adapter = model.get("lora_rank"), model.get("lora_adapter_path")
+    yield from check_unread_rank(view, who)
     if adapter and not rank:
-        value = f"policy {policy}: model.lora_adapter_path={adapter} with model.lora_rank=0"
+        value = f"{who}: model.lora_adapter_path={adapter} with model.lora_rank=0"
         rule = "verl loads an adapter only where lora_rank is above 0"
         yield ConfigError(value, rule=rule, fix="set lora_rank to the rank of the adapter, or lora_adapter_path=null")
-    if rank:
-        if isinstance(adapter, str) and adapter.startswith(("/", "~", ".")) and not Path(adapter).expanduser().is_dir():
-            yield missing(view, f"policy {policy}: model.lora_adapter_path", adapter, "a folder that exists")
-        yield from check_trainable(f"policy {policy}", rank)
-        known = modules(view[SECTION].model)
-        yield from check_targets(view, policy, known)
-        if not (model.get("lora") or {}).get("merge"):
-            rollout, fix = view[SECTION].rollout, f"set {SECTION}.model.lora.merge=True"
-            value = f"policy {policy}: model.lora_rank={view[SECTION].model.lora_rank} with model.lora.merge=False"
-            if not facts_of(str(rollout.name)).takes_adapters:
-                rule = "this engine takes whole weights, so the trainer merges the adapter into them"
-                yield ConfigError(f"{value} and rollout.name={rollout.name}", rule=rule, fix=fix)
-            elif (most := facts_of(str(rollout.name)).highest_rank) and view[SECTION].model.lora_rank > most:
-                rule = f"this engine serves adapters of rank {most} at most"
-                yield ConfigError(
-                    f"{value} and rollout.name={rollout.name}",
-                    rule=rule,
-                    fix=f"lower {SECTION}.model.lora_rank, or {fix}",
-                )
-            elif rollout.name == "sglang" and (wrong := list(check_sglang_targets(view, policy, known))):
-                yield from (ConfigError(error.value, rule=error.rule, fix=f"{error.fix}, or {fix}") for error in wrong)
-            # In the mode with separate engines, the mode's own check refuses it.
-            elif rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE:
-                yield ConfigError(
-                    f"{value} and rollout.checkpoint_engine.backend={rollout.checkpoint_engine.backend}",
-                    rule="only the backend naive sends adapters; others would leave the engine with the base weights",
-                    fix=f"{fix}, or {SECTION}.rollout.checkpoint_engine.backend=naive",
-                )
-            elif view.trainer.device == "cpu" and rollout.load_format == "dummy":
-                yield ConfigError(
-                    f"{value} and rollout.load_format=dummy",
-                    rule="on the CPU vLLM reads the base weights from disk, only the adapter is sent",
-                    fix=f"set {SECTION}.rollout.load_format=auto, or {SECTION}.model.lora.merge=True",
-                )
+    if not rank:
+        return
+    yield from check_trainable(who, rank)
+    known = modules(model)
+    yield from check_targets(view, policy, known)
+    if (model.get("lora") or {}).get("merge"):
+        return
+    facts, fix = facts_of(str(rollout.name)), f"set {SECTION}.model.lora.merge=True"
+    value = f"{who}: model.lora_rank={rank} with model.lora.merge=False and rollout"
+    if not facts.takes_adapters:
+        rule = "this engine takes whole weights, so the trainer merges the adapter into them"
+        yield ConfigError(f"{value}.name={rollout.name}", rule=rule, fix=fix)
+    elif facts.highest_rank and rank > facts.highest_rank:
+        rule = f"this engine serves adapters of rank {facts.highest_rank} at most"
+        yield ConfigError(f"{value}.name={rollout.name}", rule=rule, fix=f"lower {SECTION}.model.lora_rank, or {fix}")
+    elif rollout.name == "sglang" and (wrong := list(check_sglang_targets(view, policy, known))):
+        yield from (ConfigError(error.value, rule=error.rule, fix=f"{error.fix}, or {fix}") for error in wrong)
+    # In the mode with separate engines, the mode's own check refuses it.
+    elif rollout.checkpoint_engine.backend != "naive" and mode_of(view) is not SEPARATE:
+        value = f"{value}.checkpoint_engine.backend={rollout.checkpoint_engine.backend}"
+        rule = "only the backend naive sends adapters; others would leave the engine with the base weights"
+        yield ConfigError(value, rule=rule, fix=f"{fix}, or {SECTION}.rollout.checkpoint_engine.backend=naive")
+    elif view.trainer.device == "cpu" and rollout.load_format == "dummy":
+        rule = "on the CPU vLLM reads the base weights from disk, only the adapter is sent"
+        fix = f"set {SECTION}.rollout.load_format=auto, or {SECTION}.model.lora.merge=True"
+        yield ConfigError(f"{value}.load_format=dummy", rule=rule, fix=fix)
 
 
 def check_unread_rank(view: DictConfig, policy: str) -> Iterator[ConfigError]:

@@ -129,7 +129,7 @@ def check_correction(run: Run) -> Iterator[Problem]:
     for name in run.trained:
         view = run.view(name)
         yield from _log_probs(view)
-        yield from _bypass(view.correction, name, view.spec)
+        yield from _bypass(view)
         if stale and stale.warmup and not any(view.correction.get(key) for key in READERS):
             yield _uncorrected(name, stale)
 
@@ -148,8 +148,9 @@ def _log_probs(view: View) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
 
 
-def _bypass(found: DictConfig, name: str, spec: PolicySpec) -> Iterator[ConfigError]:
+def _bypass(view: View) -> Iterator[ConfigError]:
     """verl's V1 trainer never applies the losses of its bypass mode."""
+    name, spec, found = view.name, view.spec, view.correction
     if not found.get("bypass_mode"):
         return
     unread = {key: found.get(key) for key in ("rollout_is", "rollout_rs")}

@@ -1,36 +1,48 @@
-"""Whether this installation and this machine can run it: plugin, versions, platform, Ray's resources."""
+"""Whether this installation, this machine and its cluster can run it: plugin, versions, platform, Ray."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Mapping
 from importlib.metadata import requires, version
+from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
-from verl_mas.checks.verl.place import target
-from verl_mas.config.cluster import joined
-from verl_mas.config.placement import CPUS_PER_GPU, Resources, require
-from verl_mas.errors import ConfigError
+from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, target
+from verl_mas.checks.verl.refusals import Problem
+from verl_mas.config.cluster import COUNTS, RAY_INIT, address, joined, loopback_servers, sends_folder
+from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
+from verl_mas.config.run import Run
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
-from verl_mas.registry import nearest
+from verl_mas.registry import closest, nearest
+
+PLUGIN = "verl_mas.plugin"
 
 
 def check_plugin() -> Iterator[ConfigError]:
     """verl ignores a plugin that it cannot import, and logs that only at level DEBUG."""
-    plugin = sys.modules.get("verl_mas.plugin")
+    plugin = sys.modules.get(PLUGIN)
     if "verl" in sys.modules and not (plugin and plugin.active()):
-        # The error of importing the plugin in a new process; empty if it works.
-        program = "import verl_mas.plugin as plugin, verl; assert plugin.active()"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        why = "" if done.returncode == 0 else done.stderr.strip()
+        why = import_error()
         value = "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if why else "")
         fix = "correct this error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` shows more"
         yield ConfigError(value, rule="the plugin registers with verl what this run uses", fix=fix)
+
+
+def import_error() -> str:
+    """The error of importing the plugin, which verl hides; empty if there is none."""
+    try:
+        importlib.import_module(PLUGIN)
+    except Exception:  # noqa: BLE001  # whatever it is, it is shown
+        return traceback.format_exc()
+    return ""
 
 
 def check_versions() -> Iterator[ConfigError]:
@@ -63,12 +75,11 @@ def check_platform(device: str | None = None) -> Iterator[ConfigError]:
         )
 
 
-def needed(config: DictConfig) -> Resources:
-    """What the actors of verl reserve in a run without a team."""
-    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
-    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
-    return Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2)
+def check_device(config: DictConfig) -> Iterator[ConfigError]:
+    if target() and config.trainer.device == DEVICE:
+        value = f"--gpus with trainer.device={config.trainer.device}"
+        rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
+        yield ConfigError(value, rule=rule, fix="remove +platform=cpu or trainer.device, or --gpus")
 
 
 def available(config: DictConfig) -> Resources | None:
@@ -100,7 +111,79 @@ def devices_here() -> int:
     return get_platform().device_count()
 
 
-def check_resources(config: DictConfig) -> Iterator[ConfigError]:
-    have = available(config)
-    if have is not None:
-        yield from require(needed(config), have, "verl")
+def check_resources(run: Run) -> Iterator[ConfigError]:
+    config, have = run.config, available(run.config)
+    if have is None:
+        return
+    if run.mode:
+        yield from require(Resources(gpus_needed(run), cpus_needed(run)), have, "the team")
+        return
+    gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
+    units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
+    # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
+    yield from require(Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2), have, "verl")
+
+
+# A run that joins a running Ray cluster, or is on several nodes.
+
+
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+
+
+def check_cluster(config: DictConfig) -> Iterator[Problem]:
+    given = [f"{RAY_INIT}.{key}" for key in COUNTS if OmegaConf.select(config, f"{RAY_INIT}.{key}") is not None]
+    # A cluster that runs here is not on the machines of `--gpus`.
+    cluster = OmegaConf.select(config, f"{RAY_INIT}.address") if target() else address(config)
+    if given and cluster not in (None, "local"):
+        yield ConfigError(
+            f"{' and '.join(given)} with the running Ray cluster at {cluster}",
+            rule="Ray takes these counts when a cluster starts, and none from a run that joins it",
+            fix=f"set {' '.join(f'{key}=null' for key in given)}; ++{RAY_INIT}.address=local starts a cluster of the "
+            "run's own",
+        )
+    yield from _runtime_env(config)
+    if not sends_folder(config):
+        return
+    for setting in FOLDERS:
+        folder = OmegaConf.select(config, setting)
+        if isinstance(folder, str) and not os.path.isabs(folder) and not is_remote(folder):
+            yield ConfigWarning(
+                f"{setting}={folder} with a working_dir",
+                "Ray runs the workers in a temporary copy of that folder, and what they write there is deleted with it",
+                f"set {setting} to an absolute path",
+            )
+
+
+def _runtime_env(config: DictConfig) -> Iterator[Problem]:
+    """What Ray would refuse when the run starts, or not read."""
+    given = OmegaConf.select(config, f"{RAY_INIT}.runtime_env")
+    if not isinstance(given, DictConfig):
+        return
+    from ray.runtime_env import RuntimeEnv
+
+    known = [name for name in inspect.signature(RuntimeEnv).parameters if name not in ("kwargs", "_validate")]
+    for name in map(str, given):
+        if name not in known and (meant := closest(name.replace("_", ""), known, cutoff=0.7)):
+            reason = "Ray knows no such field, and does not read it"
+            yield ConfigWarning(f"{RAY_INIT}.runtime_env.{name}", reason=reason, fix=f"did you mean {meant}?")
+    variables = given.get("env_vars")
+    for name in map(str, variables) if isinstance(variables, DictConfig) else ():
+        path, value = f"{RAY_INIT}.runtime_env.env_vars.{name}", variables[name]
+        if not isinstance(value, str):
+            yield ConfigError(
+                f"{path}={value}", rule="an environment variable is a text", fix=f"""write '++{path}="{value}"'"""
+            )
+        elif name in ALLOCATOR and "expandable_segments:True" in value:
+            yield ConfigWarning(
+                f"{path}={value}", reason="an engine that frees its memory between steps ends with it", fix="remove it"
+            )
+    folder = given.get("working_dir")
+    if isinstance(folder, str) and not is_remote(folder) and not Path(folder).expanduser().is_dir():
+        yield missing(config, f"{RAY_INIT}.runtime_env.working_dir", folder, "a folder that Ray can send")
+
+
+def check_addresses(run: Run, settings: Mapping[str, object]) -> Iterator[ConfigWarning]:
+    """`settings` are the workflow's. A cluster that runs already may have more nodes, so the trainer looks again."""
+    nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
+    if nodes > 1:
+        yield from loopback_servers(run.mas, settings, nodes)

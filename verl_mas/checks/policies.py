@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from importlib.util import find_spec
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.adapters import check_adapter, check_base
 from verl_mas.checks.lora import check_frozen_adapter, check_lora
-from verl_mas.checks.together import check_trained
-from verl_mas.checks.verl.lengths import check_lengths
 from verl_mas.checks.verl.refusals import Problem
+from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.checks.verl.settings import check_value, unknown
-from verl_mas.checks.verl.training_engine import check_heads, check_sharding, check_training_engine
-from verl_mas.checks.verl.validation import refused_by_verl
+from verl_mas.checks.verl.training_engine import check_heads, check_lengths, check_sharding, check_training_engine
 from verl_mas.checks.verl.values import VALUES
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION, trained
@@ -25,6 +28,8 @@ from verl_mas.config.verl_settings import SettingDifference, differences, sectio
 from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.util import installed_version
+from verl_mas.verl_.contract import VERSION
 
 
 def check_override_keys(run: Run) -> Iterator[ConfigError]:
@@ -155,7 +160,7 @@ def check_views(run: Run) -> Iterator[Problem]:
             yield from check_lengths(view, name, trained=spec.is_trained or bool(on_base))
         if spec.is_trained:
             yield from check_adapter(view, name) if spec.adapter_of else check_lora(view, name)
-            yield from check_trained(view, name)
+            yield from _optimiser(view, name)
             strategy = list(_strategy(view, name))
             # With another engine its settings are in another section.
             yield from strategy or check_training_engine(view, name)
@@ -165,6 +170,20 @@ def check_views(run: Run) -> Iterator[Problem]:
         elif not spec.snapshot:
             yield from check_frozen_adapter(view, name)
         yield from _verl_accepts(view, name, run.config[SECTION])
+
+
+def _optimiser(view: DictConfig, policy: str) -> Iterator[Problem]:
+    """`view` is the configuration of one policy that is trained."""
+    optim = view[SECTION].actor.optim
+    if optim.lr == 0:
+        value = f"policy {policy}: actor.optim.lr=0"
+        reason = "it computes updates that change nothing"
+        yield ConfigWarning(value, reason=reason, fix=f"set a learning rate, or mas.policies.{policy}.trainable=false")
+    steps, warmup = view.trainer.total_training_steps, optim.get("lr_warmup_steps")
+    if warmup and steps and warmup >= steps:
+        value = f"policy {policy}: actor.optim.lr_warmup_steps={warmup} with trainer.total_training_steps={steps}"
+        reason = "the run ends before the learning rate has reached its value"
+        yield ConfigWarning(value, reason=reason, fix=f"lower {SECTION}.actor.optim.lr_warmup_steps")
 
 
 def _strategy(view: DictConfig, policy: str) -> Iterator[ConfigError]:
@@ -193,3 +212,42 @@ def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[Con
     if why := refused_by_verl(view, package):
         rule = "verl accepts the configuration of every policy"
         yield ConfigError(f"policy {name}: {why}", rule=rule, fix=f"change {SECTION}, or mas.policies.{name}.overrides")
+
+
+# verl's own validation. What it accepted is remembered, because importing verl takes seconds.
+
+
+REFUSED = (ValueError, AssertionError, TypeError, NotImplementedError, OmegaConfBaseException, HydraException)
+# What the validation of verl's VERSION reads; of another version it is asked again whatever changes beside `mas`.
+READ = (
+    *(SECTION, "algorithm", "critic", "data.train_batch_size", "data.val_batch_size"),
+    *("trainer.nnodes", "trainer.n_gpus_per_node"),
+)
+
+
+def refused_by_verl(view: DictConfig, engine: str | None) -> str:
+    """Why verl does not accept a policy's configuration; empty if it does. `engine`: the package that verl may ask."""
+    try:
+        question = _question(view, engine)
+        if not accepted_before(question):
+            _validate(view)
+            remember(question)
+    except REFUSED as error:
+        return str(error)
+    return ""
+
+
+def _validate(view: DictConfig) -> None:
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
+        validate_config(view, use_reference_policy=view[SECTION].actor.use_kl_loss, use_critic=False)
+        omega_conf_to_dataclass(view[SECTION].rollout)  # verl's servers do so.
+
+
+def _question(view: DictConfig, engine: str | None) -> object:
+    names = READ if version("verl") == VERSION else [str(name) for name in view if name != "mas"]
+    values = [OmegaConf.select(view, name) for name in names]
+    plain = [OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value for value in values]
+    return [plain, engine and installed_version(engine)]

@@ -6,19 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.machine import available
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import SECTION, own_section, trained
 from verl_mas.config.modes import KEY, SEPARATE
 from verl_mas.config.placement import (
-    Resources,
-    cpus_needed,
-    gpus_needed,
     local_policies,
     policies_on,
     pool_shape,
     replica_size,
-    require,
     served_on,
     serving_pool,
 )
@@ -131,13 +126,6 @@ def _tensor_size(run: Run, name: str, gpus: int) -> str:
     return f"{own_section(run.config, name) if own else SECTION}.{TENSOR_SIZE}={fits}"
 
 
-def check_team_resources(run: Run) -> Iterator[ConfigError]:
-    have = available(run.config)
-    if have is not None:
-        want = Resources(gpus_needed(run), cpus_needed(run))
-        yield from require(want, have, "the team")
-
-
 def check_memory(run: Run) -> Iterator[ConfigError]:
     for pool, spec in run.mas.pools.items():
         names = [n for n in served_on(run.mas, pool) if facts_of(run.view(n).engine).gpu_fraction]
@@ -145,9 +133,7 @@ def check_memory(run: Run) -> Iterator[ConfigError]:
         # One policy alone may take what verl lets it take; on the CPU nothing of a trainer is on the engines' device.
         most = MOST if len(names) > 1 and run.config.trainer.device != CPU else 1.0
         if spec.serving == "phases":
-            yield from _can_sleep(run, names)
-            large = {name: fraction for name, fraction in fractions.items() if fraction > most + 1e-9}
-            yield from (_too_large_in_phases(run.config, name, fraction, most) for name, fraction in large.items())
+            yield from _in_phases(run, fractions, most)
         elif sum(fractions.values()) > most + 1e-9:
             yield _too_large_together(run.config, pool, fractions, most)
 
@@ -163,18 +149,17 @@ def _too_large_together(config: DictConfig, pool: str, fractions: Mapping[str, f
     )
 
 
-def _too_large_in_phases(config: DictConfig, name: str, fraction: float, most: float) -> ConfigError:
-    value = f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases"
-    return ConfigError(value, rule=f"it is at most {most:g}. {MEANINGS}", fix=f"set {_fraction(config, name, most)}")
-
-
 def _fraction(config: DictConfig, name: str, value: float) -> str:
     return f"{own_section(config, name)}.rollout.gpu_memory_utilization={value:g}"
 
 
-def _can_sleep(run: Run, names: list[str]) -> Iterator[ConfigError]:
-    for name in names:
+def _in_phases(run: Run, fractions: Mapping[str, float], most: float) -> Iterator[ConfigError]:
+    for name, fraction in fractions.items():
         if not run.view(name).value("rollout.free_cache_engine"):
             value = f"policy {name}: rollout.free_cache_engine=False in a pool served in phases"
             fix = f"set {own_section(run.config, name)}.rollout.free_cache_engine=True, or serve the pool together"
             yield ConfigError(value, rule="in phases, each engine frees its memory for the next one", fix=fix)
+        if fraction > most + 1e-9:
+            value = f"policy {name}: gpu_memory_utilization={fraction:g} in a pool served in phases"
+            fix = f"set {_fraction(run.config, name, most)}"
+            yield ConfigError(value, rule=f"it is at most {most:g}. {MEANINGS}", fix=fix)

@@ -1,14 +1,31 @@
-"""What the checks before a run found."""
+"""What the checks before a run found, and what its configuration amounts to: `verl-mas check` shows both, as text or as
+JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeAlias
+
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.doctor import Aspect
-from verl_mas.checks.summary import Summary
+from verl_mas.checks.verl.model_folder import positions
+from verl_mas.config.adapters import adapters
+from verl_mas.config.merge import SECTION
+from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
+from verl_mas.config.run import Run, View
+from verl_mas.config.schema import AgentSpec
+from verl_mas.engines.serving import serving
 from verl_mas.errors import ConfigError, ConfigWarning, raise_all
+from verl_mas.platform import DEVICE as CPU
+from verl_mas.run_folder.checkpoints import to_resume
+from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.members import Member
+
+# Plain values by name, nested. null: what a run does not have, such as the workflow of a run without a team.
+Summary: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -57,3 +74,115 @@ class CheckReport:
 
 def _count(found: Sequence[object], noun: str) -> str:
     return f"{len(found)} {noun}" if len(found) == 1 else f"{len(found)} {noun}s"
+
+
+def summary(run: Run) -> Summary:
+    """Of a configuration without errors."""
+    config, mas, team = run.config, run.mas, run.mode is not None
+    checkpoint = to_resume(config) if team else None
+    return {
+        "trainer": config.trainer.v1.trainer_mode,
+        "mode": _mode(run),
+        "workflow": mas.workflow.name if team else None,
+        # Whether a process of a pool is a worker on the CPU, and not a GPU.
+        "on_cpu": config.trainer.device == CPU,
+        "agents": {name: _agent(member) for name, member in agents_of(mas).items()} if team else {},
+        "policies": {name: _policy(run.view(name)) for name in mas.policies},
+        "pools": {name: _pool(run, name) for name in used_pools(mas)},
+        "step": _step(run),
+        "prompt_tokens": config.data.max_prompt_length,
+        "response_tokens": config.data.max_response_length,
+        "folder": str(config.trainer.default_local_dir),
+        # The step of the checkpoint that a team's run starts from.
+        "resumes_at": checkpoint.step if checkpoint else None,
+    }
+
+
+def _mode(run: Run) -> Summary | None:
+    """W, T and what is done with groups older than T: null in the synchronous mode."""
+    late = asdict(run.staleness) if run.staleness else dict.fromkeys(("warmup", "threshold", "strategy"))
+    return {"name": run.mode.name, **late} if run.mode else None
+
+
+def _agent(member: Member) -> Summary:
+    """`settings`: where they differ from the defaults."""
+    default = AgentSpec()
+    changed = {
+        field.name: value
+        for field in fields(AgentSpec)
+        if (value := getattr(member.spec, field.name)) != getattr(default, field.name)
+    }
+    others = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
+    policy = ", then ".join(member.policies)
+    if member.rotation:
+        policy += f" (each for {member.every} training steps)"
+    return {"policy": policy, "trained": member.trainable, "settings": others}
+
+
+def _policy(view: View) -> Summary:
+    spec, mas, trained = view.spec, view.run.mas, view.spec.is_trained
+    remote, snapshot = spec.remote, spec.snapshot
+    first = f", first at {snapshot.first}" if snapshot and snapshot.first else ""
+    return {
+        "model": remote.model if remote else str(view.value("model.path")),
+        "engine": remote.base_url if remote else view.engine,
+        "pool": None if remote else serving_pool(mas, view.name),
+        "learning_rate": float(view.value("actor.optim.lr")) if trained else None,
+        "optimiser_steps": view.updates_per_step if trained else None,
+        # Tokens; null for a model that is neither on this machine nor a known one.
+        "context": None if remote else _context(view),
+        "snapshot": f"of {snapshot.of} every {snapshot.every} steps{first}" if snapshot else None,
+        "adapter": {
+            "base": spec.adapter_of,
+            "rank": int(view.value("model.lora_rank")),
+            "alpha": float(view.value("model.lora_alpha")),
+        }
+        if spec.adapter_of
+        else None,
+        # The policies that are adapters on its weights.
+        "adapters": adapters(mas, view.name),
+        "correction": _correction(view.correction) if trained else None,
+    }
+
+
+def _correction(found: DictConfig) -> str | None:
+    """Between the weights that wrote a row and those that are trained."""
+    if found.get("bypass_mode"):
+        return "bypass"
+    names = [f"{found[key]} {found.get(f'{key}_threshold')}" for key in ("rollout_is", "rollout_rs") if found.get(key)]
+    return ", ".join(names) or None
+
+
+def _context(view: View) -> int | None:
+    known = (positions(view.section("model")), view.get("rollout.max_model_len"))
+    return min((tokens for tokens in known if isinstance(tokens, int)), default=None)
+
+
+def _pool(run: Run, name: str) -> Summary:
+    """`processes`: one per GPU, or on the CPU."""
+    shape = pool_shape(run, name)
+    # As the user asked for it; in `mas` the choice is made.
+    served = serving(Run.of(run.config) if run.mode else run, name)
+    return {
+        "policies": policies_on(run.mas, name),
+        "processes": sum(shape),
+        "nodes": len(shape),
+        "serving": served.way,
+        "reason": served.reason,
+    }
+
+
+def _step(run: Run) -> Summary:
+    """`sessions` are also the rows of an agent that acts once per session. All run at once without a team."""
+    mas = run.mas if run.mode else None
+    branches = mas is not None and resolve(mas.workflow).branches and mas.branch.k > 1
+    return {
+        "tasks": run.config.data.train_batch_size,
+        "sessions_per_task": run.config[SECTION].rollout.n,
+        "sessions": run.sessions_per_step,
+        "at_once": sessions_at_once(run) if mas else None,
+        "candidates": mas.branch.k if mas and branches else 1,
+        "commit": mas.branch.commit if mas and branches else None,
+        "estimator": str(OmegaConf.select(run.config, "algorithm.adv_estimator")),
+        "reward": asdict(mas.reward) if mas else None,
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,34 +12,35 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas import platform
 from verl_mas.checks.answers import check_answers
-from verl_mas.checks.cluster import check_addresses, check_cluster
 from verl_mas.checks.doctor import diagnose, problems
-from verl_mas.checks.first_prompt import check_first_prompts, check_tool_prompts
-from verl_mas.checks.longest_prompt import check_longest_prompts, check_stated_prompts
-from verl_mas.checks.machine import check_platform, check_plugin, check_resources, check_versions
-from verl_mas.checks.report import CheckReport
-from verl_mas.checks.summary import summary
-from verl_mas.checks.team import check_config
-from verl_mas.checks.tools import configured_tools
+from verl_mas.checks.machine import (
+    check_addresses,
+    check_cluster,
+    check_device,
+    check_platform,
+    check_plugin,
+    check_resources,
+    check_versions,
+)
+from verl_mas.checks.prompts import check_prompts, check_stated_prompts
+from verl_mas.checks.report import CheckReport, summary
+from verl_mas.checks.team import check_assignment, check_config
+from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
-from verl_mas.checks.verl.chat_template import ChatTemplate
-from verl_mas.checks.verl.data_files import check_data, check_scored, sound_rows
-from verl_mas.checks.verl.folders import check_folders
-from verl_mas.checks.verl.model_folder import local_folder, readable_json
-from verl_mas.checks.verl.place import run_on, target, unless_elsewhere
+from verl_mas.checks.verl.files import check_data, check_functions, check_scored, sound_rows
+from verl_mas.checks.verl.model_folder import ChatTemplate
+from verl_mas.checks.verl.model_folder import settings as model_settings
+from verl_mas.checks.verl.place import check_folders, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
-from verl_mas.checks.verl.user_functions import check_functions
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
 from verl_mas.config.placement import local_policies
-from verl_mas.config.run import Run
-from verl_mas.errors import ConfigError, ConfigWarning, MasError
+from verl_mas.config.run import Run, load
+from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import known, names
 from verl_mas.planning.load import Policy, read_policy
@@ -59,7 +60,7 @@ from verl_mas.trainer.checkpoint import (
     saved_policies,
 )
 from verl_mas.trainer.running import running_state
-from verl_mas.workflow.base import resolve
+from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.tools import Tool
 
 # Whether the checkpoint that a run would resume from is there, is complete and belongs to that run.
@@ -145,38 +146,31 @@ class UnknownSize(ConfigError):
 
 def plan_of(run: Run, hardware: Hardware, assumed: Assumed | None = None) -> RunPlan:
     """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
-    for error in check_device(run.config, hardware):
-        raise error
+    # Rows are counted by policy.
+    raise_all(check_assignment(run.mas, agents_of(run.mas)))
     served = {name: _served(run, name) for name in local_policies(run.mas)}
-    return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run, list(served.values()))))
+    return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run)))
 
 
-def _sample(run: Run, served: Sequence[Policy]) -> Sample:
+def _sample(run: Run) -> Sample:
     """The first training prompts, as the model of the first policy reads them."""
-    data, folder = run.config.data, local_folder(served[0].path) if served else None
+    data, names = run.config.data, local_policies(run.mas)
     first = next((one for one in sound_rows(run.config) if not one.validation), None)
-    chat = ChatTemplate.of(folder) if folder else None
+    chat = ChatTemplate.of_model(run.view(names[0]).section("model")) if names else None
     total = first.total if first and isinstance(data.train_files, str) else None
     if first is None or chat is None or not first.sample:
         return Sample(rows=total)
-    settings = {str(name): value for name, value in (data.get("apply_chat_template_kwargs") or {}).items()}
+    settings = {**(data.get("apply_chat_template_kwargs") or {})}
     try:
         texts = [chat.render(row[str(data.prompt_key)], settings) for row in first.sample]
-    except ValueError:  # check_first_prompts says why.
+    except ValueError:  # check_prompts says why.
         return Sample(rows=total)
     tokens = chat.length("".join(texts), 0)
     return Sample(tokens / len(texts) if tokens else None, len(texts), total)
 
 
-def check_device(config: DictConfig, hardware: Hardware | None) -> Iterator[ConfigError]:
-    if hardware is not None and config.trainer.device == platform.DEVICE:
-        value = f"--gpus with trainer.device={config.trainer.device}"
-        rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
-        yield ConfigError(value, rule=rule, fix="remove +platform=cpu or trainer.device, or --gpus")
-
-
-def check_capacity(run: Run, hardware: Hardware | None) -> Iterator[Problem]:
-    if hardware is None:
+def check_capacity(run: Run) -> Iterator[Problem]:
+    if (hardware := target()) is None:
         return
     try:
         plan = plan_of(run, hardware)
@@ -190,31 +184,19 @@ def check_capacity(run: Run, hardware: Hardware | None) -> Iterator[Problem]:
 
 def _served(run: Run, name: str) -> Policy:
     model = run.view(name).section("model")
-    fields, source = _fields(model)
-    if fields is None:
+    fields, source = model_settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
+    if not fields:
+        fields, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
+    if not fields:
         raise UnknownSize(
             f"policy {name}: the size of model.path={model.path} is not known",
             rule="the plan reads the model's config.json, in a folder or in the cache of the hub; without it, it knows "
             f"{', '.join(names())}",
             fix=f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it",
         )
+    if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
+        fields = {**fields, "max_position_embeddings": own}
     return replace(read_policy(run, name, size_of(fields)), path=str(model.path), source=source)
-
-
-def _fields(model: DictConfig) -> tuple[Mapping[str, object] | None, str]:
-    """The model's config.json with verl's changes, and where it is from."""
-    for path in (model.get("hf_config_path"), model.path):
-        folder = local_folder(path) if isinstance(path, str) and path else None
-        found = readable_json(folder / "config.json") if folder else {}
-        if "model_type" in found:
-            return {**found, **_changes(model)}, f"{folder}/config.json"
-    found = known(str(model.path)) or {}
-    return ({**found, **_changes(model)} if found else None), "a table in verl-mas, as no config.json is here"
-
-
-def _changes(model: DictConfig) -> Mapping[str, object]:
-    own = OmegaConf.to_container(model.get("override_config") or OmegaConf.create({}), resolve=True)
-    return {str(k): v for k, v in own.items() if k == "max_position_embeddings"} if isinstance(own, dict) else {}
 
 
 logger = logging.getLogger(__name__)
@@ -241,23 +223,20 @@ def plan_command(
     refusals, plan = Refusals(), None
     with run_on(hardware):
         config = refusals.result(lambda: compose(arguments))
-        if config is not None and refusals.of(check_sections(config)):
+        if config is not None and refusals.of(check_sections(config)) and refusals.of(check_device(config)):
             refusals.result(lambda: _complete(config))
-            plan = _plan(config, partial(plan_of, hardware=hardware, assumed=assumed), refusals)
+            run = _planned(config, refusals)
+            plan = refusals.result(lambda: plan_of(run, hardware, assumed)) if run else None
+    refusals.of([*plan.errors, *plan.warnings] if plan else [])
     return plan, CheckReport(refusals.errors, refusals.warnings)
 
 
-def _plan(config: DictConfig, planned: Callable[[Run], RunPlan], refusals: Refusals) -> RunPlan | None:
-    if refusals.result(lambda: is_team(config)):
-        run, usable = check_config(config, refusals)
-        refusals.of(check_stated_prompts(run) if run and usable else ())
-    else:
-        run = Run(config, load(None)) if refusals.of(check_values(config)) else None
-    if run is None:
-        return None
-    plan = refusals.result(lambda: planned(run))
-    refusals.of([*plan.errors, *plan.warnings] if plan else [])
-    return plan
+def _planned(config: DictConfig, refusals: Refusals) -> Run | None:
+    if not refusals.result(lambda: is_team(config)):
+        return Run(config, load(None)) if refusals.of(check_values(config)) else None
+    run, _ = check_config(config, refusals)
+    refusals.of(check_stated_prompts(run) if run and not refusals.errors else ())
+    return run
 
 
 def examine(config: DictConfig) -> CheckReport:
@@ -270,7 +249,7 @@ def examine(config: DictConfig) -> CheckReport:
     # The other checks read every section.
     if refusals.of(check_sections(config)):
         refusals.of(check_keys(config), check_cluster(config))
-        if not refusals.of(check_device(config, target())):
+        if not refusals.of(check_device(config)):
             return CheckReport(refusals.errors, refusals.warnings, machine)
         if refusals.result(lambda: is_team(config)):
             run = _examine_team(config, refusals) or run
@@ -278,7 +257,7 @@ def examine(config: DictConfig) -> CheckReport:
             _examine_run(run, refusals)
     # A team whose pools are sound fits or does not, whatever else is wrong.
     if not refusals.errors or all(spec.serving != "auto" for spec in run.mas.pools.values()):
-        refusals.of(check_capacity(run, target()))
+        refusals.of(check_capacity(run))
     contents = refusals.result(lambda: summary(run)) if not refusals.errors else None
     return CheckReport(refusals.errors, refusals.warnings, machine, contents)
 
@@ -288,10 +267,10 @@ def _examine_run(run: Run, refusals: Refusals) -> None:
     refusals.of(check_mode(config), check_own_estimator(config))
     if not refusals.of(check_values(config)):
         return  # Other checks calculate with these values.
-    refusals.of(check_served(config), check_resources(config), check_data(config, scored=True))
+    refusals.of(check_served(config), check_resources(run), check_data(config, scored=True))
     refusals.of(check_functions(config), check_folders(config), check_checkpoint(run), check_scored(config))
     if not refusals.errors:
-        refusals.of(check_first_prompts(run))
+        refusals.of(check_prompts(run))
 
 
 def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
@@ -304,24 +283,16 @@ def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:
             refusals.of(check_workflow_ready(run))
-            tools = _examine_tools(run, refusals)
+            configured = refusals.result(partial(configured_tools, run)) or ConfiguredTools()
+            refusals.of(configured.problems, check_tool_prompts(run, configured.tools))
+            tools = configured.tools
             refusals.of(check_checkpoint(run), check_logger(config))
             refusals.of(check_addresses(run, vars(resolve(run.mas.workflow))))
             refusals.of(check_answers(run, resolve(run.mas.workflow)))
         refusals.of(check_finalized(run))
         if not refusals.errors:
-            refusals.of(check_first_prompts(run, tools))
-        if not refusals.errors:
-            refusals.of(check_longest_prompts(run, tools))
+            refusals.of(check_prompts(run, tools))
     return run
-
-
-def _examine_tools(run: Run, refusals: Refusals) -> Mapping[str, Tool]:
-    configured = refusals.result(lambda: configured_tools(run))
-    if configured is None:
-        return {}
-    refusals.of(configured.problems, check_tool_prompts(run, configured.tools))
-    return configured.tools
 
 
 def require_accepted(config: DictConfig) -> None:

@@ -11,6 +11,7 @@ from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.loss import check_correction, check_filter, check_loss, check_truncation
+from verl_mas.checks.machine import check_resources
 from verl_mas.checks.policies import (
     check_batch_sizes,
     check_override_keys,
@@ -21,9 +22,15 @@ from verl_mas.checks.policies import (
     check_views,
     check_zero_advantage,
 )
-from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas, check_team_resources
-from verl_mas.checks.together import check_together
-from verl_mas.checks.trainer import check_modes, check_phases, check_settings, check_trainable, wants_critic
+from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas
+from verl_mas.checks.trainer import (
+    check_modes,
+    check_phases,
+    check_settings,
+    check_together,
+    check_trainable,
+    wants_critic,
+)
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
@@ -242,7 +249,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
     if refusals.of(check_pools(mas)):
         refusals.of(check_apart(run))
         run = refusals.result(partial(settled, run)) or run
-        refusals.of(check_replicas(run), check_team_resources(run), check_memory(run))
+        refusals.of(check_replicas(run), check_resources(run), check_memory(run))
         refusals.of(check_engines(run))
         refusals.of(check_batch_sizes(run), check_together(run), check_zero_advantage(run))
         refusals.of(check_loss(run), check_phases(run))
@@ -282,7 +289,7 @@ def _made(mas: MasConfig) -> tuple[Workflow, Mapping[str, Member]]:
 def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) -> Iterator[Problem]:
     mas = run.mas
     yield from _unused_file(mas)
-    yield from _assignment(mas, members)
+    yield from check_assignment(mas, members)
     for name in workflow.own_rewards:
         if getattr(workflow, name) and not mas.reward.local:
             value = f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={mas.reward.local}"
@@ -310,7 +317,7 @@ def _unused_file(mas: MasConfig) -> Iterator[ConfigWarning]:
         yield ConfigWarning(value, reason, "set mas.workflow.name to a class of the file, or mas.workflow.path=null")
 
 
-def _assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
+def check_assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[ConfigError]:
     for name, member in members.items():
         policy = member.spec.policy
         if policy not in mas.policies:

@@ -1,8 +1,10 @@
-"""The tools that agents may call by name, as verl's agent-loop worker will load them: names and schemas."""
+"""The tools that agents may call by name, as verl's agent-loop worker will load them: names and schemas; and whether a
+chat template shows them to the model."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -14,13 +16,17 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.place import missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, as_refusal, as_refusals, user_code
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
+from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
 from verl_mas.mcp.servers import McpServers
+from verl_mas.registry import nearest
 from verl_mas.workflow.base import agents_of
+from verl_mas.workflow.client import Message
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_sources import tool_of, unknown_tools
 from verl_mas.workflow.tools import Tool
@@ -230,3 +236,82 @@ def _schema_problems(setting: str, tool: Tool) -> Iterator[Problem]:
         value = f"{setting}: the parameters of the tool {tool.name}: {why}"
         rule = "the parameters of a tool are a JSON schema of type object"
         yield ConfigError(value, rule=rule, fix="write {type: object, properties: {...}, required: [...]}")
+
+
+# Whether a policy that is served here sees its tools in its prompts, and whether verl finds its calls.
+
+
+FORMAT = f"{SECTION}.rollout.multi_turn.format"
+# verl's formats of calls -> what their parser looks for, as it stands in a chat template that asks for such calls.
+FORMATS = {
+    "hermes": r"<tool_call>\s*\{",
+    "gpt-oss": r"to=functions\.",
+    "qwen3_coder": r"<tool_call>\s*<function=",
+    "glm": r"<arg_key>",
+    "seed": r"<seed:tool_call>",
+    "minimax": r"<minimax:tool_call>",
+    "kimi": r"<\|tool_call_begin\|>",
+    "deepseek_v4": r"DSML",
+    "gemma4": r"<\|tool_call>call:",
+}
+
+
+def check_tool_prompts(run: Run, tools: Mapping[str, Tool]) -> Iterator[Problem]:
+    """For the tools that agents name."""
+    for member in agents_of(run.mas).values():
+        schemas = [tools[name].schema for name in member.spec.tools if name in tools]
+        if schemas and run.mas.policies[member.spec.policy].remote is None:
+            yield from rendered_tools(run, member.spec, schemas)
+
+
+def rendered_tools(run: Run, agent: AgentSpec, schemas: Sequence[JsonObject]) -> Iterator[Problem]:
+    view = run.view(agent.policy)
+    parser = str(view.get("rollout.multi_turn.format"))
+    if parser not in _known(parser):
+        rule = "it is the format of calls that verl finds in the replies of a model"
+        yield ConfigError(f"{FORMAT}={parser}", rule=rule, fix=nearest(parser, list(FORMATS)))
+        return
+    chat = ChatTemplate.of_model(view.section("model"))
+    if chat is None:
+        return  # check_model says what is missing.
+    what = f"the chat template of {chat.folder}"
+    fix = f"set {SECTION}.model.custom_chat_template to a template that takes tools"
+    settings = {**(run.config.data.get("apply_chat_template_kwargs") or {}), **agent.chat_template_kwargs}
+    try:
+        without, given = (chat.render(PLAIN, {**settings, "tools": tools}) for tools in (None, list(schemas)))
+        whole = chat.render([*PLAIN, *_called(schemas[0])], {**settings, "tools": list(schemas)})
+    except ValueError as error:
+        value = f"{what} with a call of a tool: {error}"
+        reason = "an act that calls a tool fails if its template cannot render the call and its result"
+        yield ConfigWarning(value, reason=reason, fix=fix)
+        return
+    if without == given:
+        value = f"{what} renders the same prompt with and without tools"
+        reason = "the model does not see which tools it has"
+        yield ConfigWarning(value, reason=reason, fix=f"describe them in the prompt, or {fix}")
+    elif parser in FORMATS and not re.search(FORMATS[parser], whole):
+        fitting = [name for name, pattern in FORMATS.items() if re.search(pattern, whole)]
+        reason = f"a call in this template has nothing that {parser} looks for, so no call would be found"
+        fix = f"set {FORMAT}={' or '.join(fitting)}" if fitting else "use a model whose calls verl can read"
+        yield ConfigWarning(f"{FORMAT}={parser} with {what}", reason=reason, fix=fix)
+
+
+PLAIN: Sequence[Message] = ({"role": "user", "content": "?"},)
+
+
+def _called(schema: JsonObject) -> list[Message]:
+    function = {"name": schema["function"]["name"], "arguments": {}}
+    calls = [{"type": "function", "id": "call00000", "function": function}]
+    return [
+        {"role": "assistant", "content": "", "tool_calls": calls},
+        {"role": "tool", "content": "!", "name": function["name"], "tool_call_id": "call00000"},
+    ]
+
+
+def _known(parser: str) -> Sequence[str]:
+    """The formats of verl; those of its registry, which plugins may add to, if it is none that we know."""
+    if parser in FORMATS:
+        return list(FORMATS)
+    from verl.experimental.agent_loop.tool_parser import ToolParser
+
+    return list(ToolParser._registry)  # noqa: SLF001

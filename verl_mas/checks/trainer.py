@@ -30,6 +30,7 @@ class Required:
     modes: tuple[Mode, ...] = tuple(MODES.values())
 
 
+ASYNCHRONOUS = (COLOCATED, SEPARATE)
 REQUIRED = (
     Required("trainer.use_v1", True, "teams need verl's V1 trainer", "set trainer.use_v1=True"),
     Required(
@@ -74,6 +75,35 @@ REQUIRED = (
         "leave it to +mas=<team>, which sets it",
     ),
     Required("distillation.enabled", False, "a teacher is not supported for a team", "set distillation.enabled=False"),
+    Required(
+        "trainer.v1.sampler.custom_sampler.path",
+        None,
+        "the team chooses which tasks a step trains on: the oldest ones, when they are complete",
+        "remove trainer.v1.sampler.custom_sampler",
+        ASYNCHRONOUS,
+    ),
+    Required(
+        "skip.rollout_tq.enable",
+        False,
+        "verl stores and replays one rollout per step, and here tasks are dispatched and trained on in different steps",
+        f"set skip.rollout_tq.enable=False, or {KEY}={SYNC.name}",
+        ASYNCHRONOUS,
+    ),
+    Required(
+        "trainer.v1.separate_async.parameter_sync_step",
+        1,
+        "weights are sent after every step: verl's copy of the weights between two sends is in the same memory as the "
+        "weights on the CPU and with param_offload, and mas.updates_per_step counts the optimiser steps",
+        "set trainer.v1.separate_async.parameter_sync_step=1",
+        (SEPARATE,),
+    ),
+    Required(
+        "trainer.v1.separate_async.hybrid_rollout.enable_switch",
+        False,
+        "it lets the engines of one policy use the training's GPUs, and a team has several policies",
+        "set trainer.v1.separate_async.hybrid_rollout.enable_switch=False",
+        (SEPARATE,),
+    ),
 )
 # verl's modes that have an asynchronous one of a team beside them.
 ASYNCHRONOUS_OF_VERL = {mode.verl for mode in MODES.values() if mode.asynchronous}
@@ -117,10 +147,6 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
     if config.get("mas") is None:
         yield no_team()
         return
-    if mode_of(config) is None:
-        rule = f"a team is trained by {', '.join(MODES)}"
-        fix = "use +mas=<team>; a recipe that names one needs the --config-dir of its folder"
-        yield ConfigError(f"{KEY}={OmegaConf.select(config, KEY)}", rule=rule, fix=fix)
     yield from unmet(config, REQUIRED)
     if wants_critic(config):
         value = f"algorithm.adv_estimator={config.algorithm.adv_estimator}, critic.enable={config.critic.enable}"
@@ -132,13 +158,15 @@ def check_settings(config: DictConfig) -> Iterator[ConfigError]:
         yield ConfigError(value, rule=rule, fix="set reward.reward_model.enable_resource_pool=True, with its own GPUs")
 
 
-def unmet(config: DictConfig, settings: Iterable[Required]) -> Iterator[ConfigError]:
+def unmet(
+    config: DictConfig, settings: Iterable[Required], section: str = "", whose: str = ""
+) -> Iterator[ConfigError]:
     """Settings that do not have the value that the mode of the run allows."""
     mode = mode_of(config) or SYNC
     for required in settings:
-        value = OmegaConf.select(config, required.key)
+        value = OmegaConf.select(config, section + required.key)
         if mode in required.modes and value != required.value and (value or required.value):
-            yield ConfigError(f"{required.key}={value}", rule=required.rule, fix=required.fix)
+            yield ConfigError(f"{whose}{required.key}={value}", rule=required.rule, fix=required.fix)
 
 
 def wants_critic(config: DictConfig) -> bool:
@@ -154,47 +182,14 @@ def check_trainable(run: Run) -> Iterator[ConfigError]:
 # What an asynchronous mode cannot have, how stale rows may be, how weights are sent.
 
 
-ASYNCHRONOUS = (COLOCATED, SEPARATE)
 ENGINE = "rollout.checkpoint_engine"
 STORAGE = "transfer_queue.backend"
-REQUIRED_BY_MODE = (
-    Required(
-        "trainer.v1.sampler.custom_sampler.path",
-        None,
-        "the team chooses which tasks a step trains on: the oldest ones, when they are complete",
-        "remove trainer.v1.sampler.custom_sampler",
-        ASYNCHRONOUS,
-    ),
-    Required(
-        "skip.rollout_tq.enable",
-        False,
-        "verl stores and replays one rollout per step, and here tasks are dispatched and trained on in different steps",
-        f"set skip.rollout_tq.enable=False, or {KEY}={SYNC.name}",
-        ASYNCHRONOUS,
-    ),
-    Required(
-        "trainer.v1.separate_async.parameter_sync_step",
-        1,
-        "weights are sent after every step: verl's copy of the weights between two sends is in the same memory as the "
-        "weights on the CPU and with param_offload, and mas.updates_per_step counts the optimiser steps",
-        "set trainer.v1.separate_async.parameter_sync_step=1",
-        (SEPARATE,),
-    ),
-    Required(
-        "trainer.v1.separate_async.hybrid_rollout.enable_switch",
-        False,
-        "it lets the engines of one policy use the training's GPUs, and a team has several policies",
-        "set trainer.v1.separate_async.hybrid_rollout.enable_switch=False",
-        (SEPARATE,),
-    ),
-)
 
 
 def check_modes(run: Run) -> Iterator[Problem]:
     mode, stale = run.mode, run.staleness
     if mode is None:
-        return  # Refused by check_settings.
-    yield from unmet(run.config, REQUIRED_BY_MODE)
+        return  # Not the mode of a team.
     if stale is None:
         # `+mas/mode` before `+recipe`: the recipe's team has set the mode back, and nothing else.
         default = section_at("trainer.v1.sampler", verl_settings())
@@ -259,12 +254,10 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
     config = run.config
     least, key = stale.least, mode.warmup_key
     if stale.threshold is None or stale.threshold < least:
-        late = (
-            "there is no bound on how stale rows are"
-            if stale.threshold is None
-            else "each step waits for its newest tasks"
-        )
-        if stale.threshold is not None and stale.strategy == "drop":
+        late = "each step waits for its newest tasks"
+        if stale.threshold is None:
+            late = "there is no bound on how stale rows are"
+        elif stale.strategy == "drop":
             late = "every group is dropped as too old"
         yield ConfigError(
             f"{THRESHOLD}={stale.threshold} with {key}={stale.warmup:g}",
@@ -280,7 +273,7 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
             fix=f"set {STRATEGY}=wait",
         )
     steps = config.trainer.total_training_steps
-    if type(steps) is int and stale.warmup >= steps:
+    if steps and stale.warmup >= steps:
         value = f"{key}={stale.warmup} with trainer.total_training_steps={steps}"
         rule = "all tasks of the run would be dispatched before its first step, and none would see a change"
         yield ConfigError(value, rule=rule, fix=f"set {key}=1")
@@ -311,16 +304,80 @@ def _weights(run: Run) -> Iterator[ConfigError]:
         view = run.view(name)
         backend = str(view.value(f"{ENGINE}.backend"))
         if backend == "naive" or (on_cpu and backend != "ray"):
-            yield ConfigError(
-                f"policy {name}: {ENGINE}.backend={backend} with {KEY}={SEPARATE.name}"
-                + (" on the CPU" if on_cpu else ""),
-                rule="it copies weights within a process, and the engines are in others"
-                if backend == "naive"
-                else "it sends weights between GPUs",
-                fix="leave it to +mas/mode=separate_async, which sets ray on the CPU and nccl on GPUs",
-            )
+            value = f"policy {name}: {ENGINE}.backend={backend} with {KEY}={SEPARATE.name}"
+            rule = "it sends weights between GPUs, and the run is on the CPU"
+            if backend == "naive":
+                rule = "it copies weights within a process, and the engines are in others"
+            fix = "leave it to +mas/mode=separate_async, which sets ray on the CPU and nccl on GPUs"
+            yield ConfigError(value, rule=rule, fix=fix)
         options = view.get(f"{ENGINE}.engine_kwargs.{backend}")
         if options and options.get("group_name") is not None:
             value = f"policy {name}: {ENGINE}.engine_kwargs.{backend}.group_name={options.group_name}"
             rule = "processes that exchange weights find each other by this name, so each policy has its own"
             yield ConfigError(value, rule=rule, fix="remove it")
+
+
+# Settings of verl that are sound one by one and cannot work together in the run of a team.
+
+
+MANY_SESSIONS = 50_000
+
+
+def check_together(run: Run) -> Iterator[Problem]:
+    yield from _fetched(run.config)
+    # What is profiled is chosen in two places; with one of them verl profiles nothing.
+    config = run.config
+    steps, last = config.global_profiler.steps, config.trainer.total_training_steps
+    if steps and config.global_profiler.tool and not config[SECTION].actor.profiler.enable:
+        value = f"global_profiler.tool={config.global_profiler.tool} with {SECTION}.actor.profiler.enable=False"
+        fix = f"set {SECTION}.actor.profiler.enable=True {SECTION}.actor.profiler.all_ranks=True"
+        yield ConfigWarning(value, reason="only workers with an enabled profiler are profiled", fix=fix)
+    if steps and last and min(steps) > last:
+        value = f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}"
+        yield ConfigWarning(value, reason="the run ends before the first of these steps", fix="lower them")
+    if nodes := run.config[SECTION].rollout.get("nnodes"):
+        value = f"{SECTION}.rollout.nnodes={nodes}"
+        reason = "only verl's own trainer mode separate_async reads it; a team's engines are on the GPUs of a pool"
+        yield ConfigWarning(value, reason=reason, fix="remove it, and set trainer.nnodes or mas.pools")
+    for name in local_policies(run.mas):
+        rollout = run.view(name).section("rollout")
+        if rollout.prometheus.enable and rollout.disable_log_stats:
+            value = f"policy {name}: rollout.prometheus.enable=True with rollout.disable_log_stats=True"
+            rule = "verl collects what the engine logs, and ends the run without it"
+            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.disable_log_stats=False")
+    if run.config.trainer.val_only and not run.config.trainer.val_before_train:
+        value = "trainer.val_only=True with trainer.val_before_train=False"
+        reason = "verl ends after the validation before training, and without it the run trains"
+        yield ConfigWarning(value, reason=reason, fix="set trainer.val_before_train=True")
+    batch = run.config.data.train_batch_size
+    sessions = run.sessions_per_step
+    if sessions > MANY_SESSIONS:
+        value = f"data.train_batch_size={batch} with {SECTION}.rollout.n={run.config[SECTION].rollout.n}"
+        reason = f"one training step has {sessions} sessions"
+        yield ConfigWarning(value, reason=reason, fix="lower data.train_batch_size")
+    for name in run.trained:
+        view = run.view(name)
+        mini = int(view.value("actor.ppo_mini_batch_size"))
+        if (view.spec.updates_per_step or run.mas.updates_per_step) is None and batch % mini:
+            value = f"policy {name}: data.train_batch_size={batch} with actor.ppo_mini_batch_size={mini}"
+            reason = f"a training step has a whole number of optimiser steps, here {view.updates_per_step}"
+            fix = "set mas.updates_per_step, or a mini batch that divides the batch"
+            yield ConfigWarning(value, reason=reason, fix=fix)
+    if (address := OmegaConf.select(run.config, "ray_kwargs.ray_init.address")) and address != "local":
+        value = f"ray_kwargs.ray_init.address={address}"
+        reason = "the run joins a Ray cluster that is already there, so its GPUs and CPUs are not checked here"
+        yield ConfigWarning(value, reason=reason, fix="leave it out to start Ray on this machine")
+
+
+def _fetched(config: DictConfig) -> Iterator[Problem]:
+    size, batch = config.data.get("gen_batch_size"), config.data.train_batch_size
+    if not size:
+        return
+    if config.trainer.v1.sampler.get("sync_refill_failed_groups") and size != 1:
+        value = f"data.gen_batch_size={size} with trainer.v1.sampler.sync_refill_failed_groups=True"
+        rule = "a failed task is replaced by one other, so tasks are read one by one"
+        yield ConfigError(value, rule=rule, fix="remove data.gen_batch_size")
+    elif batch % size:
+        rule = "a training step reads a whole number of data.gen_batch_size"
+        fix = "remove data.gen_batch_size, or set it to a divisor of data.train_batch_size"
+        yield ConfigError(f"data.gen_batch_size={size} with data.train_batch_size={batch}", rule=rule, fix=fix)

@@ -17,8 +17,8 @@ from verl_mas.cli._names import KINDS, recipe_command
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import Setting, settings
 from verl_mas.config.hydra import group_files
-from verl_mas.config.load import load
 from verl_mas.config.merge import leaves
+from verl_mas.config.run import load
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import describe
 from verl_mas.config.verl_settings import section_at, verl_settings

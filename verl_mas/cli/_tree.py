@@ -9,7 +9,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from verl_mas.checks.doctor import Aspect
-from verl_mas.checks.summary import Summary
+from verl_mas.checks.report import Summary
 from verl_mas.config.modes import COLOCATED, SEPARATE, SYNC
 
 MODES = {

@@ -3,7 +3,7 @@
 Importing this package loads neither torch nor ray.
 """
 
-from verl_mas.config.load import load
+from verl_mas.config.run import load
 from verl_mas.config.schema import MasConfig
 
 __all__ = ["MasConfig", "load"]

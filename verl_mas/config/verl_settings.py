@@ -44,6 +44,8 @@ ALSO_READ: Mapping[str, tuple[str, ...]] = {
     "trainer.v1": ("mas",),
 }
 RAY_INIT = "ray_kwargs.ray_init"
+ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
+DEFAULT_ATTENTION = "flash_attention_2"  # Where the setting is missing (`HFModelConfig` of verl 0.9.1)
 _ABSENT = object()
 
 
@@ -261,6 +263,17 @@ def _folder(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     assert spec and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0])
+
+
+def attention(config: DictConfig) -> str:
+    """The implementation that verl loads a policy's model with."""
+    overrides = OmegaConf.select(config, ATTENTION.rpartition(".")[0]) or {}
+    return str(overrides.get("attn_implementation", DEFAULT_ATTENTION))
+
+
+def is_flash(name: str) -> bool:
+    """Whether it is one of flash-attn's, which know where a row of a packed micro batch ends."""
+    return name.startswith("flash_attention")
 
 
 def _open(section: SettingsSection, key: str) -> bool:

@@ -9,11 +9,11 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.adapters import adapters, plain
-from verl_mas.config.attention import attention, is_flash
 from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.placement import local_policies, placed, pool_shape
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
+from verl_mas.config.verl_settings import attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.planning.model import ModelSize
 

@@ -33,6 +33,6 @@ def register_training_engine(transformer_impl: ModuleType) -> None:
 
 def patch_process_group(distributed: ModuleType) -> None:
     if selected():
-        from verl_mas.platform.process_group import PATCH
+        from verl_mas.platform.process_group import patch
 
-        PATCH.apply(distributed)
+        patch(distributed)

@@ -16,7 +16,7 @@ from typing import cast
 from omegaconf import OmegaConf
 
 from verl_mas.config.compose import compose
-from verl_mas.config.load import load as load_mas
+from verl_mas.config.run import load as load_mas
 from verl_mas.config.schema import PolicySpec, Sampling, WorkflowSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.endpoints.openai import OpenAIClient

@@ -1,15 +1,19 @@
-"""Packages that are imported when one of their attributes is read, for modules that a short command imports, too.
+"""Imports that wait until a name is read: of a large package, or of a public name in one of ours.
 
 from verl_mas.util.later import Tensor, torch
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-__all__ = ["Tensor", "np", "pd", "torch"]
+__all__ = ["Tensor", "lazy", "np", "pd", "torch"]
 
 
 class Later(ModuleType):
@@ -29,3 +33,26 @@ else:
     np, pd, torch = Later("numpy"), Later("pandas"), Later("torch")
     # For annotations, which nothing evaluates; anything else fails with it.
     Tensor = None
+
+
+def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` for a package, of the imports under `if TYPE_CHECKING` in its file.
+
+    So the list that editors and type checkers read is the only one.
+    """
+    (block,) = (node for node in ast.parse(Path(file).read_bytes()).body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    home_of = {alias.name: str(node.module) for node in imports for alias in node.names}
+
+    def get(name: str) -> object:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(home_of[name]), name)
+        # The next access finds a plain attribute.
+        setattr(sys.modules[package], name, value)
+        return value
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *home_of})
+
+    return get, names, sorted(home_of)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from verl_mas.checks import pools
+from verl_mas.checks import machine
 from verl_mas.checks.team import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
@@ -16,7 +16,7 @@ from verl_mas.util.splits import TEST
 
 @pytest.fixture
 def composed(evidence, monkeypatch):
-    monkeypatch.setattr(pools, "available", lambda config: None)
+    monkeypatch.setattr(machine, "available", lambda config: None)
 
     def of(arm, overrides=None):
         own = arm.overrides if overrides is None else overrides

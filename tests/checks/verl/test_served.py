@@ -2,28 +2,10 @@ from __future__ import annotations
 
 from verl_mas.checks.verl import served
 from verl_mas.checks.verl.place import run_on
-from verl_mas.config.attention import SETTING
 from verl_mas.config.compose import compose
+from verl_mas.config.verl_settings import ATTENTION
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
-
-
-def test_options_that_the_embedded_engine_does_not_take_are_refused(make):
-    path = "actor_rollout_ref.rollout.engine_kwargs.transformers"
-
-    def refused(**options) -> str:
-        errors = served.check_served(make(actor_rollout_ref__rollout__engine_kwargs={"transformers": options}))
-        return " ".join(error.value for error in errors if isinstance(error, ConfigError))
-
-    assert refused(threads=2, cache_gib=1) == ""
-    assert f"{path}.threads=0" in refused(threads=0)
-    assert f"{path}.thread" in refused(thread=2)
-
-
-def test_an_unknown_engine_is_refused_with_the_nearest_name():
-    assert list(served.check_engine("transformers")) == []
-    (error,) = served.check_engine("sglangg")
-    assert "did you mean 'sglang'" in error.fix
 
 
 def test_an_engine_and_an_attention_that_are_not_installed_are_refused_unless_the_run_is_on_another_machine(make):
@@ -42,7 +24,7 @@ def test_the_fix_for_a_missing_flash_attn_can_be_pasted_into_any_command(monkeyp
     monkeypatch.setattr(served, "find_spec", lambda name: name != "kernels" and name != "flash_attn")
     for command in (
         ["+mas=single", "actor_rollout_ref.rollout.name=transformers"],
-        ["+recipe=math/shared", f"{SETTING}=flash_attention_2"],
+        ["+recipe=math/shared", f"{ATTENTION}=flash_attention_2"],
     ):
         config = compose(command)
         (error,) = served.check_installed(config)

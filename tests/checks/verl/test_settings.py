@@ -11,21 +11,6 @@ from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.errors import ConfigWarning
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("data.train_batch_size", "abc"),
-        ("trainer.n_gpus_per_node", "eight"),
-        ("actor_rollout_ref.actor.optim.lr", float("nan")),
-    ],
-)
-def test_a_value_of_verl_that_does_not_fit_is_one_error_with_its_rule(make, key, value):
-    first, *followers = check_values(make(**{key.replace(".", "__"): value}))
-    # On the CPU the number of Ray's GPUs is trainer.n_gpus_per_node.
-    assert [error.value.partition("=")[0] for error in followers] in ([], ["ray_kwargs.ray_init.num_gpus"])
-    assert first.value == f"{key}={value!r}" and "number" in first.rule and key in first.fix
-
-
 @pytest.mark.parametrize("engine", ["dp", "megatron", "veomni", "torchtitan"])
 def test_verls_own_configurations_have_no_unknown_key(engine):
     config = compose([f"model_engine={engine}"])

@@ -12,9 +12,8 @@ from ray.cluster_utils import Cluster
 from ray.util.placement_group import remove_placement_group
 from verl.single_controller.ray import RayResourcePool
 
-from verl_mas.config.load import load
 from verl_mas.config.placement import Resources
-from verl_mas.config.run import Run
+from verl_mas.config.run import Run, load
 from verl_mas.errors import ConfigError
 from verl_mas.platform.cpu import PlatformCPU
 from verl_mas.trainer.pools import nodes

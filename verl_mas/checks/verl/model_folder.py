@@ -1,20 +1,27 @@
-"""Finds a model's folder and reads its files, without loading the model: JSON, and the headers of weights."""
+"""Finds a model's folder and reads its files, without loading the model: JSON, headers of weights, chat template."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.place import is_remote
 from verl_mas.errors import InvalidInput
 from verl_mas.planning.known_models import known
+from verl_mas.verl_.types import Fields
 
-# A safetensors file starts with the length of a JSON text, its header, in so many bytes.
-LENGTH_BYTES = 8
+if TYPE_CHECKING:
+    import jinja2
 
 
 def local_folder(path: str) -> Path | None:
@@ -63,20 +70,15 @@ def readable_json(file: Path) -> Mapping[str, object]:
         return {}
 
 
-def read_header(file: Path) -> tuple[Mapping[str, object], int]:
-    """The header of a safetensors file, and the number of bytes that the file has by it. Raises ValueError."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        start = opened.read(LENGTH_BYTES)
-        length = int.from_bytes(start, "little") if len(start) == LENGTH_BYTES else size
-        if length > size - LENGTH_BYTES:
-            raise ValueError(f"is cut or is not in safetensors format: {size} bytes")
-        try:
-            header = json.loads(opened.read(length))
-            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise ValueError("has no header in safetensors format") from error
-    return header, LENGTH_BYTES + length + max(ends, default=0)
+def shapes_in(file: Path) -> Mapping[str, Sequence[int]]:
+    """Of the tensors in a safetensors file, by name. Raises ValueError for a file that is not whole."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as opened:
+            return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  # no mapping
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
 
 
 def positions(model: DictConfig) -> int | None:
@@ -86,17 +88,13 @@ def positions(model: DictConfig) -> int | None:
 
 def model_number(model: DictConfig, key: str) -> int | None:
     """A number of the model's config.json, as verl reads it; None for one that is neither here nor a known one."""
-    own = OmegaConf.select(model, f"override_config.{key}")
-    folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
-    elsewhere = {} if folder or model.get("hf_config_path") else known(str(model.get("path"))) or {}
-    found = own or _setting(folder, key) or elsewhere.get(key)
+    here = settings(model)
+    text = here.get("text_config")  # of a model that reads images, too
+    found = OmegaConf.select(model, f"override_config.{key}") or here.get(key)
+    found = found or (text.get(key) if isinstance(text, dict) else None)
+    if not found and not here and not model.get("hf_config_path"):
+        found = (known(str(model.get("path"))) or {}).get(key)
     return found if type(found) is int else None
-
-
-def _setting(folder: Path | None, key: str) -> object:
-    settings = readable_json(folder / "config.json") if folder else {}
-    text = settings.get("text_config")  # of a model that reads images, too
-    return settings.get(key) or (text.get(key) if isinstance(text, dict) else None)
 
 
 def settings(model: DictConfig) -> Mapping[str, object]:
@@ -115,20 +113,103 @@ def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
         return None
     index = readable_json(folder / "model.safetensors.index.json").get("weight_map")
     known: Mapping[str, object] = index if isinstance(index, dict) else {}
-    files = sorted(set(map(str, known.values()))) or ["model.safetensors"]
-    tensors = {**known, **{name: tensor for file in files for name, tensor in _tensors(folder / file).items()}}
+    shapes: dict[str, Sequence[int]] = {}
+    for file in sorted(set(map(str, known.values()))) or ["model.safetensors"]:
+        with contextlib.suppress(OSError, ValueError):  # `check_model` reports a file that is cut or missing
+            shapes |= shapes_in(folder / file)
     # Of a file that is not here, the shape is not known.
-    flat = {name for name, tensor in tensors.items() if isinstance(tensor, dict) and len(tensor.get("shape", ())) == 1}
-    weights = [name for name in tensors if name.endswith(".weight") and (vectors or name not in flat)]
+    flat = {name for name, shape in shapes.items() if len(shape) == 1}
+    weights = [name for name in {**known, **shapes} if name.endswith(".weight") and (vectors or name not in flat)]
     return [name.removesuffix(".weight") for name in weights] or None
-
-
-def _tensors(file: Path) -> Mapping[str, object]:
-    try:
-        return read_header(file)[0]
-    except (OSError, ValueError):  # `check_model` reports a file that is cut or missing
-        return {}
 
 
 def _folder(path: object) -> Path | None:
     return local_folder(path) if isinstance(path, str) and path else None
+
+
+# Renders and counts prompts as the model's tokenizer does. Importing transformers for this takes seconds.
+
+
+SPECIAL_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+# transformers marks replies with this tag, which renders as its content.
+GENERATION = re.compile(r"{%-?\s*(end)?generation\s*-?%}")
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    folder: Path
+    template: str
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_model(cls, model: DictConfig) -> ChatTemplate | None:
+        """`model` is verl's section of it; None where its folder is not here."""
+        folder = local_folder(str(model.get("tokenizer_path") or model.path))
+        return cls.of(folder, model.get("custom_chat_template")) if folder else None
+
+    @classmethod
+    def of(cls, folder: Path, custom: str | None = None) -> ChatTemplate | None:
+        """The template of a tokenizer's folder, or `custom` with its special tokens; None if there is none."""
+        settings = read_json(folder / "tokenizer_config.json")
+        template = custom or _template(folder, settings)
+        if template is None:
+            return None
+        tokens = {f"{name}_token": settings.get(f"{name}_token") for name in SPECIAL_TOKENS}
+        texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in tokens.items()}
+        return cls(folder, template, {name: value for name, value in texts.items() if isinstance(value, str)})
+
+    def render(self, messages: Sequence[Fields], settings: Mapping[str, object]) -> str:
+        """The text of a prompt; raises ValueError where the template does not take the messages."""
+        import jinja2
+
+        try:
+            return _compiled(self.template).render(
+                messages=list(messages), add_generation_prompt=True, **{**self.special_tokens, **settings}
+            )
+        except jinja2.TemplateSyntaxError as error:
+            raise ValueError(f"line {error.lineno} of the template: {error.message}") from error
+        except (jinja2.TemplateError, TypeError, LookupError, AttributeError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+
+    def length(self, text: str, limit: int) -> int | None:
+        """The number of tokens; None if it is surely within the limit, or the tokenizer is not of the fast kind."""
+        file = self.folder / "tokenizer.json"
+        # A token has at least one byte, and a large tokenizer takes half a second to load.
+        if len(text.encode()) <= limit or not file.exists():
+            return None
+        from tokenizers import Tokenizer
+
+        return len(Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids)
+
+
+@cache
+def _compiled(template: str) -> jinja2.Template:
+    """In the environment that transformers gives a template."""
+    import jinja2.sandbox
+
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    return environment.from_string(GENERATION.sub("", template))
+
+
+def _template(folder: Path, settings: Mapping[str, object]) -> str | None:
+    file = folder / "chat_template.jinja"
+    if file.exists():
+        return file.read_text()
+    template = read_json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
+    if isinstance(template, list):
+        named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
+        template = named.get("default")
+    return template if isinstance(template, str) and template else None
+
+
+def _to_json(value: object, **layout: object) -> str:
+    return json.dumps(value, **{"ensure_ascii": False, **layout})  # type: ignore[arg-type]
+
+
+def _raise(message: str) -> None:
+    raise ValueError(message)

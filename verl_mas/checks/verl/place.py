@@ -1,4 +1,4 @@
-"""Where a run reads its files: on this machine, or on another one that cannot be looked at from here."""
+"""Where a run reads and writes its files: on this machine, or on another one that cannot be looked at from here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 import yaml
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -96,3 +96,29 @@ def not_writable(folder: Path) -> str:
             return ""
     except OSError as error:
         return f"{parent}: {error.strerror or error}"
+
+
+# Setting -> whether it must be set. null turns the others off, or takes a folder below the first.
+FOLDERS = {
+    "trainer.default_local_dir": True,
+    "trainer.rollout_data_dir": False,
+    "trainer.validation_data_dir": False,
+    "mas.trajectories.dir": False,
+}
+
+
+def check_folders(config: DictConfig) -> Iterator[Problem]:
+    for setting, required in FOLDERS.items():
+        folder = OmegaConf.select(config, setting)
+        if folder is None and not required:
+            continue
+        if not isinstance(folder, str) or not folder.strip():
+            yield ConfigError(f"{setting}={folder!r}", rule="it is the path of a folder", fix=f"set {setting}=<folder>")
+        elif is_remote(folder):
+            fix = f"set {setting} to a local or mounted folder; trainer.default_hdfs_dir takes a copy of checkpoints"
+            yield ConfigError(f"{setting}={folder}", rule="it is a folder of this machine's file system", fix=fix)
+        elif why := not_writable(Path(folder)):
+            value = f"{setting}={folder!r} cannot be written: {why}"
+            rule = "a run creates this folder and writes its checkpoints or records there"
+            error = ConfigError(value, rule=rule, fix=f"set {setting} to a folder that this user can write")
+            yield unless_elsewhere(config, error)

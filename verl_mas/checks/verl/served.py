@@ -9,18 +9,18 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.verl.chat_template import ChatTemplate
 from verl_mas.checks.verl.model_folder import (
+    ChatTemplate,
     is_hub_name,
     local_folder,
     not_json,
-    read_header,
     read_json,
     readable_json,
+    shapes_in,
 )
 from verl_mas.checks.verl.place import is_remote, made_by, missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, raised_by
-from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
+from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
@@ -106,12 +106,12 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
     used = attention(config)
     if cpu and is_flash(used):
         yield ConfigError(
-            f"{SETTING}={used} on the CPU", rule="flash-attn computes on GPUs only", fix=f"set ++{SETTING}=sdpa"
+            f"{ATTENTION}={used} on the CPU", rule="flash-attn computes on GPUs only", fix=f"set ++{ATTENTION}=sdpa"
         )
     # Without flash_attn, transformers downloads the same kernel if the package `kernels` is there.
-    elif not cpu and used == DEFAULT and not any(find_spec(package) for package in ("flash_attn", "kernels")):
-        rule = f"verl loads models with attn_implementation={DEFAULT} where no other is set"
-        fix = f"set ++{SETTING}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command"
+    elif not cpu and used == DEFAULT_ATTENTION and not any(find_spec(package) for package in ("flash_attn", "kernels")):
+        rule = f"verl loads models with attn_implementation={DEFAULT_ATTENTION} where no other is set"
+        fix = f"set ++{ATTENTION}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command"
         error = ConfigError("flash_attn is not installed", rule=rule, fix=fix)
         yield unless_elsewhere(config, error)
 
@@ -247,30 +247,18 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
     for index in INDEXES:
         unreadable = list(raised_by(read_json, folder / index))
         yield from unreadable
-        for name in () if unreadable else _shards(folder / index):
+        named = {} if unreadable else read_json(folder / index).get("weight_map")
+        for name in sorted(set(map(str, named.values()))) if isinstance(named, dict) else ():
             if not (folder / name).exists():
                 yield _broken(folder / name, f"is missing; {index} names it")
     for file in sorted(folder.glob("*.safetensors")):
-        if why := _cut(file):
-            yield _broken(file, why)
+        try:
+            shapes_in(file)
+        except ValueError as error:
+            yield _broken(file, f"is not whole: {error}")
     for file in sorted(folder.glob("*.bin")):
         if not file.stat().st_size:
             yield _broken(file, "is empty")
-
-
-def _shards(index: Path) -> list[str]:
-    named = read_json(index).get("weight_map", {})
-    return sorted({str(name) for name in named.values()}) if isinstance(named, dict) else []
-
-
-def _cut(file: Path) -> str:
-    """How a safetensors file differs from what its header says; empty if it does not."""
-    size = file.stat().st_size
-    try:
-        _, whole = read_header(file)
-    except ValueError as error:
-        return str(error)
-    return "" if size == whole else f"has {size} bytes, and its header says {whole}"
 
 
 def _broken(file: Path, why: str) -> ConfigError:

@@ -1,4 +1,4 @@
-"""Whether verl's FSDP can update a policy: optimiser, micro batches, parallelism, and what divides the GPUs."""
+"""Whether the numbers of a policy fit: for its update by verl's FSDP, for the GPUs, and for prompts and responses."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import importlib
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.model_folder import model_number
+from verl_mas.checks.verl.model_folder import model_number, positions
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.attention import DEFAULT, SETTING, attention, is_flash
 from verl_mas.config.merge import SECTION
+from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.platform import DEVICE
 from verl_mas.registry import nearest
 
 SCHEDULES = ("constant", "cosine")
@@ -66,9 +67,7 @@ def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
 
 
 def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    section = view[SECTION]
-    actor, model = section.actor, section.model
-    size = max(actor.ulysses_sequence_parallel_size, actor.fsdp_config.get("ulysses_sequence_parallel_size", 1))
+    model, size = view[SECTION].model, _parts(view)
     if size == 1:
         return
     setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
@@ -82,7 +81,7 @@ def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
             f"{setting} with attn_implementation={used}",
             rule="verl exchanges heads among the workers in flash-attn only; with another implementation each worker "
             "would attend to its own part of a sequence, and the update would be wrong",
-            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{SETTING}={DEFAULT}",
+            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{ATTENTION}={DEFAULT_ATTENTION}",
         )
 
 
@@ -131,7 +130,7 @@ def check_sharding(view: DictConfig, policy: str) -> Iterator[Problem]:
     fsdp = actor.get("fsdp_config")
     if fsdp is None:
         return
-    parts = max(int(actor.get("ulysses_sequence_parallel_size", 1)), int(fsdp.get("ulysses_sequence_parallel_size", 1)))
+    parts = _parts(view)
     # A size of at least all GPUs, or below 0, is all of them.
     sizes = {ULYSSES: parts, "actor.fsdp_config.fsdp_size": max(1, min(int(fsdp.get("fsdp_size", -1)), gpus))}
     for key, size in sizes.items():
@@ -157,3 +156,101 @@ def _heads(view: DictConfig, policy: str, key: str, parts: int) -> Iterator[Conf
             + (f", and divides or is a multiple of its {shared} heads of keys and values" if shared else ""),
             fix=f"set {SECTION}.{key} to a common divisor",
         )
+
+
+# Whether prompts and responses fit: in the model's context, the engine's limits and the trainer's token budgets.
+
+
+# The trainer refuses a row that is longer than its budget, in the middle of a run: budget -> what turns it on.
+BUDGETS = {
+    "actor.ppo_max_token_len_per_gpu": "actor.use_dynamic_bsz",
+    "rollout.log_prob_max_token_len_per_gpu": "rollout.log_prob_use_dynamic_bsz",
+}
+OF_MODEL = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
+GIB = 1 << 30
+SHARE = 0.4  # of the machine's memory; weights, their optimiser, engine and Ray have the rest
+# A chat template alone has more tokens than this.
+SHORTEST_PROMPT = 8
+
+
+def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[Problem]:
+    """`view` is the configuration of one policy."""
+    rollout = view[SECTION].rollout
+    prompt, response = rollout.prompt_length, rollout.response_length
+    if prompt < SHORTEST_PROMPT:
+        reason = "most chat templates need more tokens than that for an empty message, so every act would fail"
+        yield ConfigWarning(f"data.max_prompt_length={prompt}", reason=reason, fix="raise data.max_prompt_length")
+    longest = prompt + response
+    limit, context = _whole(view, "rollout.max_model_len"), positions(view[SECTION].model)
+    if limit and context and limit > context:
+        value = f"policy {policy}: rollout.max_model_len={limit}"
+        rule = f"the model has a context of {context} tokens (max_position_embeddings)"
+        yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.max_model_len={context}, or leave it null")
+    for name, most in (("rollout.max_model_len", limit), ("the model's max_position_embeddings", context)):
+        if most and longest > most:
+            yield ConfigError(
+                f"policy {policy}: max_prompt_length + max_response_length = {longest}",
+                rule=f"prompt and response fit together in {name}, {most} tokens",
+                fix="lower data.max_prompt_length or data.max_response_length"
+                + (f", or raise {SECTION}.rollout.max_model_len" if most == limit else ""),
+            )
+    tokens, sequences = _whole(view, "rollout.max_num_batched_tokens"), _whole(view, "rollout.max_num_seqs")
+    if view[SECTION].rollout.name == "vllm" and tokens and sequences and tokens < sequences:
+        value = f"policy {policy}: rollout.max_num_batched_tokens={tokens} with rollout.max_num_seqs={sequences}"
+        fix = f"raise {SECTION}.rollout.max_num_batched_tokens, or lower {SECTION}.rollout.max_num_seqs"
+        yield ConfigError(value, rule="vLLM gives every running sequence at least one token of a batch", fix=fix)
+    sizes = {kind: _whole(view, f"rollout.{kind}_parallel_size") for kind in ("tensor_model", "data", "pipeline_model")}
+    spread = [f"{kind}_parallel_size={size}" for kind, size in sizes.items() if size and size > 1]
+    if spread and facts_of(str(view[SECTION].rollout.name)).one_process:
+        value = f"policy {policy}: rollout.{', rollout.'.join(spread)} with rollout.name={view[SECTION].rollout.name}"
+        fix = f"set {SECTION}.rollout.{spread[0].split('=')[0]}=1; more workers give more replicas"
+        yield ConfigError(value, rule="a replica of this engine is one process", fix=fix)
+    if trained:
+        yield from _budgets(view, policy, prompt + response)
+        if OmegaConf.select(view, "trainer.device") == DEVICE:
+            yield from _memory(view, policy)
+
+
+def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
+    parts = _parts(view)
+    for key, switch in BUDGETS.items():
+        budget = _whole(view, key)
+        if budget and OmegaConf.select(view, f"{SECTION}.{switch}") is True and budget * parts < longest:
+            yield ConfigError(
+                f"policy {policy}: {key}={budget}",
+                rule=f"a row has up to {longest} tokens (max_prompt_length + max_response_length), and verl ends the "
+                "run at a row that is longer than the budget of a micro batch",
+                fix=f"set {SECTION}.{key}={-(-longest // parts)} or more, or lower the lengths",
+            )
+
+
+def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
+    """On a CPU a micro batch can take all memory, and the system ends the process, often without a word."""
+    from ray._common.utils import get_system_memory
+
+    budget, model = _whole(view, "actor.ppo_max_token_len_per_gpu"), view[SECTION].model
+    layers, hidden, wide, vocabulary = (model_number(model, name) for name in OF_MODEL)
+    by_tokens = OmegaConf.select(view, f"{SECTION}.{BUDGETS['actor.ppo_max_token_len_per_gpu']}") is True
+    if not (by_tokens and budget and layers and hidden and wide and vocabulary):
+        return
+    # In float32: logits with their gradient and what the loss makes of them; of a layer, what its backward pass reads.
+    of_token = 4 * (5 * vocabulary + layers * (8 * hidden + 3 * wide))
+    memory = get_system_memory()  # respects the limit of a container
+    if budget * of_token > memory * SHARE:
+        yield ConfigWarning(
+            f"policy {policy}: actor.ppo_max_token_len_per_gpu={budget}",
+            reason=f"so many tokens take about {budget * of_token / GIB:.0f} GiB beside the weights, of this machine's "
+            f"{memory / GIB:.0f}",
+            fix=f"set {SECTION}.actor.ppo_max_token_len_per_gpu={int(memory * SHARE / of_token)} or less",
+        )
+
+
+def _parts(view: DictConfig) -> int:
+    """Workers among which a sequence is divided."""
+    own, fsdp = (_whole(view, f"actor.{key}ulysses_sequence_parallel_size") for key in ("", "fsdp_config."))
+    return max(own or 1, fsdp or 1)
+
+
+def _whole(view: DictConfig, key: str) -> int | None:
+    value = OmegaConf.select(view, f"{SECTION}.{key}")
+    return value if type(value) is int else None

@@ -5,8 +5,8 @@ import time
 import pytest
 from wrong_configs.prepare import ROW, files
 
-from verl_mas.checks.first_prompt import check_first_prompts
-from verl_mas.checks.verl.data_files import check_data
+from verl_mas.checks.prompts import check_prompts
+from verl_mas.checks.verl.files import check_data, check_functions
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -15,10 +15,11 @@ from verl_mas.errors import ConfigError, ConfigWarning
 def look(make, letters):
     def look(file, *, team=True, **settings):
         paths = {"data__train_files": str(file), "data__val_files": str(file), "data__train_batch_size": 1}
+        paths["data__max_prompt_length"] = 4096
         config = make(actor_rollout_ref__model__path=str(letters / "model"), **{**paths, **settings})
         config.mas = config.mas if team else None
         run = Run.of(config)
-        return [*check_data(config, scored=not team), *check_first_prompts(run)]
+        return [*check_data(config, scored=not team), *check_prompts(run)]
 
     return look
 
@@ -81,7 +82,7 @@ class Mine(Workflow):
     async def run(self, task, team):
         {first}
         reply = await team.solver.act(task.messages)
-        return Outcome(answer=reply)
+        return Outcome(answer=reply, reward=1.0)
 """
 
 
@@ -90,7 +91,7 @@ class Mine(Workflow):
     [("pass", None), ("task.extra_info['board']", "KeyError: 'board'"), ("await __import__('asyncio').sleep(99)", "")],
 )
 def test_the_workflow_takes_the_first_row_to_its_first_act(look, letters, workflow_file, monkeypatch, first, says):
-    monkeypatch.setattr("verl_mas.checks.first_prompt.TIME_LIMIT", 0.2)
+    monkeypatch.setattr("verl_mas.checks.prompts.TIME_LIMIT", 0.2)
     problems = look(letters / "train.parquet", **workflow_file(WORKFLOW.format(first=first)))
     assert len(problems) == (0 if says is None else 2)
     assert all(says in problem.value and isinstance(problem, ConfigError) == bool(says) for problem in problems)
@@ -100,3 +101,29 @@ def test_the_first_row_of_the_validation_file_is_checked_as_in_validation(look, 
     only_training = "assert task.validate, 'a training row'"
     (problem,) = look(letters / "train.parquet", **workflow_file(WORKFLOW.format(first=only_training)))
     assert "a training row" in problem.value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def compute_score(data_source, solution_str, ground_truth, extra_info=None): ...",
+        "async def compute_score(**kwargs): ...",
+        "from elsewhere import compute_score",
+        "from elsewhere import *",
+        "try:\n    from fast import score as compute_score\nexcept ImportError:\n    compute_score = None",
+        "compute_score = print",
+    ],
+)
+def test_a_file_that_defines_the_function_passes(make, tmp_path, text):
+    (tmp_path / "reward.py").write_text(text)
+    for path in (f"{tmp_path}/reward.py", f"file://{tmp_path}/reward.py"):
+        assert list(check_functions(make(reward__custom_reward_function__path=path))) == []
+
+
+def test_a_function_of_an_installed_module_passes(make):
+    config = make(reward__custom_reward_function__path="pkg://verl_mas.testing.letters")
+    config.reward.custom_reward_function.name = "score"
+    assert list(check_functions(config)) == []
+    config.reward.custom_reward_function.name = "nosuch"
+    (error,) = check_functions(config)
+    assert "does not define it" in error.value

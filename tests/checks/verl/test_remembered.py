@@ -10,8 +10,9 @@ from importlib.metadata import version
 
 import pytest
 
-from verl_mas.checks.verl import remembered, validation
-from verl_mas.checks.verl.validation import READ, refused_by_verl
+from verl_mas.checks import policies
+from verl_mas.checks.policies import READ, refused_by_verl
+from verl_mas.checks.verl import remembered
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def asked(make, tmp_path, monkeypatch):
         if view.actor_rollout_ref.rollout.n > 4:
             raise ValueError("too many")
 
-    monkeypatch.setattr(validation, "_validate", validate)
+    monkeypatch.setattr(policies, "_validate", validate)
     monkeypatch.setattr(remembered, "_remembers", lambda: True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
@@ -72,7 +73,7 @@ def test_a_folder_that_cannot_be_written_is_no_cache(asked, monkeypatch):
 
 
 def test_all_is_read_of_another_version_of_verl(asked, monkeypatch):
-    monkeypatch.setattr(validation, "VERSION", "0.9.0")
+    monkeypatch.setattr(policies, "VERSION", "0.9.0")
     assert [asked(), asked(), asked(trainer__default_local_dir="/elsewhere")] == [("", 1), ("", 0), ("", 1)]
 
 

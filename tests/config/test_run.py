@@ -3,10 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from verl_mas.config import load
-from verl_mas.errors import ConfigError
 
 
 def test_importing_the_package_loads_neither_torch_nor_ray():
@@ -28,17 +25,3 @@ def test_a_snapshot_is_served_as_its_policy_where_it_has_no_overrides_of_its_own
     assert policies["past"].overrides == {"model": {"path": "m"}, "rollout": {"dtype": "float16", "n": 3}}
     assert policies["main"].overrides == source
     assert [policies[name].is_trained for name in ("main", "past")] == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("node", "says"),
-    [
-        ({"polices": {}}, "did you mean 'policies'?"),
-        ({"agents": {"solver": {"polcy": "a"}}}, "mas.agents.solver.polcy"),
-        ({"trajectories": {"sampling_rate": 1.5}}, "between 0 and 1"),
-    ],
-)
-def test_a_setting_that_does_not_fit_is_refused_with_its_path_and_fix(node, says):
-    with pytest.raises(ConfigError) as refused:
-        load(node)
-    assert says in str(refused.value) and refused.value.fix

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.checks.longest_prompt import INSTRUCTION, check_longest_prompts, check_stated_prompts
+from verl_mas.checks.prompts import INSTRUCTION, check_prompts, check_stated_prompts
 from verl_mas.config.run import Run
 from verl_mas.workflow.base import WORKFLOWS
 
@@ -21,12 +21,12 @@ class Mine(Workflow):
 
 @pytest.fixture
 def look(make, letters):
-    def look(prompt=30, response=8, **settings):
+    def look(prompt=150, response=8, **settings):
         lengths = {"data__max_prompt_length": prompt, "data__max_response_length": response}
         data = {f"data__{name}_files": str(letters / "train.parquet") for name in ("train", "val")}
         model = {"actor_rollout_ref__model__path": str(letters / "model")}
         run = Run.of(make(**{**lengths, **data, **model, **settings}))
-        return [str(problem) for problem in check_longest_prompts(run, {})]
+        return [str(problem) for problem in check_prompts(run)]
 
     return look
 
@@ -34,7 +34,7 @@ def look(make, letters):
 def test_what_a_team_states_is_compared_with_what_the_rollout_allows(look):
     assert look(prompt=1000) == []
     (warning,) = look(response=20)
-    assert "agent solver" in warning and "2 x 20 tokens of replies" in warning and "tokens of 30" in warning
+    assert "agent solver" in warning and "2 x 20 tokens of replies" in warning and "tokens of 150" in warning
     length = int(warning.partition("data.max_prompt_length=")[2].split()[0])
     assert 2 * 20 + INSTRUCTION < length < 2 * 20 + INSTRUCTION + 400
     assert look(prompt=length, response=20) == []

@@ -1,0 +1,271 @@
+"""The prompts of a session on a dataset row: the workflow builds them, the policy's chat template renders them, and the
+longest ones hold what agents wrote before."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from omegaconf import DictConfig
+
+from verl_mas.checks.tools import rendered_tools
+from verl_mas.checks.verl.files import FirstRow, check_scored, sound_rows
+from verl_mas.checks.verl.model_folder import ChatTemplate
+from verl_mas.checks.verl.refusals import Problem
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import Run, View
+from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
+from verl_mas.engines.sampling import sampling_errors
+from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault
+from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
+from verl_mas.verl_.types import Fields
+from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.client import Generation, LLMClient, Request
+from verl_mas.workflow.members import Member
+from verl_mas.workflow.rewards import needs_score
+from verl_mas.workflow.run import run_session
+from verl_mas.workflow.session import SessionConfig, SessionResult
+from verl_mas.workflow.task import Task
+from verl_mas.workflow.tools import Tool
+
+TIME_LIMIT = 5  # seconds for the workflow to reach its first act
+
+
+class Recorder:
+    """An LLMClient that keeps the requests that start a row. It serves none, or replies with so many tokens."""
+
+    def __init__(self, tokens: Mapping[str, int] | None = None):
+        self.tokens = tokens
+        self.requests: list[Request] = []
+
+    async def generate(self, request: Request, n: int = 1) -> list[Generation]:
+        if request.continues is None:
+            self.requests.append(request)
+        if self.tokens is None:
+            raise SessionFault(FaultKind.LIMIT, "the check ends at the first act")
+        return [Generation(WORD * self.tokens[request.agent])] * n
+
+
+def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator[Problem]:
+    """Of a run without a team, the prompt is the row's. `tools`: those that the configuration has."""
+    for first in sound_rows(run.config):
+        if not _has_media(run.config, first.row):
+            yield from _check(run, tools or {}, first)
+
+
+def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
+    messages = first.row[str(run.config.data.prompt_key)]
+    base, plain = View(run, "", PolicySpec()), Request(agent="", session="", turn=0, messages=messages)
+    of_row = list(_rendered(base, plain, first.file, "data.truncation", filtered=True))
+    if of_row and run.config.data.filter_overlong_prompts:
+        return  # verl leaves this row out.
+    if run.mode is None:
+        yield from of_row
+        return
+    what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
+    workflow, limits = resolve(run.mas.workflow), _limits(run)
+    stated = any(workflow.longest_prompt(own.member.role) for own in limits.values())
+    # A workflow that does not state its longest prompt is played to the end of a session.
+    recorder = Recorder(None if stated or first.validation else {name: own.reply for name, own in limits.items()})
+    result = _played(run.mas, tools, recorder, _task_of(run.config, first))
+    if recorder.requests:
+        found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
+        yield from found
+        if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
+            yield from _longest_prompts(run, recorder, result)
+    elif result is None:
+        reason = f"not checked: it reached no act within {TIME_LIMIT} s"
+        fix = "use `await` for what takes long, as a blocked event loop stops all sessions of a worker"
+        yield ConfigWarning(what, reason=reason, fix=fix)
+    elif result.faults:
+        yield _failed(result.faults[-1], what, first.file)
+    else:
+        fix = "write `await` before each act, and see what check_workflow finds"
+        yield ConfigWarning(what, reason="no agent acted, so nothing is trained", fix=fix)
+
+
+def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> Iterator[Problem]:
+    spec = agents_of(run.mas)[request.agent].spec
+    view = run.view(spec.policy)
+    if view.spec.remote is None:
+        yield from sampling_errors(request.sampling, view.engine, f"the first act of agent {request.agent}")
+        yield from _rendered(view, request, file, f"mas.agents.{request.agent}.truncation", filtered=filtered)
+        if request.tools:
+            yield from rendered_tools(run, spec, request.tools)
+
+
+def _has_media(config: DictConfig, row: Fields) -> bool:
+    """verl puts images and sounds into the messages, and their processor counts the tokens."""
+    return any(row.get(str(config.data[key])) for key in ("image_key", "video_key", "audio_key"))
+
+
+def _task_of(config: DictConfig, first: FirstRow) -> Task:
+    """As the agent-loop worker builds it from what verl's dataset returns."""
+    row, messages = first.row, first.row[str(config.data.prompt_key)]
+    extra = row.get(EXTRA_INFO) or {}
+    added = {RAW_PROMPT: messages, EXTRA_INFO: extra, UID: "check", SESSION_ID: 0, GLOBAL_STEPS: 0}
+    kwargs = {name: extra.get(name) or {} for name in ("tools_kwargs", "interaction_kwargs")}
+    return Task.of_row(
+        {**row, **added, **kwargs, "index": extra.get("index", 0)}, validate=first.validation, greedy=False
+    )
+
+
+def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task) -> SessionResult | None:
+    """The session, in a thread of its own: a workflow may block, and the caller may have an event loop. None: it did
+    not end within the time limit."""
+    members = agents_of(mas)
+    named = {name for member in members.values() for name in member.spec.tools}
+    # In place of a tool whose class alone has its schema.
+    unread = {name: Tool({"type": "function", "function": {"name": name}}) for name in named - tools.keys()}
+    settings = SessionConfig(
+        members,
+        dict.fromkeys(mas.policies, client),
+        mas.branch,
+        mas.reward,
+        FaultSpec(retries=0, session_timeout_s=TIME_LIMIT),
+        {**tools, **unread},
+    )
+    results: list[SessionResult] = []
+
+    def run() -> None:
+        results.append(asyncio.run(run_session(partial(resolve, mas.workflow), task, settings)))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(TIME_LIMIT + 1)
+    timed_out = any(fault.kind is FaultKind.SESSION_TIMEOUT for result in results for fault in result.faults)
+    return results[0] if results and not timed_out else None
+
+
+def _failed(fault: SessionFault, what: str, file: str) -> ConfigError:
+    cause = fault.__cause__
+    if isinstance(cause, InvalidInput):
+        return ConfigError(f"{cause.value} (first row of {file})", rule=cause.rule, fix=cause.fix)
+    fix = "give the data that this workflow reads, or correct its `run`"
+    return ConfigError(f"{what}: {fault.cause}", rule="a workflow takes the rows of its data", fix=fix)
+
+
+def _rendered(view: View, request: Request, file: str, truncation: str, *, filtered: bool) -> Iterator[Problem]:
+    """Whether the chat template takes the messages, and their length, where the tokenizer's files are here.
+
+    `filtered`: verl can leave the row out; it counts the row's own messages, without what a workflow adds.
+    """
+    limit = _limit(view, "prompt_length", request.max_prompt_length)
+    try:
+        length = _tokens_of(view, request, limit)
+    except ValueError as error:
+        yield ConfigError(
+            f"the chat template of policy {view.name} fails at the first prompt on the first row of {file}: {error}",
+            rule="prompts are rendered with the chat template of the policy's model",
+            fix=f"change the messages, or set {SECTION}.model.custom_chat_template",
+        )
+        return
+    if length is None or length <= limit:
+        return
+    value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
+    if request.truncation == "error":
+        rule = f"with {truncation}=error a longer prompt fails"
+        other = "set data.filter_overlong_prompts=True" if filtered else f"set ++{truncation}=middle"
+        yield ConfigError(value, rule=rule, fix=f"raise data.max_prompt_length, or {other}")
+    else:
+        yield ConfigWarning(value, reason=f"it is cut: {truncation}={request.truncation}", fix="raise the limit")
+
+
+def _limit(view: View, key: str, own: int | None) -> int:
+    """Tokens of a prompt or a reply: the rollout's, or fewer where the agent says so."""
+    longest = int(view.value(f"rollout.{key}"))
+    return min(longest, own or longest)
+
+
+def _tokens_of(view: View, request: Request, limit: int) -> int | None:
+    """The length of a prompt; None if it is surely within the limit, or cannot be counted here, as check_model says.
+    Raises ValueError where the chat template does not take the messages."""
+    chat = ChatTemplate.of_model(view.section("model"))
+    if chat is None:
+        return None
+    settings = {**(view.run.config.data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
+    tools = {"tools": list(request.tools)} if request.tools else {}
+    return chat.length(chat.render(request.messages, {**settings, **tools}), limit)
+
+
+# Whether the longest prompts of a session fit: by what the workflow states, or as they are in a session that is played.
+
+
+WORD = " a"  # one token of most tokenizers
+# Of what an agent is told to do with the replies that it reads.
+INSTRUCTION = 64
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of an agent's prompts and replies, in tokens."""
+
+    view: View
+    member: Member
+
+    @property
+    def prompt(self) -> int:
+        return _limit(self.view, "prompt_length", self.member.spec.max_prompt_length)
+
+    @property
+    def reply(self) -> int:
+        return _limit(self.view, "response_length", self.member.spec.sampling.get("max_tokens"))
+
+
+def _limits(run: Run) -> dict[str, Limits]:
+    return {name: Limits(run.view(member.spec.policy), member) for name, member in agents_of(run.mas).items()}
+
+
+def _longest_prompts(run: Run, recorder: Recorder, result: SessionResult | None) -> Iterator[Problem]:
+    limits, stated = _limits(run), recorder.tokens is None
+    counted: dict[str, int] = {}
+    for request in recorder.requests:
+        own = limits[request.agent]
+        if own.view.spec.remote is None:
+            tokens = _tokens_of(own.view, request, 0 if stated else own.prompt) or 0
+            counted[request.agent] = max(tokens, counted.get(request.agent, 0))
+    if stated:
+        yield from check_stated_prompts(run, max(counted.values(), default=0))
+        return
+    ended = result.session if result and not result.failed else None
+    if ended and needs_score(ended.outcome, ended.replies) and not resolve(run.mas.workflow).scored_by_verl:
+        yield from check_scored(run.config)
+    how = "measured in a session with replies of the longest length"
+    yield from _longest(limits, {name: (tokens, how) for name, tokens in counted.items()})
+
+
+def check_stated_prompts(run: Run, task: int = 0) -> Iterator[ConfigWarning]:
+    """By what the workflow states. `task`: tokens of the first prompt; 0: not known."""
+    workflow, limits = resolve(run.mas.workflow), _limits(run)
+    longest = max(own.reply for own in limits.values())
+    lengths: dict[str, tuple[int, str]] = {}
+    for name, own in limits.items():
+        tasks, replies = workflow.longest_prompt(own.member.role) or (0, 0)
+        if replies:
+            of_task = f"the task ({task or 'not counted'}) and " if tasks else ""
+            length = tasks * task + replies * longest + INSTRUCTION
+            lengths[name] = length, f"{of_task}{replies} x {longest} tokens of replies"
+    yield from _longest(limits, lengths)
+
+
+def _longest(limits: Mapping[str, Limits], lengths: Mapping[str, tuple[int, str]]) -> Iterator[ConfigWarning]:
+    """Of the agent whose prompt is furthest over its limit; to set the limit for one is to set it for all."""
+    over = {
+        name: length - limits[name].prompt
+        for name, (length, _) in lengths.items()
+        # Other prompts are cut, or go to an endpoint.
+        if limits[name].view.spec.remote is None and limits[name].member.spec.truncation == "error"
+    }
+    name = max(over, key=lambda name: over[name], default=None)
+    if name is None or over[name] <= 0:
+        return
+    length, how = lengths[name]
+    yield ConfigWarning(
+        f"the longest prompt of agent {name} has about {length} tokens of {limits[name].prompt}: {how}",
+        reason="a session with a longer prompt fails and is not trained on",
+        fix=f"set data.max_prompt_length={length} or more, lower data.max_response_length, or set "
+        f"++mas.agents.{limits[name].member.role}.truncation=middle",
+    )
