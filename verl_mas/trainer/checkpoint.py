@@ -47,7 +47,7 @@ class Saved(Protocol):
     """A policy with a state that no file of its model has: a trained one, or a snapshot."""
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        """Into the folder of a checkpoint. `keep`: delete it in all but so many checkpoints."""
+        """Into the folder of a checkpoint. `keep`: verl's workers delete theirs in all but so many checkpoints."""
 
     def load(self, folder: str, delete: bool) -> None:
         """From the folder of a checkpoint."""
@@ -63,19 +63,6 @@ class Queue(Protocol):
         """From the folder that `save` has written."""
 
 
-class KeptFolders:
-    """The folders of a policy in the checkpoints of this run, of which the last ones stay."""
-
-    def __init__(self) -> None:
-        self._folders: list[Path] = []
-
-    def add(self, folder: Path, keep: int | None) -> None:
-        """A folder that has been written. `keep`: how many stay, None for all."""
-        self._folders.append(folder)
-        while keep and len(self._folders) > keep:
-            shutil.rmtree(self._folders.pop(0), ignore_errors=True)
-
-
 @dataclass
 class Checkpoints:
     """In place of the worker group whose checkpoint verl's trainer loads."""
@@ -86,7 +73,7 @@ class Checkpoints:
     running: RunningState | None = None
     team: TeamFile | None = None  # what is to be exported
     queue: Queue | None = None  # of the tasks that are in flight when a step is saved; None if there are none
-    _queues: KeptFolders = field(default_factory=KeptFolders, init=False)
+    _written: list[Path] = field(default_factory=list, init=False)  # by this run, with all of their parts
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -110,8 +97,12 @@ class Checkpoints:
             facts = {**self.run}
             if self.queue:
                 facts[IN_FLIGHT] = self.queue.save(folder / QUEUE_FOLDER)
-                self._queues.add(folder / QUEUE_FOLDER, self._keep)
             complete(folder, facts)
+        self._written.append(folder)
+        while self._keep and len(self._written) > self._keep:
+            old = self._written.pop(0)
+            for part in (*self.policies, QUEUE_FOLDER):
+                shutil.rmtree(old / part, ignore_errors=True)
         remove_shells(folder.parent)
         return folder
 

@@ -167,15 +167,6 @@ def test_adapters_on_a_base_in_bfloat16_are_trained_in_float32_also_after_a_forw
     assert learned and learned <= set(differing(bfloat16.before, bfloat16.after))
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("another rank", ["r=4", "model.lora_rank=4"]),
-        ("unknown adapter", ["'writer'", "layers, solver"]),
-        ("training the base", ["not trained", "layers, solver"]),
-        ("sending the base", ["load_format=auto"]),
-    ],
-)
-def test_a_wrong_call_is_refused(folder, call, words):
-    answers = torch.load(folder / "refused.pt", weights_only=False)
-    assert [word for word in words if word not in answers[call]] == []
+def test_an_adapter_of_another_rank_is_refused(folder):
+    answer = (folder / "refused.txt").read_text()
+    assert "r=4" in answer and "model.lora_rank=4" in answer
