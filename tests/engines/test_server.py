@@ -185,7 +185,7 @@ async def test_adapters_change_together_between_two_tokens_and_the_base_never(ma
     # The long request is in some of the batches only, and a batch has its rounding.
     assert await push(server, 2.0, 2) == [pytest.approx(log_probs, abs=1e-5) for log_probs in first[1:]]
     second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
-    with pytest.raises(EngineLost, match="is of no adapter"):
+    with pytest.raises(EngineLost, match="weights of model"):
         await server.update_weights(await anext(pack(weights.items(), 1 << 30)), last=True)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in server.batcher.model.state_dict().items())
     steps = (await call).extra_fields

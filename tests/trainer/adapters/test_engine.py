@@ -9,7 +9,7 @@ import torch
 from adapter_workers import ALPHAS, POLICIES, RANKS, STEPS, VARIANTS, Bfloat16, Found, observed
 from safetensors.torch import load_file
 
-from verl_mas.engines.adapters import split_name
+from verl_mas.engines.adapters import by_policy
 from verl_mas.trainer.adapters import files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -145,10 +145,7 @@ def test_the_folder_of_an_adapter_is_one_of_peft(folder, policy):
 
 
 def test_engines_are_sent_the_weights_of_all_adapters(found):
-    sent = {policy: {} for policy in POLICIES}
-    for name, tensor in found.sent.items():
-        policy, key = split_name(name)
-        sent[policy][key] = tensor
+    sent = by_policy(found.sent.items(), POLICIES)
     assert [sent[policy].keys() for policy in POLICIES] == [found.alone[policy].keys() for policy in POLICIES]
     for policy, weights in sent.items():
         assert differing(weights, {key: found.together[policy][key] for key in weights}) == []
