@@ -13,16 +13,22 @@ from sandbox_service import Response, answer, sandbox_service
 
 from verl_mas.errors import ConfigError, ExecutorFailed
 from verl_mas.execution.executor import Execution
-from verl_mas.execution.executors.sandbox_fusion import MAX_BODY, Patience, SandboxFusion
+from verl_mas.execution.executors import sandbox_fusion
+from verl_mas.execution.executors.sandbox_fusion import MAX_BODY, SandboxFusion
 from verl_mas.execution.limits import Answer, Call, Limits, Status
 
-SHORT = Patience(retries=2, backoff_s=0.01, margin_s=0.8)
 LIMITS = Limits(cpu_s=3, wall_s=30, output_bytes=1_000)
 BRIEF = Limits(wall_s=0.2)
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    for name, value in {"RETRIES": 2, "BACKOFF_S": 0.01, "MARGIN_S": 0.8}.items():
+        monkeypatch.setattr(sandbox_fusion, name, value)
+
+
 def client(url: str, **settings: object) -> SandboxFusion:
-    return SandboxFusion(Execution("sandbox_fusion", url=url, **settings), SHORT)
+    return SandboxFusion(Execution("sandbox_fusion", url=url, **settings))
 
 
 def execute(url: str, program: str = "print(1)", stdin: str = "", limits: Limits = LIMITS):

@@ -201,7 +201,8 @@ class MasAgentLoopWorker(_StockWorker):
             # No agent has to act on a base.
             acting = {member.spec.policy for member in session.config.members.values()}
             policy, model = next((policy, model) for policy, model in self.models.items() if policy in acting)
-            prompt_ids, log_probs = _tokens_of(session.task, model), self.rollout_config.calculate_log_probs
+            prompt_ids = _tokens_of(session.task, model)
+            log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
             return [failed_validation_row(session, policy, model, prompt_ids, dataset, log_probs)]
         if self.mas.faults.then == "fail_group":
             raise GroupFailed(f"session {session.task.session}: {finished.faults[-1]}")
