@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import verl_mas.advantage.estimators as estimators
-from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages, options_for
+from verl_mas.advantage import ESTIMATORS, AdvantageOptions, compute_advantages, options_for
 from verl_mas.errors import ConfigError, ConfigErrors
 
 
@@ -78,11 +78,3 @@ def test_every_file_in_the_folder_is_an_estimator_of_its_name():
 def test_importing_the_package_and_its_options_loads_no_torch():
     program = "import sys, verl_mas.advantage as a; a.AdvantageOptions(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_a_name_that_the_package_lacks_is_an_attribute_error():
-    import verl_mas.advantage
-
-    assert verl_mas.advantage.AdvantageInput is AdvantageInput
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = verl_mas.advantage.nothing

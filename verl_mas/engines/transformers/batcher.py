@@ -120,9 +120,7 @@ class ContinuousBatcher:
 
     def release_memory(self) -> None:
         """Free the cache's memory; only while idle."""
-        if not self.idle:
-            count = len(self._running) + len(self._resumed) + len(self._waiting)
-            raise EngineLost(f"{count} requests still need the cache")
+        assert self.idle, "requests still need the cache"
         self._cache.clear()
 
     def _check(self, prompt: Sequence[int], sampling: RequestSampling) -> None:
