@@ -162,11 +162,6 @@ def reading(folder: Path, part: str) -> Iterator[None]:
         raise DiskError(value, rule=rule, fix=fix) from error
 
 
-def auto_resumes(config: DictConfig) -> bool:
-    """Whether training resumes from the latest checkpoint of the run's folder."""
-    return config.trainer.resume_mode == "auto" and not config.trainer.val_only
-
-
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
     """Whether the checkpoint in a folder lacks one of these policies."""
     saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
@@ -177,6 +172,13 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
         rule = "a run resumes with the trainable policies, their bases and the snapshots that it was saved with"
         fix = "name the policies as in that run, or set trainer.resume_mode=disable"
         yield ConfigError(value, rule=rule, fix=fix)
+
+
+def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
+    """Why a run of this identity cannot resume from a checkpoint. Another run's is taken where it is named."""
+    yield from other_adapters(checkpoint, run)
+    if config.trainer.resume_mode == "auto" and not config.trainer.val_only:
+        yield from other_run(checkpoint, run)
 
 
 def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
