@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_mas import row
+from verl_mas import row as names
 from verl_mas.registry import KnownNames
 from verl_mas.workflow.client import DatasetFields, Message
 
@@ -34,19 +34,19 @@ class Task(KnownNames):
         return cls(messages=[{"role": "user", "content": task}] if isinstance(task, str) else list(task))
 
     @classmethod
-    def of_row(cls, fields: DatasetFields, *, validate: bool, greedy: bool) -> Task:
+    def of_row(cls, row: DatasetFields, *, validate: bool, greedy: bool) -> Task:
         """The task of a session on a row of verl's dataset."""
         return cls(
-            messages=list(fields[row.RAW_PROMPT]),
-            ground_truth=(fields.get(row.REWARD_MODEL) or {}).get(row.GROUND_TRUTH),
-            data_source=fields.get(row.DATA_SOURCE),
-            extra_info=fields.get(row.EXTRA_INFO) or {},
-            uid=str(fields[row.UID]),
-            session=fields[row.SESSION_ID],
-            step=int(fields[row.GLOBAL_STEPS]),
+            messages=list(row[names.RAW_PROMPT]),
+            ground_truth=(row.get(names.REWARD_MODEL) or {}).get(names.GROUND_TRUTH),
+            data_source=row.get(names.DATA_SOURCE),
+            extra_info=row.get(names.EXTRA_INFO) or {},
+            uid=str(row[names.UID]),
+            session=row[names.SESSION_ID],
+            step=int(row[names.GLOBAL_STEPS]),
             validate=validate,
             greedy=greedy,
-            fields=fields,
+            fields=row,
         )
 
     @property
@@ -70,7 +70,7 @@ class Task(KnownNames):
     @property
     def key(self) -> str:
         """The name of the session, with which the keys of its rows start."""
-        return row.session_key(self.uid, self.session)
+        return names.session_key(self.uid, self.session)
 
 
 def text_of(message: Message) -> str:
