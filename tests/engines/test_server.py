@@ -11,10 +11,9 @@ from verl.workers.rollout.replica import RolloutMode
 
 from verl_mas.engines.adapters import stream_name
 from verl_mas.engines.transformers import ENGINE
-from verl_mas.engines.transformers.request import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.engines.transformers.weights import pack
-from verl_mas.errors import ConfigError, EngineLost, RequestError
+from verl_mas.errors import EngineLost, RequestError
 
 RANKS = {"solver": 2, "verifier": 4}
 TABLE = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in RANKS.items()}
@@ -220,12 +219,6 @@ async def test_a_failed_engine_names_itself_to_running_and_later_calls(make_serv
     for error in failed:
         assert isinstance(error, EngineLost)
         assert "transformers_server_main_0 failed: MemoryError: no more" in str(error)
-
-
-def test_an_unknown_option_is_refused():
-    with pytest.raises(ConfigError, match="thread"):
-        Options.of({"transformers": {"thread": 2}})
-    assert Options.of({"transformers": {"threads": 2}}).threads == 2
 
 
 def test_verl_finds_the_adapter_by_name():

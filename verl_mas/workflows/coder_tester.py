@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,10 +28,6 @@ class CaseScore:
     reward: float | None
     right: bool | None
     trained: bool = True
-
-
-# (runner, tests, None where one could not be read, the coder's candidates of the turn) -> a score per test
-RewardCases = Callable[[Runner, Sequence[Test | None], Sequence[ProgramAttempt]], Awaitable[list[CaseScore]]]
 
 
 async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
@@ -78,7 +74,8 @@ async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[
     return scores
 
 
-CASE_REWARDS: Mapping[str, RewardCases] = {"at_grpo": at_grpo, "cure": cure}
+# Of the coder's candidates of the turn, and the tests, None where one could not be read: a score per test.
+CASE_REWARDS = {"at_grpo": at_grpo, "cure": cure}
 
 
 @dataclass(frozen=True)
