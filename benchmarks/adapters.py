@@ -92,7 +92,7 @@ def engine(model: PreTrainedModel, count: int) -> ContinuousBatcher:
     adapters = Adapters(model, table(count))
     for seed, name in enumerate(table(count)):
         adapters.update(name, weights(model, seed))
-    return ContinuousBatcher(model, max_length=1024, adapters=adapters)
+    return ContinuousBatcher(model, max_length=1024, decode=str, adapters=adapters)
 
 
 def submit(batcher: ContinuousBatcher, rows: int, names: Sequence[str | None], reply: int = REPLY) -> None:
@@ -120,7 +120,7 @@ def replies(batchers: Sequence[ContinuousBatcher], names: Sequence[str | None], 
 
 def decoding(path: Path, repeats: int) -> None:
     model = AutoModelForCausalLM.from_pretrained(path).eval()
-    copies = [ContinuousBatcher(merged(model, seed), max_length=1024) for seed in range(MOST)]
+    copies = [ContinuousBatcher(merged(model, seed), max_length=1024, decode=str) for seed in range(MOST)]
     for one in copies:
         use_onednn(one.model)
     served = engine(model, MOST)

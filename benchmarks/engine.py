@@ -44,7 +44,7 @@ def static(model: PreTrainedModel, prompts: list[list[int]], longest: int) -> No
 
 
 def continuous(model: PreTrainedModel, prompts: list[list[int]], lengths: list[int]) -> None:
-    batcher = ContinuousBatcher(model, max_length=1024)
+    batcher = ContinuousBatcher(model, max_length=1024, decode=str)
     for prompt, length in zip(prompts, lengths, strict=True):
         batcher.submit(prompt, RequestSampling(max_tokens=length))
     while not batcher.idle:

@@ -87,10 +87,19 @@ async def load(url: str, queries: list[str], clients: int) -> tuple[float, list[
     return time.perf_counter() - started, seconds
 
 
+class Counted(httpx.AsyncHTTPTransport):
+    requests = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.requests += 1
+        return await super().handle_async_request(request)
+
+
 async def batched(url: str, queries: list[str], clients: int) -> tuple[float, int]:
     """The same queries by RetrieverClient, which sends concurrent ones in one request."""
     waiting = iter(queries)
-    retriever = RetrieverClient(url)
+    transport = Counted()
+    retriever = RetrieverClient(url, transport=transport)
 
     async def session() -> None:
         for query in waiting:
@@ -100,7 +109,7 @@ async def batched(url: str, queries: list[str], clients: int) -> tuple[float, in
     await asyncio.gather(*[session() for _ in range(clients)])
     seconds = time.perf_counter() - started
     await retriever.close()
-    return seconds, retriever.counts["requests"]
+    return seconds, transport.requests
 
 
 def by_the_library(index: Path, query: str) -> list[tuple[str, float]]:

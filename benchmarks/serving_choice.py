@@ -56,7 +56,7 @@ def serve(connection: Connection, path: str, core: int) -> None:
     disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(path).eval()
     use_onednn(model)
-    batcher = ContinuousBatcher(model, max_length=1024)
+    batcher = ContinuousBatcher(model, max_length=1024, decode=str)
     numbers = {}
     while True:
         while batcher.idle or connection.poll():

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import verl_mas.advantage.estimators as estimators
-from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages, options_for
-from verl_mas.errors import ConfigError, ConfigErrors
+from verl_mas.advantage import ESTIMATORS, AdvantageOptions, compute_advantages, options_for
+from verl_mas.errors import ConfigError
 
 
 def test_options_are_read_from_a_config_block_and_those_of_an_empty_one_are_the_defaults():
@@ -21,19 +21,8 @@ def test_options_are_read_from_a_config_block_and_those_of_an_empty_one_are_the_
     ("config", "message"),
     [
         ({"deviaton": "sample"}, "did you mean 'deviation'"),
-        ({"deviation": "biased"}, "one of sample, population"),
         ({"scale": "variance"}, "one of std, none, batch_std"),
-        ({"baseline": 0}, "one of mean, leave_one_out"),
-        ({"weighting": ""}, "one of per_act"),
-        ({"group_of_one": "one"}, "one of zero, raw"),
-        ({"eps": -1e-6}, "a finite number, between 0 and 1"),
-        ({"eps": "1e-6"}, "a finite number"),
-        ({"eps": float("nan")}, "a finite number"),
         ({"gamma": 1.5}, "a finite number, between 0 and 1"),
-        ({"group_size": 0}, "a whole number, at least 1"),
-        ({"group_size": 2.5}, "a whole number"),
-        ({"step_weight": True}, "a finite number"),
-        ({"by": "policy"}, "one of agent, role"),
     ],
 )
 def test_an_unknown_option_is_refused(config, message):
@@ -41,22 +30,12 @@ def test_an_unknown_option_is_refused(config, message):
         AdvantageOptions.from_config(config)
 
 
-def test_options_that_code_constructs_are_refused_alike():
-    with pytest.raises(ConfigErrors, match=r"mas\.advantage\.gamma is a finite number, between 0 and 1"):
-        AdvantageOptions(eps=-1.0, gamma=2.0)
-
-
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
         ("agent_grpo", {"gamma": 0.9}, "agent_grpo does not read gamma"),
-        ("agent_grpo", {"step_weight": 2.0}, "agent_grpo does not read step_weight"),
-        ("agent_grpo", {"group_size": 4}, "agent_grpo does not read group_size"),
-        ("agent_grpo", {"main": "solver"}, "agent_grpo does not read main"),
         ("agent_grpo", {"decay": 0.5}, "agent_grpo keeps running scores for shrinkage only"),
-        ("agent_rae", {"shrinkage": 2.0}, "agent_rae does not read shrinkage"),
         ("at_grpo", {"shrinkage": 2.0}, "at_grpo does not read shrinkage"),
-        ("team_grpo", {"decay": 0.5}, "team_grpo does not read decay"),
         ("team_grpo", {"by": "role"}, "team_grpo compares the acts of all agents"),
         ("hierarchical_grpo", {}, r"set \+\+mas\.advantage\.main"),
     ],
@@ -94,11 +73,3 @@ def test_every_file_in_the_folder_is_an_estimator_of_its_name():
 def test_importing_the_package_and_its_options_loads_no_torch():
     program = "import sys, verl_mas.advantage as a; a.AdvantageOptions(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_a_name_that_the_package_lacks_is_an_attribute_error():
-    import verl_mas.advantage
-
-    assert verl_mas.advantage.AdvantageInput is AdvantageInput
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = verl_mas.advantage.nothing

@@ -54,12 +54,6 @@ SECOND = "task 'maze 7', session 1, agent 'planner', turn 0"
         ("agent_reinforce_pp", {}, {}, ["weighting=per_act"]),
         ("agent_grpo", {}, {"by": "role"}, ["the rows have no role", "mas.advantage.by=agent"]),
         ("agent_grpo", {}, {"weighting": "per_invocation"}, ["the rows have no instance"]),
-        (
-            "hierarchical_grpo",
-            {"instance": [0] * 4, "agents": ["planner", "tool"]},
-            {"main": "planer"},
-            ["the main agent planer", "did you mean 'planner'"],
-        ),
     ],
 )
 def test_rows_that_cannot_be_compared_are_refused_by_the_name_of_their_group(name, changes, options, says):

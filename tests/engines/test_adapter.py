@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 from verl.workers.config import RolloutConfig
 
 from verl_mas.engines.adapters import stream_name
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.adapter import ServerAdapter
-from verl_mas.errors import ConfigError
 
 WEIGHTS = [
     (stream_name(policy, f"{side}.weight"), torch.ones(4, 4)) for policy in ("solver", "verifier") for side in "AB"
@@ -38,13 +36,3 @@ async def test_a_push_has_the_tensors_of_all_adapters_and_nothing_else_and_the_s
     adapter, received = adapter_with({"adapters": table})
     await adapter.update_weights(iter(WEIGHTS), peft_config=object(), global_steps=7)
     assert received == [([name for name, _ in WEIGHTS], 4 * 64, True, 7)]
-
-
-@pytest.mark.parametrize(
-    ("sent", "fix"), [({"peft_config": object()}, "lora.merge=True"), ({"wire_format": "other"}, "backend=naive")]
-)
-async def test_what_the_server_cannot_take_is_refused(sent, fix):
-    adapter, received = adapter_with(None)
-    with pytest.raises(ConfigError, match=fix):
-        await adapter.update_weights(iter(WEIGHTS), **sent)
-    assert received == []

@@ -43,8 +43,8 @@ def test_a_push_is_split_by_policy_wherever_its_tensors_are_in_the_stream():
     ("name", "says"),
     [
         (stream_name("solver", "A"), "nothing of verifier"),
-        (stream_name("judge", "A"), "adapter judge, and the engine has solver, verifier"),
-        ("layers.0.weight", "is of no adapter"),
+        (stream_name("judge", "A"), "weights of judge, and the engine has solver, verifier"),
+        ("layers.0.weight", "weights of layers.0.weight, and"),
     ],
 )
 def test_a_push_of_other_weights_than_the_engine_has_ends_the_run(name, says):

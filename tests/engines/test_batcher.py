@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 import random
 from collections import Counter
 
@@ -126,7 +125,7 @@ def test_all_that_a_step_computes_with_is_on_the_models_device(model):
     """On torch's device without data, which refuses sums with tensors of another one."""
     fed = set()
     model.to("meta").register_forward_pre_hook(lambda _, args, named: fed.update(named.values()), with_kwargs=True)
-    batcher = ContinuousBatcher(model, max_length=128)
+    batcher = ContinuousBatcher(model, max_length=128, decode=str)
     batcher.submit([5, 6, 7], RequestSampling(max_tokens=9, repetition_penalty=1.2))
     batcher.submit([5], RequestSampling(max_tokens=9, temperature=0.7, top_k=5, top_p=0.9))
     batcher.submit([5, 6], RequestSampling(max_tokens=9, temperature=0))
@@ -248,12 +247,8 @@ def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
     assert steps == 12 and all(sample.finish_reason for job in jobs for sample in job)
 
 
-def test_memory_is_released_only_while_idle(make_batcher):
-    batcher = make_batcher()
-    batcher.submit([5, 6], RequestSampling(max_tokens=4))
-    with pytest.raises(EngineLost, match="still need the cache"):
-        batcher.release_memory()
-    run(batcher)
+def test_a_batcher_serves_again_when_its_memory_was_released(make_batcher):
+    serve(batcher := make_batcher(), [5, 6], max_tokens=4)
     batcher.release_memory()
     assert len(serve(batcher, [5, 6], max_tokens=3)[0].tokens) == 3
 
@@ -271,7 +266,7 @@ def test_other_architectures_are_served(config):
     torch.manual_seed(0)
     shape = config(vocab_size=100, num_key_value_heads=2, max_position_embeddings=64, head_dim=8, **sizes)
     model = AutoModelForCausalLM.from_config(shape).eval()
-    batcher = ContinuousBatcher(model, max_length=64)
+    batcher = ContinuousBatcher(model, max_length=64, decode=str)
     jobs = [
         (p, batcher.submit(p, RequestSampling(max_tokens=8, temperature=0))) for p in ([4], [5, 6, 7], list(range(20)))
     ]
@@ -282,15 +277,15 @@ def test_other_architectures_are_served(config):
 
 def test_more_positions_than_the_model_has_and_sliding_windows_below_them_are_refused(model):
     with pytest.raises(ConfigError, match="max_model_len=5000"):
-        ContinuousBatcher(model, max_length=5000)
+        ContinuousBatcher(model, max_length=5000, decode=str)
     config = MistralConfig(
         vocab_size=10, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1,
         num_key_value_heads=1, sliding_window=16, max_position_embeddings=64,
     )  # fmt: skip
     sliding = AutoModelForCausalLM.from_config(config)
     with pytest.raises(ConfigError, match="sliding"):
-        ContinuousBatcher(sliding, max_length=32)
-    ContinuousBatcher(sliding, max_length=16)
+        ContinuousBatcher(sliding, max_length=32, decode=str)
+    ContinuousBatcher(sliding, max_length=16, decode=str)
 
 
 def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_batcher):
@@ -344,24 +339,12 @@ def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, mak
     assert ended[4] == 1 < ended[0]
 
 
-def test_verls_sampling_parameters_are_read_none_means_the_default_and_an_unknown_one_is_refused():
+def test_verls_sampling_parameters_are_read_and_none_means_the_default():
     sampling = RequestSampling.parse(
         dict(temperature=0.5, top_p=0.9, top_k=-1, repetition_penalty=1.0, max_tokens=4, stop="x", stop_token_ids=[7])
     )
     assert sampling == RequestSampling(max_tokens=4, temperature=0.5, top_p=0.9, stop=("x",), stop_token_ids=(7,))
     assert RequestSampling.parse(dict(max_tokens=4, stop=None, seed=None, top_k=None)) == RequestSampling(max_tokens=4)
-    with pytest.raises(RequestError, match="min_p"):
-        RequestSampling.parse(dict(max_tokens=4, min_p=0.1))
-
-
-OUT_OF_RANGE = {"max_tokens": 0, "temperature": -1, "top_p": 0, "top_k": -2, "n": 0, "repetition_penalty": 0}
-
-
-@pytest.mark.parametrize(("name", "value"), [*OUT_OF_RANGE.items(), ("top_p", 1.1)])
-def test_values_out_of_range_are_refused_by_name(name, value):
-    with pytest.raises(RequestError, match=name) as caught:
-        RequestSampling.parse({"max_tokens": 4, name: value})
-    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def test_server_names_differ_by_policy_and_replica():

@@ -56,7 +56,7 @@ def batcher(model, peers):
     adapters = Adapters(model, TABLE)
     for name in TABLE:
         adapters.update(name, tensors(peers[name]))
-    return ContinuousBatcher(model, max_length=512, adapters=adapters)
+    return ContinuousBatcher(model, max_length=512, decode=str, adapters=adapters)
 
 
 def run(batcher):
@@ -121,7 +121,7 @@ def test_adapters_may_be_on_different_modules(model, model_path, peers, trained)
     peers["solver"] = trained("solver", target_modules=["q_proj", "lm_head"])
     peers["verifier"] = trained("verifier", target_modules=["k_proj", "down_proj", "q_proj"])
     adapters = Adapters(model, TABLE)
-    batcher = ContinuousBatcher(model, max_length=512, adapters=adapters)
+    batcher = ContinuousBatcher(model, max_length=512, decode=str, adapters=adapters)
     for name in TABLE:
         adapters.update(name, tensors(peers[name]))
     jobs = {name: batcher.submit(PROMPTS[1], RequestSampling(max_tokens=5), name) for name in peers}
@@ -165,7 +165,7 @@ def test_an_adapter_without_rows_takes_no_part_in_the_products(model, batcher):
 def test_an_unknown_adapter_and_one_without_weights_are_refused_and_the_engine_continues(model, peers):
     adapters = Adapters(model, TABLE)
     adapters.update("solver", tensors(peers["solver"]))
-    batcher = ContinuousBatcher(model, max_length=512, adapters=adapters)
+    batcher = ContinuousBatcher(model, max_length=512, decode=str, adapters=adapters)
     running = batcher.submit([5, 6], RequestSampling(max_tokens=3), "solver")
     batcher.step()
     with pytest.raises(RequestError, match=r"adapter='slover'\n.*the engine has solver, verifier"):
@@ -173,7 +173,7 @@ def test_an_unknown_adapter_and_one_without_weights_are_refused_and_the_engine_c
     with pytest.raises(RequestError, match=r"adapter='verifier'\n.*not received its weights"):
         batcher.submit([5, 6], RequestSampling(max_tokens=3), "verifier")
     with pytest.raises(RequestError, match="the engine has no adapters"):
-        ContinuousBatcher(model, max_length=512).submit([5, 6], RequestSampling(max_tokens=3), "solver")
+        ContinuousBatcher(model, max_length=512, decode=str).submit([5, 6], RequestSampling(max_tokens=3), "solver")
     run(batcher)
     assert all(sample.finish_reason for sample in running)
 

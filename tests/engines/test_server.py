@@ -7,14 +7,13 @@ import torch
 from transformers import PreTrainedModel
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.base import get_rollout_class
-from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
+from verl.workers.rollout.replica import RolloutMode
 
 from verl_mas.engines.adapters import stream_name
 from verl_mas.engines.transformers import ENGINE
-from verl_mas.engines.transformers.request import Options
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.engines.transformers.weights import pack
-from verl_mas.errors import ConfigError, EngineLost, RequestError
+from verl_mas.errors import EngineLost, RequestError
 
 RANKS = {"solver": 2, "verifier": 4}
 TABLE = {name: {"policy": name, "rank": rank, "alpha": 8, "seed": 0} for name, rank in RANKS.items()}
@@ -68,10 +67,10 @@ async def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(
 async def test_a_bad_request_fails_alone(make_server):
     server = make_server()
     image = server.generate([5], {}, "r", image_data=["picture"])
-    calls = [ask(server), ask(server, [5] * 128), ask(server, n=2), ask(server, min_p=1), image]
+    calls = [ask(server), ask(server, [5] * 128), image]
     good, *bad = await asyncio.gather(*calls, return_exceptions=True)
     assert good.token_ids
-    assert [type(error) for error in bad] == [RequestError] * 4
+    assert [type(error) for error in bad] == [RequestError] * 2
     assert "128 tokens of the engine" in str(bad[0])
 
 
@@ -185,7 +184,7 @@ async def test_adapters_change_together_between_two_tokens_and_the_base_never(ma
     # The long request is in some of the batches only, and a batch has its rounding.
     assert await push(server, 2.0, 2) == [pytest.approx(log_probs, abs=1e-5) for log_probs in first[1:]]
     second = [(await ask(server, adapter=name, temperature=0)).log_probs for name in (None, *TABLE)]
-    with pytest.raises(EngineLost, match="is of no adapter"):
+    with pytest.raises(EngineLost, match="weights of model"):
         await server.update_weights(await anext(pack(weights.items(), 1 << 30)), last=True)
     assert all(torch.equal(tensor, weights[name]) for name, tensor in server.batcher.model.state_dict().items())
     steps = (await call).extra_fields
@@ -220,17 +219,6 @@ async def test_a_failed_engine_names_itself_to_running_and_later_calls(make_serv
     for error in failed:
         assert isinstance(error, EngineLost)
         assert "transformers_server_main_0 failed: MemoryError: no more" in str(error)
-
-
-def test_an_unknown_option_is_refused():
-    with pytest.raises(ConfigError, match="thread"):
-        Options.of({"transformers": {"thread": 2}})
-    assert Options.of({"transformers": {"threads": 2}}).threads == 2
-
-
-def test_a_replica_is_one_process():
-    with pytest.raises(ConfigError, match="tensor_model_parallel_size=1"):
-        RolloutReplicaRegistry.get(ENGINE)(0, config(tensor_model_parallel_size=2), None, gpus_per_node=2)
 
 
 def test_verl_finds_the_adapter_by_name():

@@ -79,7 +79,7 @@ def test_an_updated_engine_replies_like_a_new_one_with_those_weights(model, mode
 
 
 def reply(model):
-    batcher = ContinuousBatcher(model, max_length=512)
+    batcher = ContinuousBatcher(model, max_length=512, decode=str)
     job = batcher.submit([5, 6], RequestSampling(max_tokens=9, seed=0))
     while not batcher.idle:
         batcher.step()

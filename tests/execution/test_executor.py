@@ -70,27 +70,6 @@ def test_an_address_is_refused_where_no_service_runs_the_programs(local):
         Execution(local, url="http://h")
 
 
-@pytest.mark.parametrize(
-    "setting",
-    [
-        {"cpu_s": 0},
-        {"cpu_s": 3601},
-        {"memory_mb": 1},
-        {"memory_mb": 2**20 + 1},
-        {"slots": 0},
-        {"output_bytes": 0},
-        {"output_bytes": 2**30 + 1},
-    ],
-)
-def test_a_limit_that_no_program_can_keep_is_refused(setting):
-    with pytest.raises(ConfigError, match=f"execution.{next(iter(setting))}="):
-        Execution(**setting)
-
-
-def test_the_default_is_not_the_unsafe_one():
-    assert Execution().executor == "contained"
-
-
 def test_a_failed_program_has_no_last_line_and_a_reason_of_one_line():
     assert Result(Status.OK, "1\n 0.5 \n").last_line == "0.5" and Result(Status.OK).last_line is None
     failed = Result(Status.ERROR, "0.5", "Traceback\n  x\nZeroDivisionError: y\n")

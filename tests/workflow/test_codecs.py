@@ -10,7 +10,8 @@ import time
 import pytest
 
 from verl_mas.errors import DataError
-from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Letters, Malformed, Tag
+from verl_mas.gym.states import Letters
+from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Malformed, Tag
 
 
 class Verdict(Choice, tag="verify"):

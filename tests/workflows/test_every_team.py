@@ -14,8 +14,7 @@ from in_process_programs import NAME
 from scripted_sessions import APPROVE, box, python
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, WorkflowSpec
-from verl_mas.config.values import settable
-from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.errors import SessionFault
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
 from verl_mas.testing.check_workflow import check_workflow
@@ -86,11 +85,3 @@ def test_without_a_ground_truth_no_agent_acts(index, name, arguments):
     with pytest.raises(SessionFault, match=r"ground truth|accepted answer|code task"):
         run(resolve(WorkflowSpec(name, args=arguments)), "What is a half?", llm, faults=FaultSpec(retries=0))
     assert not llm.requests
-
-
-@pytest.mark.parametrize("name", SHIPPED)
-def test_a_value_that_does_not_fit_is_refused_with_its_name(name):
-    """Their ranges are in docs/settings.md, and `tests/config` tries values of every range."""
-    for argument in settable(find(name)):
-        with pytest.raises(ConfigError, match=argument):
-            resolve(WorkflowSpec(name, args={argument: {"no": "such"}}))

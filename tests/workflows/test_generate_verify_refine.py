@@ -80,8 +80,6 @@ def test_the_siblings_of_one_prompt_are_one_group_whoever_answers_first():
     ("draft", "verdict", "checked", "earned"),
     [
         (RIGHT, APPROVE, (True, True), 0.3),
-        (WRONG, REJECT, (False, False), 0.3),
-        (RIGHT, REJECT, (False, True), None),
         (WRONG, "hm", (None, False), None),
     ],
 )

@@ -18,8 +18,9 @@ from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
+from verl_mas.execution.contained.protocol import YES
 from verl_mas.execution.executor import Execution
-from verl_mas.execution.executors.contained import Contained, Layer
+from verl_mas.execution.executors.contained import Contained
 from verl_mas.registry import installed
 from verl_mas.util import installed_version
 from verl_mas.verl_.contract import VERSION, differences
@@ -142,14 +143,14 @@ def look_at_sandbox() -> Iterator[Aspect]:
         seen, fix = (error.value, error.fix) if isinstance(error, ConfigError) else (str(error), "")
         yield Aspect("sandbox", seen, None, fix)
         return
-    for layer in layers:
-        yield Aspect(f"sandbox, {layer.name}", "active" if layer.active else layer.reason, layer.active or None)
+    for name, active in layers.items():
+        yield Aspect(f"sandbox, {name}", "active" if active == YES else active, active == YES or None)
     held = f"{len(PROBES) - len(found)} of {len(PROBES)} probes held; {per_second:.0f} programs per second"
     refusal = not_contained(found)
     yield Aspect("sandbox", f"{held}; {refusal.value}" if found else held, not found, refusal.fix if found else "")
 
 
-async def _try_out_sandbox() -> tuple[list[Layer], list[str], float]:
+async def _try_out_sandbox() -> tuple[dict[str, str], list[str], float]:
     executor = Contained(Execution(slots=os.cpu_count() or 1))
     try:
         layers, found = await executor.layers(), await got_through(executor)

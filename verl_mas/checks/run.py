@@ -50,15 +50,7 @@ from verl_mas.planning.step import Assumed, Sample, usual_step
 from verl_mas.run_folder import metrics
 from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
-from verl_mas.trainer.checkpoint import (
-    auto_resumes,
-    left_out,
-    other_adapters,
-    other_policies,
-    other_run,
-    run_identity,
-    saved_policies,
-)
+from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.tools import Tool
@@ -112,8 +104,7 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
     with user_code(run.mas.workflow.check_timeout_s):
         identity, running = run_identity(run), running_state(run)
     if not lacking:
-        yield from other_adapters(checkpoint, identity)
-        yield from other_run(checkpoint, identity) if auto_resumes(run.config) else ()
+        yield from differences(checkpoint, identity, run.config)
     if run.mode:
         yield from left_out(checkpoint, run.mode.asynchronous)
     if running:

@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import httpx
 
@@ -22,6 +22,9 @@ from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.streaming import ON_TEXT
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> the name of OpenAI
 
@@ -148,12 +151,6 @@ def _checked(completion: JsonObject) -> JsonObject:
     return completion
 
 
-class Image(Protocol):
-    """An image of PIL."""
-
-    def save(self, file: io.BytesIO, format: str) -> None: ...
-
-
 def text_of(message: Mapping[str, object]) -> str:
     """The text of a message of an endpoint, perhaps in parts. Raises TypeError or AttributeError for what is none."""
     content = message.get("content") or ""
@@ -228,7 +225,7 @@ def _image(image: object) -> JsonObject:
     url = image
     if not isinstance(image, str):
         file = io.BytesIO()
-        cast(Image, image).save(file, "PNG")
+        cast("Image", image).save(file, "PNG")
         url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
     return {"type": "image_url", "image_url": {"url": url}}
 

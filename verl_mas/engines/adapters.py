@@ -82,9 +82,9 @@ def by_policy(
     """The tensors of a push, by policy and key. It has those of all policies, and of no others."""
     tensors: dict[str, dict[str, torch.Tensor]] = {policy: {} for policy in policies}
     for name, tensor in weights:
-        policy, key = split_name(name)
+        policy, _, key = name.partition(_BETWEEN)
         if policy not in tensors:
-            raise EngineLost(f"the trainer sent adapter {policy}, and the engine has {', '.join(policies)}")
+            raise EngineLost(f"the trainer sent weights of {policy}, and the engine has {', '.join(policies)}")
         tensors[policy][key] = tensor
     if missing := [policy for policy in policies if not tensors[policy]]:
         raise EngineLost(f"the trainer sent nothing of {', '.join(missing)}")
@@ -98,11 +98,3 @@ _BETWEEN = "\0"
 def stream_name(policy: str, key: str) -> str:
     """The name of a tensor of a policy's adapter; `key` is the one in PEFT's state dict."""
     return f"{policy}{_BETWEEN}{key}"
-
-
-def split_name(name: str) -> tuple[str, str]:
-    """The policy and the key that `stream_name` has put together."""
-    policy, between, key = name.partition(_BETWEEN)
-    if not between:
-        raise EngineLost(f"weight {name} is of no adapter, and the engine takes weights of adapters only")
-    return policy, key

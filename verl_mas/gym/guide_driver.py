@@ -21,12 +21,11 @@ from verl_mas.gym.puzzles.game import COMPACT
 from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, neighbours
 from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath, distances
 from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
-from verl_mas.gym.states import States
+from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.client import DatasetFields
-from verl_mas.workflow.codecs import Letters
 
 PUZZLE = "plan_path"
 # Of rows and columns: different letters, so that a message is read without counting its places.

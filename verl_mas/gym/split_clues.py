@@ -16,12 +16,11 @@ from verl_mas.data.dataset import DATA_SETS
 from verl_mas.data.items import Item, with_next
 from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.states import States
+from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow
 from verl_mas.workflow.client import DatasetFields
-from verl_mas.workflow.codecs import Letters
 
 LETTERS = "abcdefgh"
 # By the number of parts: how many letters a part alone rules out, so that every part is needed.

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -81,15 +80,12 @@ class RetrieverClient:
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
         self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
         self._sending: set[asyncio.Task[None]] = set()
-        self.counts: Counter[str] = Counter()
 
     async def search(self, query: str, topk: int | None = None) -> SearchResult:
         """The passages of a query. Failures of the server are in `error`, not raised."""
-        self.counts["queries"] += 1
         try:
             query.encode()
         except UnicodeEncodeError as error:
-            self.counts["failed"] += 1
             return SearchResult(query, error=f"the query cannot be sent: {error}")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[SearchResult] = loop.create_future()
@@ -98,9 +94,7 @@ class RetrieverClient:
             self._send()
         elif len(self._waiting) == 1:
             loop.call_later(self.window_s, self._send)
-        result = await future
-        self.counts["failed"] += result.error is not None
-        return result
+        return await future
 
     async def close(self) -> None:
         await asyncio.gather(*self._sending)
@@ -132,7 +126,6 @@ class RetrieverClient:
             if attempt:
                 await asyncio.sleep(self.backoff_s * 2 ** (attempt - 1))
             if not self.breaker.admits():
-                self.counts["refused"] += 1
                 error = error or "circuit open after repeated failures"
                 break
             try:
@@ -150,7 +143,6 @@ class RetrieverClient:
         return [SearchResult(query, error=f"{self.url}: {error}") for query in queries]
 
     async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
-        self.counts["requests"] += 1
         try:
             async with self._http.stream("POST", self.url, json=_question(queries, topk)) as response:
                 body = bytearray()

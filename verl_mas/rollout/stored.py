@@ -8,25 +8,10 @@ from hashlib import blake2b
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
+from verl_mas import row
 from verl_mas.errors import WorkflowError
 from verl_mas.rollout.verl_client import Model, output_of
-from verl_mas.row import (
-    EXTRA_FIELDS,
-    INPUT_IDS,
-    LOSS_MASK,
-    MAX_GLOBAL_STEPS,
-    MIN_GLOBAL_STEPS,
-    MULTI_MODAL_DATA,
-    MULTI_MODAL_INPUTS,
-    POSITION_IDS,
-    RESPONSE_MASK,
-    REWARD_EXTRA_INFO,
-    TEMPERATURE,
-    Act,
-    RowKey,
-    RowTags,
-    StoredRow,
-)
+from verl_mas.row import Act, RowKey, RowTags, StoredRow
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
@@ -41,9 +26,9 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
     `dataset` are the dataset row's fields, with uid, session_id and global_steps.
     """
     return [
-        StoredRow(row.key, _fields(row, session, models[row.first.policy], dataset), _tags(row, session.task))
-        for row in session.rows()
-        if row.key is not None
+        StoredRow(acts.key, _fields(acts, session, models[acts.first.policy], dataset), _tags(acts, session.task))
+        for acts in session.rows()
+        if acts.key is not None
     ]
 
 
@@ -64,7 +49,7 @@ def failed_validation_row(
         reward_score=0.0,
         num_turns=0,
         metrics=AgentLoopMetrics(generate_sequences=0.0, num_preempted=-1),
-        extra_fields={MIN_GLOBAL_STEPS: task.step, MAX_GLOBAL_STEPS: task.step},
+        extra_fields={row.MIN_GLOBAL_STEPS: task.step, row.MAX_GLOBAL_STEPS: task.step},
     )
     tags = RowTags(
         **vars(Act(member.name, member.role, policy)),
@@ -77,27 +62,27 @@ def failed_validation_row(
         penalty=0.0,
         temperature=1.0,
     )
-    fields = _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(tags.temperature)}
+    fields = _verl_fields(output, model, dataset) | {row.TEMPERATURE: torch.tensor(tags.temperature)}
     return StoredRow(RowKey(task.uid, task.session, 0), fields, tags)
 
 
-def _fields(row: Row, session: Session, model: Model, dataset: Fields) -> Fields:
-    output = with_tool_fields(output_of(row.generation), row.replies)
-    output.reward_score = row.reward.score
-    output.extra_fields[REWARD_EXTRA_INFO] = session.reported
-    return _verl_fields(output, model, dataset) | {TEMPERATURE: torch.tensor(_temperature(row))}
+def _fields(acts: Row, session: Session, model: Model, dataset: Fields) -> Fields:
+    output = with_tool_fields(output_of(acts.generation), acts.replies)
+    output.reward_score = acts.reward.score
+    output.extra_fields[row.REWARD_EXTRA_INFO] = session.reported
+    return _verl_fields(output, model, dataset) | {row.TEMPERATURE: torch.tensor(_temperature(acts))}
 
 
 def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoopOutput:
     """A copy with what verl's tool loop reports of a row: the reward of each call, and what tools kept."""
     calls = [call for act in acts for call in act.tool_calls if not call.left_out]
     if not calls:
-        return output.model_copy(update={EXTRA_FIELDS: dict(output.extra_fields)})
+        return output.model_copy(update={row.EXTRA_FIELDS: dict(output.extra_fields)})
     kept = {name: value for act in acts for name, value in extra_fields_of(act.tool_state).items()}
     rewards = [call.reward for call in calls if call.reward is not None]
     metrics = output.metrics.model_copy(update={"tool_calls": sum(call.seconds for call in calls)})
     fields = {**kept, **output.extra_fields, "tool_rewards": rewards}
-    return output.model_copy(update={EXTRA_FIELDS: fields, "metrics": metrics})
+    return output.model_copy(update={row.EXTRA_FIELDS: fields, "metrics": metrics})
 
 
 def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fields:
@@ -107,27 +92,27 @@ def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fiel
     batched = input_ids.unsqueeze(0)
     position_ids = model.compute_position_ids(batched, torch.ones_like(batched), multi_modal).squeeze(0)
     fields = {**output.as_dict(), **dataset}
-    fields.pop(MULTI_MODAL_DATA, None)
+    fields.pop(row.MULTI_MODAL_DATA, None)
     return {
         **fields,
-        LOSS_MASK: fields[RESPONSE_MASK],
-        INPUT_IDS: input_ids,
-        POSITION_IDS: position_ids,
-        MULTI_MODAL_INPUTS: multi_modal,
+        row.LOSS_MASK: fields[row.RESPONSE_MASK],
+        row.INPUT_IDS: input_ids,
+        row.POSITION_IDS: position_ids,
+        row.MULTI_MODAL_INPUTS: multi_modal,
     }
 
 
-def _tags(row: Row, task: Task) -> RowTags:
+def _tags(acts: Row, task: Task) -> RowTags:
     return RowTags(
-        **vars(row.first.act),
-        **_tags_of(output_of(row.generation), task),
-        trainable=row.first.trainable,
-        committed=row.first.committed,
-        malformed=row.malformed,
-        team_reward=row.reward.team,
-        local_reward=row.reward.local,
-        penalty=row.reward.penalty,
-        temperature=_temperature(row),
+        **vars(acts.first.act),
+        **_tags_of(output_of(acts.generation), task),
+        trainable=acts.first.trainable,
+        committed=acts.first.committed,
+        malformed=acts.malformed,
+        team_reward=acts.reward.team,
+        local_reward=acts.reward.local,
+        penalty=acts.reward.penalty,
+        temperature=_temperature(acts),
     )
 
 
@@ -137,17 +122,17 @@ def _tags_of(output: AgentLoopOutput, task: Task) -> Fields:
         prompt_len=len(output.prompt_ids),
         response_len=len(output.response_ids),
         global_steps=task.step,
-        min_global_steps=output.extra_fields.get(MIN_GLOBAL_STEPS),
-        max_global_steps=output.extra_fields.get(MAX_GLOBAL_STEPS),
+        min_global_steps=output.extra_fields.get(row.MIN_GLOBAL_STEPS),
+        max_global_steps=output.extra_fields.get(row.MAX_GLOBAL_STEPS),
         source=str(task.data_source or ""),
         session=task.session,
         observation=observation(output.prompt_ids),
     )
 
 
-def _temperature(row: Row) -> float:
+def _temperature(acts: Row) -> float:
     """Greedy engines report log-probs at temperature 1."""
-    return row.generation.temperature or 1.0
+    return acts.generation.temperature or 1.0
 
 
 def observation(prompt_ids: Sequence[int]) -> int:

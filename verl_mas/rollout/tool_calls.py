@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, cast
 
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
-from verl.tools.schemas import (
-    OpenAIFunctionParametersSchema,
-    OpenAIFunctionPropertySchema,
-    OpenAIFunctionSchema,
-    OpenAIFunctionToolSchema,
-)
+from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.workers.config import MultiTurnConfig
 
 from verl_mas.verl_.types import Fields, Tokenizer
@@ -59,19 +54,9 @@ def _model(schema: JsonObject) -> OpenAIFunctionToolSchema:
     """verl's model of a schema, as far as its parsers read it: it refuses much that OpenAI's may have."""
     function = schema["function"]
     parameters = function.get("parameters") or {}
-    return OpenAIFunctionToolSchema(
-        type="function",
-        function=OpenAIFunctionSchema(
-            name=function["name"],
-            description=function.get("description") or "",
-            parameters=OpenAIFunctionParametersSchema(
-                type="object",
-                # Without one type of its own, a value is read as JSON, or else as a text.
-                properties={
-                    name: OpenAIFunctionPropertySchema(type=wanted.get("type") or "object")
-                    for name, wanted in (parameters.get("properties") or {}).items()
-                },
-                required=parameters.get("required") or [],
-            ),
-        ),
-    )
+    given = (parameters.get("properties") or {}).items()
+    # Without one type of its own, a value is read as JSON, or else as a text.
+    properties = {name: {"type": wanted.get("type") or "object"} for name, wanted in given}
+    read = {"type": "object", "properties": properties, "required": parameters.get("required") or []}
+    known = {"name": function["name"], "description": function.get("description") or "", "parameters": read}
+    return OpenAIFunctionToolSchema.model_validate({"type": "function", "function": known})

@@ -25,7 +25,7 @@ from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
-from typing import ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
@@ -39,6 +39,9 @@ from verl_mas.workflow.client import Message
 from verl_mas.workflow.record import Recording, TokenTexts
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.task import Task
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -204,17 +207,6 @@ def _rank(session: Session) -> tuple[float, float, int]:
 KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"GIF8": "gif", b"RIFF": "webp"}
 
 
-class Picture(Protocol):
-    """An image of PIL."""
-
-    mode: str
-    size: tuple[int, int]
-
-    def tobytes(self) -> bytes: ...
-
-    def save(self, file: BytesIO, format: str) -> None: ...
-
-
 class ImageFiles:
     """Called with a part of a message that has an image, it returns the part that a record has instead."""
 
@@ -241,7 +233,7 @@ class ImageFiles:
         written, self._bytes = self._bytes, 0
         return written
 
-    def _written(self, name: str, image: bytes | Picture) -> Message:
+    def _written(self, name: str, image: bytes | Image) -> Message:
         path = self.folder / name
         if name not in self._known and not path.exists():
             content = image
@@ -259,7 +251,7 @@ class ImageFiles:
         return {"type": "image", "file": f"{IMAGES}/{name}"}
 
 
-def _image_of(part: Message) -> str | bytes | Picture | None:
+def _image_of(part: Message) -> str | bytes | Image | None:
     """The image in a part of a message, in the forms of verl and of OpenAI's protocol."""
     address = part.get("image_url")
     image = part.get("bytes") or part.get("image") or (address.get("url") if isinstance(address, Mapping) else address)
@@ -269,7 +261,7 @@ def _image_of(part: Message) -> str | bytes | Picture | None:
         except binascii.Error:
             return None
     known = isinstance(image, str | bytes) or (hasattr(image, "tobytes") and hasattr(image, "mode"))
-    return cast("str | bytes | Picture", image) if known else None
+    return cast("str | bytes | Image", image) if known else None
 
 
 def _hash(*parts: bytes) -> str:

@@ -202,7 +202,8 @@ class MasAgentLoopWorker(_StockWorker):
             acting = {member.spec.policy for member in session.config.members.values()}
             policy, model = next((policy, model) for policy, model in self.models.items() if policy in acting)
             prompt_ids = _tokens_of(session.task, model)
-            return [failed_validation_row(session, policy, model, prompt_ids, dataset, self._log_probs)]
+            log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
+            return [failed_validation_row(session, policy, model, prompt_ids, dataset, log_probs)]
         if self.mas.faults.then == "fail_group":
             raise GroupFailed(f"session {session.task.session}: {finished.faults[-1]}")
         return []
@@ -274,10 +275,6 @@ class MasAgentLoopWorker(_StockWorker):
         folder = folder_of(spec, self.config.trainer.default_local_dir)
         tokens = {name: TextPerToken(model.tokenizer) for name, model in self.models.items()} if spec.tokens else {}
         return TrajectoryWriter(spec, folder, self.config[ATTEMPT], workers(self.config), tokens)
-
-    @property
-    def _log_probs(self) -> bool:
-        return bool(self.config.actor_rollout_ref.rollout.calculate_log_probs)
 
     def _raise_if_broken(self) -> None:
         """verl does not wait for the tasks that sessions run in, so their error is raised at the next call."""

@@ -47,7 +47,7 @@ class Saved(Protocol):
     """A policy with a state that no file of its model has: a trained one, or a snapshot."""
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        """Into the folder of a checkpoint. `keep`: delete it in all but so many checkpoints."""
+        """Into the folder of a checkpoint. `keep`: verl's workers delete theirs in all but so many checkpoints."""
 
     def load(self, folder: str, delete: bool) -> None:
         """From the folder of a checkpoint."""
@@ -63,19 +63,6 @@ class Queue(Protocol):
         """From the folder that `save` has written."""
 
 
-class KeptFolders:
-    """The folders of a policy in the checkpoints of this run, of which the last ones stay."""
-
-    def __init__(self) -> None:
-        self._folders: list[Path] = []
-
-    def add(self, folder: Path, keep: int | None) -> None:
-        """A folder that has been written. `keep`: how many stay, None for all."""
-        self._folders.append(folder)
-        while keep and len(self._folders) > keep:
-            shutil.rmtree(self._folders.pop(0), ignore_errors=True)
-
-
 @dataclass
 class Checkpoints:
     """In place of the worker group whose checkpoint verl's trainer loads."""
@@ -86,7 +73,7 @@ class Checkpoints:
     running: RunningState | None = None
     team: TeamFile | None = None  # what is to be exported
     queue: Queue | None = None  # of the tasks that are in flight when a step is saved; None if there are none
-    _queues: KeptFolders = field(default_factory=KeptFolders, init=False)
+    _written: list[Path] = field(default_factory=list, init=False)  # by this run, with all of their parts
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -110,8 +97,12 @@ class Checkpoints:
             facts = {**self.run}
             if self.queue:
                 facts[IN_FLIGHT] = self.queue.save(folder / QUEUE_FOLDER)
-                self._queues.add(folder / QUEUE_FOLDER, self._keep)
             complete(folder, facts)
+        self._written.append(folder)
+        while self._keep and len(self._written) > self._keep:
+            old = self._written.pop(0)
+            for part in (*self.policies, QUEUE_FOLDER):
+                shutil.rmtree(old / part, ignore_errors=True)
         remove_shells(folder.parent)
         return folder
 
@@ -171,11 +162,6 @@ def reading(folder: Path, part: str) -> Iterator[None]:
         raise DiskError(value, rule=rule, fix=fix) from error
 
 
-def auto_resumes(config: DictConfig) -> bool:
-    """Whether training resumes from the latest checkpoint of the run's folder."""
-    return config.trainer.resume_mode == "auto" and not config.trainer.val_only
-
-
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
     """Whether the checkpoint in a folder lacks one of these policies."""
     saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
@@ -186,6 +172,13 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
         rule = "a run resumes with the trainable policies, their bases and the snapshots that it was saved with"
         fix = "name the policies as in that run, or set trainer.resume_mode=disable"
         yield ConfigError(value, rule=rule, fix=fix)
+
+
+def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
+    """Why a run of this identity cannot resume from a checkpoint. Another run's is taken where it is named."""
+    yield from other_adapters(checkpoint, run)
+    if config.trainer.resume_mode == "auto" and not config.trainer.val_only:
+        yield from other_run(checkpoint, run)
 
 
 def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:

@@ -7,7 +7,6 @@ number of updates since the version that sampled it, and a row as its oldest tok
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -26,14 +25,7 @@ from verl_mas.verl_.types import Fields
 LAST = 8
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Limits: TypeAlias = tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The tokens of a policy's rows that are trained on."""
-
-    staleness: Numbers
-    log_ratio: npt.NDArray[np.float64]  # log of new probability / probability at which the token was sampled
+Ratios: TypeAlias = npt.NDArray[np.float64]  # log of new probability / probability at which a token was sampled
 
 
 def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfig], step: int) -> dict[str, float]:
@@ -48,7 +40,7 @@ def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfi
         own = row_metrics(tags, extras, step)
         if row.OLD_LOG_PROBS in part.data and row.ROLLOUT_LOG_PROBS in part.data:
             limits = clip_limits(corrections[name]) if name in corrections else None
-            own |= weight_metrics(tokens_of(part, places, tags, extras, step), limits)
+            own |= weight_metrics(*tokens_of(part, places, tags, extras, step), limits)
         values |= of_policy(name, own)
         for key, tag in zip(rows.keys, tags, strict=True):
             parsed = RowKey.parse(key)
@@ -77,7 +69,8 @@ def row_metrics(tags: Sequence[RowTags], extras: Sequence[Fields], step: int) ->
 
 def tokens_of(
     part: PolicyRows, places: Sequence[int], tags: Sequence[RowTags], extras: Sequence[Fields], step: int
-) -> Tokens:
+) -> tuple[Numbers, Ratios]:
+    """The staleness of the tokens that are trained on, and their log ratios."""
     data = part.data
     # A rejected token is in the mask of the reply, and not in the one of the loss.
     sampled, kept = data[row.LOSS_MASK].unbind(), data[row.RESPONSE_MASK].unbind()
@@ -91,8 +84,8 @@ def tokens_of(
         trained = kept[i].numpy().astype(bool)
         ages.append(step - 1 - versions[trained[reply]])
         ratios.append((new[i].double() - old[i].double()).numpy()[reply & trained])
-    none: list[npt.NDArray[np.float64]] = [np.zeros(0)]
-    return Tokens(np.concatenate([*none, *ages]).astype(np.int64), np.concatenate([*none, *ratios]))
+    none: list[Ratios] = [np.zeros(0)]
+    return np.concatenate([*none, *ages]).astype(np.int64), np.concatenate([*none, *ratios])
 
 
 def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
@@ -108,14 +101,14 @@ def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
     return versions[:tokens] if listed and len(versions) >= tokens else np.full(tokens, tag.min_global_steps)
 
 
-def weight_metrics(tokens: Tokens, limits: Limits | None) -> dict[str, float]:
+def weight_metrics(staleness: Numbers, log_ratio: Ratios, limits: Limits | None) -> dict[str, float]:
     """By staleness: the share of the tokens, the mean weight, the KL, and the share outside the limits."""
     values: dict[str, float] = {}
-    weights = np.exp(tokens.log_ratio)
-    classes = np.minimum(tokens.staleness, LAST)
+    weights = np.exp(log_ratio)
+    classes = np.minimum(staleness, LAST)
     for age in np.unique(classes):
         of = classes == age
-        ratio, weight = tokens.log_ratio[of], weights[of]
+        ratio, weight = log_ratio[of], weights[of]
         # The KL is never negative, unlike the mean of the log ratio.
         own = {"tokens": of.mean(), "weight": weight.mean(), "kl": (weight - 1 - ratio).mean()}
         if limits is not None:

@@ -35,15 +35,7 @@ from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import staleness, timeline
 from verl_mas.trainer.batching import by_policy
-from verl_mas.trainer.checkpoint import (
-    Checkpoints,
-    auto_resumes,
-    left_out,
-    other_adapters,
-    other_run,
-    reading,
-    run_identity,
-)
+from verl_mas.trainer.checkpoint import Checkpoints, differences, left_out, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import start, trained_by
 from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
@@ -87,8 +79,7 @@ class TeamTrainer(Recorded, Validated):
         self.resumed = to_resume(config)
         self.identity = run_identity(self.run)
         if self.resumed:
-            raise_all(other_adapters(self.resumed, self.identity))
-            raise_all(other_run(self.resumed, self.identity) if auto_resumes(config) else ())
+            raise_all(differences(self.resumed, self.identity, config))
             for warning in left_out(self.resumed, self.mode.asynchronous):
                 logger.warning("%s", warning)
         with open_dict(config):

@@ -1,44 +1,31 @@
 """What users write a workflow with: plain async Python in which agents act."""
 
-from verl_mas.workflow.base import Workflow, nested, register_workflow
-from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, ToolCall
-from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, Codec, JsonBlock, Malformed, Tag
-from verl_mas.workflow.members import instances
-from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.reply import Reply
-from verl_mas.workflow.task import Task, with_instruction
-from verl_mas.workflow.team import Agent, Conversation, Team, restored
-from verl_mas.workflow.tool_loop import ToolLimits
-from verl_mas.workflow.tools import Tool, ToolResult
-
-__all__ = [
-    "ActionList",
-    "Agent",
-    "Boxed",
-    "Choice",
-    "CodeBlock",
-    "Codec",
-    "Continuation",
-    "Conversation",
-    "Generation",
-    "JsonBlock",
-    "LLMClient",
-    "Malformed",
-    "Message",
-    "Outcome",
-    "Reply",
-    "Request",
-    "Tag",
-    "Task",
-    "Team",
-    "Tool",
-    "ToolCall",
-    "ToolLimits",
-    "ToolResult",
-    "Workflow",
-    "instances",
-    "nested",
-    "register_workflow",
-    "restored",
-    "with_instruction",
-]
+from verl_mas.workflow.base import Workflow as Workflow
+from verl_mas.workflow.base import nested as nested
+from verl_mas.workflow.base import register_workflow as register_workflow
+from verl_mas.workflow.client import Continuation as Continuation
+from verl_mas.workflow.client import Generation as Generation
+from verl_mas.workflow.client import LLMClient as LLMClient
+from verl_mas.workflow.client import Message as Message
+from verl_mas.workflow.client import Request as Request
+from verl_mas.workflow.client import ToolCall as ToolCall
+from verl_mas.workflow.codecs import ActionList as ActionList
+from verl_mas.workflow.codecs import Boxed as Boxed
+from verl_mas.workflow.codecs import Choice as Choice
+from verl_mas.workflow.codecs import CodeBlock as CodeBlock
+from verl_mas.workflow.codecs import Codec as Codec
+from verl_mas.workflow.codecs import JsonBlock as JsonBlock
+from verl_mas.workflow.codecs import Malformed as Malformed
+from verl_mas.workflow.codecs import Tag as Tag
+from verl_mas.workflow.members import instances as instances
+from verl_mas.workflow.outcome import Outcome as Outcome
+from verl_mas.workflow.reply import Reply as Reply
+from verl_mas.workflow.task import Task as Task
+from verl_mas.workflow.task import with_instruction as with_instruction
+from verl_mas.workflow.team import Agent as Agent
+from verl_mas.workflow.team import Conversation as Conversation
+from verl_mas.workflow.team import Team as Team
+from verl_mas.workflow.team import restored as restored
+from verl_mas.workflow.tool_loop import ToolLimits as ToolLimits
+from verl_mas.workflow.tools import Tool as Tool
+from verl_mas.workflow.tools import ToolResult as ToolResult

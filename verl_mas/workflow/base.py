@@ -70,9 +70,10 @@ class Workflow:
 
     def __init_subclass__(cls, **kwargs: object):
         super().__init_subclass__(**kwargs)
-        another_run = "run" in vars(cls) and _runs(cls.__mro__[1])
-        for name in ("scored_by_verl", "answered_by", "answer_form", "longest_prompt") if another_run else ():
-            if name not in vars(cls):
+        base = cls.__mro__[1]
+        if "run" in vars(cls) and issubclass(base, Workflow) and base.run is not Workflow.run:
+            # What the base says of its `run` is not said of this one.
+            for name in {"scored_by_verl", "answered_by", "answer_form", "longest_prompt"} - vars(cls).keys():
                 setattr(cls, name, vars(Workflow)[name])
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
@@ -100,10 +101,6 @@ class Workflow:
 
     def check(self) -> None:
         """Raise, before a run starts, if every session would fail: a server is down, a package is missing."""
-
-
-def _runs(cls: type) -> bool:
-    return issubclass(cls, Workflow) and cls.run is not Workflow.run
 
 
 def nested(name: str, team: Workflow | type[Workflow] | Sequence[str]) -> tuple[str, ...]:

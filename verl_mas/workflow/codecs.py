@@ -365,32 +365,3 @@ class ActionList:
         if isinstance(self.actions, re.Pattern):
             return self.actions
         return re.compile(rf"\b(?:{'|'.join(self._words)})\b")
-
-
-@dataclass(frozen=True)
-class Letters:
-    """1 to `at_most` letters of an alphabet, in any case, with blanks or commas between them."""
-
-    alphabet: str
-    at_most: int
-    tag: str | None  # None: the whole reply is the letters
-
-    def prompt(self) -> str:
-        many = "one letter" if self.at_most == 1 else f"1 to {self.at_most} letters"
-        place = f" between <{self.tag}> and </{self.tag}>" if self.tag else ""
-        return f"Give {many} of {', '.join(self.alphabet)}{place}."
-
-    def render(self, value: str) -> str:
-        text = Tag(self.tag).render(" ".join(value)) if self.tag else value
-        return checked(text, value, self.parse(text))
-
-    def parse(self, text: str) -> str | Malformed:
-        body = Tag(self.tag).parse(text) if self.tag else text
-        if isinstance(body, Malformed):
-            return body
-        letters = re.findall(r"\w", body.casefold())
-        if not re.fullmatch(r"\s*(?:\w[\s,]*)+", body) or not set(letters) <= set(self.alphabet):
-            return Malformed(f"{body[:40]!r} is not letters of {self.alphabet}")
-        if len(letters) > self.at_most:
-            return Malformed(f"{len(letters)} letters, not 1 to {self.at_most}")
-        return "".join(letters)

@@ -6,18 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from verl_mas import row as names
 from verl_mas.registry import KnownNames
-from verl_mas.row import (
-    DATA_SOURCE,
-    EXTRA_INFO,
-    GLOBAL_STEPS,
-    GROUND_TRUTH,
-    RAW_PROMPT,
-    REWARD_MODEL,
-    SESSION_ID,
-    UID,
-    session_key,
-)
 from verl_mas.workflow.client import DatasetFields, Message
 
 
@@ -47,13 +37,13 @@ class Task(KnownNames):
     def of_row(cls, row: DatasetFields, *, validate: bool, greedy: bool) -> Task:
         """The task of a session on a row of verl's dataset."""
         return cls(
-            messages=list(row[RAW_PROMPT]),
-            ground_truth=(row.get(REWARD_MODEL) or {}).get(GROUND_TRUTH),
-            data_source=row.get(DATA_SOURCE),
-            extra_info=row.get(EXTRA_INFO) or {},
-            uid=str(row[UID]),
-            session=row[SESSION_ID],
-            step=int(row[GLOBAL_STEPS]),
+            messages=list(row[names.RAW_PROMPT]),
+            ground_truth=(row.get(names.REWARD_MODEL) or {}).get(names.GROUND_TRUTH),
+            data_source=row.get(names.DATA_SOURCE),
+            extra_info=row.get(names.EXTRA_INFO) or {},
+            uid=str(row[names.UID]),
+            session=row[names.SESSION_ID],
+            step=int(row[names.GLOBAL_STEPS]),
             validate=validate,
             greedy=greedy,
             fields=row,
@@ -80,7 +70,7 @@ class Task(KnownNames):
     @property
     def key(self) -> str:
         """The name of the session, with which the keys of its rows start."""
-        return session_key(self.uid, self.session)
+        return names.session_key(self.uid, self.session)
 
 
 def text_of(message: Message) -> str:

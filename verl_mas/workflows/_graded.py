@@ -9,44 +9,11 @@ from typing import Protocol, TypeVar
 from verl_mas.errors import InvalidInput
 from verl_mas.grading.forms import FORMS, AnswerForm, form_of_verl
 from verl_mas.grading.grader import Grader, Truth, grader
-from verl_mas.workflow import Codec, Malformed, Reply, Workflow
+from verl_mas.workflow import Codec, Malformed, Message, Reply, Task, Workflow, with_instruction
 
 # Not a grader: verl's reward function scores the answer after the session.
 VERL = "verl"
 SCORE = "mas.workflow.args.score"
-
-
-class WithVerlOrGrader(Workflow):
-    score: str = VERL
-
-    form: AnswerForm | None = None
-    r"""How an answer stands in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
-    own scorer of the task's data source reads it; a box for a grader, and for a question without a data source."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.optional_grader()
-
-    def answer_form(self, data_source: str | None) -> Codec[str]:
-        return FORMS[self.form or (form_of_verl(data_source or "") if self.score == VERL else "box")]
-
-    def check(self) -> None:
-        if grader := self.optional_grader():
-            grader.check()
-
-    def optional_grader(self) -> Grader | None:
-        return None if self.score == VERL else grader(self.score, SCORE)
-
-
-class WithGrader(WithVerlOrGrader):
-    score: str = "math"
-    """The grader of answers."""
-
-    def optional_grader(self) -> Grader:
-        """Also of `verl`, which is not a grader and therefore refused."""
-        return grader(self.score, SCORE)
-
-    grader = optional_grader
 
 
 @dataclass(frozen=True)
@@ -62,11 +29,70 @@ class Graded:
         return self.grade or 0.0
 
 
-async def graded(grader: Grader, truth: Truth, form: Codec[str], reply: Reply) -> Graded:
-    answer = reply.parse(form)
-    if isinstance(answer, Malformed):
-        return Graded(reply, None, 0.0)
-    return Graded(reply, answer, await grader(truth, answer))
+@dataclass(frozen=True)
+class GradedTask:
+    """A task, how its answer stands in a reply, and what grades it. No grader: verl's reward function does."""
+
+    task: Task
+    form: Codec[str]
+    grader: Grader | None
+    truth: Truth
+
+    def prompt(self, instruction: str) -> list[Message]:
+        """The messages of the task, the instruction, and how to write the answer."""
+        return with_instruction(self.task.messages, f"{instruction} {self.form.prompt()}")
+
+    async def grade(self, reply: Reply) -> Graded:
+        assert self.grader is not None
+        answer = reply.parse(self.form)
+        if isinstance(answer, Malformed):
+            return Graded(reply, None, 0.0)
+        return Graded(reply, answer, await self.grader(self.truth, answer))
+
+
+class WithVerlOrGrader(Workflow):
+    score: str = VERL
+    """verl: verl's reward function scores the team's answer. Any other value names a grader, such as math or em, which
+    compares it with the ground truth."""
+
+    form: AnswerForm | None = None
+    r"""How an answer stands in a reply: box, `\boxed{7}`; hashes, `#### 7`; tag, `<answer>7</answer>`. null: as verl's
+    own scorer of the task's data source reads it; a box for a grader, and for a question without a data source."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.optional_grader()
+
+    @property
+    def scored_by_verl(self) -> bool:
+        return self.score == VERL
+
+    def answer_form(self, data_source: str | None) -> Codec[str]:
+        return FORMS[self.form or (form_of_verl(data_source or "") if self.score == VERL else "box")]
+
+    def check(self) -> None:
+        if grader := self.optional_grader():
+            grader.check()
+
+    def optional_grader(self) -> Grader | None:
+        return None if self.score == VERL else grader(self.score, SCORE)
+
+    def graded(self, task: Task) -> GradedTask:
+        """The task, whose ground truth the grader can read."""
+        grader = self.optional_grader()
+        truth = grader.read(task.ground_truth) if grader else None
+        return GradedTask(task, self.answer_form(task.data_source), grader, truth)
+
+
+class WithGrader(WithVerlOrGrader):
+    score: str = "math"
+    """The grader of answers."""
+
+    def optional_grader(self) -> Grader:
+        """Also of `verl`, which is not a grader and therefore refused."""
+        return grader(self.score, SCORE)
+
+    grader = optional_grader
 
 
 class Candidate(Protocol):

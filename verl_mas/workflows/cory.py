@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from verl_mas.workflow import Codec, Message, Outcome, Reply, Task, Team, register_workflow, with_instruction
-from verl_mas.workflows._graded import WithGrader, graded
+from verl_mas.workflow import Message, Outcome, Reply, Task, Team, register_workflow
+from verl_mas.workflows._graded import GradedTask, WithGrader
 from verl_mas.workflows.solver_verifier import solve
 
 
@@ -22,12 +22,10 @@ class Cory(WithGrader):
         return 1, int(role == "observer")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader = self.grader()
-        truth = grader.read(task.ground_truth)
-        form = self.answer_form(task.data_source)
-        first = await team.pioneer.act(solve(task, form))
-        second = await team.observer.act(observe(task, form, first))
-        pioneer, observer = await asyncio.gather(*[graded(grader, truth, form, reply) for reply in (first, second)])
+        graded = self.graded(task)
+        first = await team.pioneer.act(solve(graded))
+        second = await team.observer.act(observe(graded, first))
+        pioneer, observer = await asyncio.gather(graded.grade(first), graded.grade(second))
         info = {
             "acc": pioneer.value,
             "observer_right": observer.value,
@@ -36,7 +34,6 @@ class Cory(WithGrader):
         return Outcome(answer=first, reward=pioneer.value + observer.value, info=info)
 
 
-def observe(task: Task, form: Codec[str], reference: Reply) -> list[Message]:
+def observe(graded: GradedTask, reference: Reply) -> list[Message]:
     """The observer's prompt."""
-    instruction = f"A reference, which may be wrong:\n{reference}\n\nSolve the problem step by step."
-    return with_instruction(task.messages, f"{instruction} {form.prompt()}")
+    return graded.prompt(f"A reference, which may be wrong:\n{reference}\n\nSolve the problem step by step.")

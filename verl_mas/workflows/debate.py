@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from verl_mas.config.values import Count, NotNegative, Share
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import Codec, Message, Outcome, Reply, Task, Team, instances, register_workflow, with_instruction
-from verl_mas.workflows._graded import Graded, WithGrader, graded, most_frequent
+from verl_mas.workflow import Message, Outcome, Reply, Task, Team, instances, register_workflow
+from verl_mas.workflows._graded import Graded, GradedTask, WithGrader, most_frequent
 from verl_mas.workflows.solver_verifier import solve
 
 
@@ -56,22 +56,16 @@ class Debate(WithGrader):
             raise ConfigError(value, rule=rule, fix="set ++mas.workflow.args.answer_reward=1, or remove influence")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader = self.grader()
-        truth, form = grader.read(task.ground_truth), self.answer_form(task.data_source)
-
-        async def grade(replies: Sequence[Reply]) -> list[Graded]:
-            return await asyncio.gather(*[graded(grader, truth, form, reply) for reply in replies])
-
-        debaters = team.role("debater")
-        replies = await asyncio.gather(*[debater.act(solve(task, form)) for debater in debaters])
-        rounds = [await grade(replies)]
+        graded, debaters = self.graded(task), team.role("debater")
+        replies = await asyncio.gather(*[debater.act(solve(graded)) for debater in debaters])
+        rounds = [await asyncio.gather(*map(graded.grade, replies))]
         for _ in range(self.rounds - 1):
-            acts = [debater.act(revise(task, form, replies, number)) for number, debater in enumerate(debaters)]
+            acts = [debater.act(revise(graded, replies, number)) for number, debater in enumerate(debaters)]
             replies = await asyncio.gather(*acts)
-            rounds.append(await grade(replies))
-        majority = await most_frequent(grader, rounds[-1])
+            rounds.append(await asyncio.gather(*map(graded.grade, replies)))
+        majority = await most_frequent(self.grader(), rounds[-1])
         if self.judge:
-            [final] = await grade([await team.judge.act(decide(task, form, replies))])
+            final = await graded.grade(await team.judge.act(decide(graded, replies)))
         else:
             final = (majority or rounds[-1])[0]
         self._reward([*rounds, [final]] if self.judge else rounds)
@@ -96,20 +90,17 @@ class Debate(WithGrader):
             weight = self.influence * (1 + weight)
 
 
-def revise(task: Task, form: Codec[str], replies: Sequence[Reply], number: int) -> list[Message]:
+def revise(graded: GradedTask, replies: Sequence[Reply], number: int) -> list[Message]:
     """The prompt of one debater after a round: the task, its own answer, and those of the others in a fixed order."""
     others = [reply for i, reply in enumerate(replies) if i != number]
     instruction = f"Your earlier solution:\n{replies[number]}\n\n{listed(others, 'Solution of another')}"
-    return with_instruction(
-        task.messages, f"{instruction}Solve the problem again, with all of these in mind. {form.prompt()}"
-    )
+    return graded.prompt(f"{instruction}Solve the problem again, with all of these in mind.")
 
 
-def decide(task: Task, form: Codec[str], replies: Sequence[Reply]) -> list[Message]:
+def decide(graded: GradedTask, replies: Sequence[Reply]) -> list[Message]:
     """The judge's prompt. The order differs from task to task; in a fixed one it could learn to trust a position."""
-    shuffled = random.Random(task.question).sample(replies, len(replies))
-    instruction = f"{listed(shuffled, 'Solution')}Weigh the solutions and give the final answer."
-    return with_instruction(task.messages, f"{instruction} {form.prompt()}")
+    shuffled = random.Random(graded.task.question).sample(replies, len(replies))
+    return graded.prompt(f"{listed(shuffled, 'Solution')}Weigh the solutions and give the final answer.")
 
 
 def listed(replies: Sequence[Reply], title: str) -> str:

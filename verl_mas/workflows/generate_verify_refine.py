@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from verl_mas.config.values import NotNegative
-from verl_mas.workflow import Agent, Codec, Outcome, Reply, Task, Team, register_workflow
+from verl_mas.workflow import Agent, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.outcome import CheckedVerdict
-from verl_mas.workflows._graded import Graded, WithGrader, graded
+from verl_mas.workflows._graded import Graded, GradedTask, WithGrader
 from verl_mas.workflows.solver_verifier import ReviewVerdict, check_verdict, judge, right_verdicts, solve
-
-Grade = Callable[[Reply], Awaitable[Graded]]
 
 
 @dataclass(frozen=True)
@@ -59,37 +56,28 @@ class GenerateVerifyRefine(WithGrader):
         return 1, {"verifier": 1, "refiner": 2}.get(role, 0)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader = self.grader()
-        truth = grader.read(task.ground_truth)
-        form = self.answer_form(task.data_source)
-        drafts = await team.generator.branch(solve(task, form))
+        graded = self.graded(task)
+        drafts = await team.generator.branch(solve(graded))
         k = len(drafts)
         # Numbered before anyone answers, so that the numbers do not depend on who answers first.
         verifiers, refiners = _instances(team, "verifier", k), _instances(team, "refiner", k * k)
-        grade = partial(graded, grader, truth, form)
         by_draft = [refiners[i * k : (i + 1) * k] for i in range(k)]
         acts = zip(drafts, verifiers, by_draft, strict=True)
-        return _outcome(team, await asyncio.gather(*[self._reviewed(task, form, grade, *each) for each in acts]))
+        return _outcome(team, await asyncio.gather(*[self._reviewed(graded, *each) for each in acts]))
 
-    async def _reviewed(
-        self, task: Task, form: Codec[str], grade: Grade, draft: Reply, verifier: Agent, refiners: Sequence[Agent]
-    ) -> Proposal:
-        proposal, reviews = await asyncio.gather(grade(draft), verifier.branch(judge(task, draft)))
-        refined = [
-            self._refined(task, form, grade, proposal, review, refiner)
-            for review, refiner in zip(reviews, refiners, strict=True)
-        ]
+    async def _reviewed(self, graded: GradedTask, draft: Reply, verifier: Agent, refiners: Sequence[Agent]) -> Proposal:
+        proposal, reviews = await asyncio.gather(graded.grade(draft), verifier.branch(judge(graded.task, draft)))
+        acts = zip(reviews, refiners, strict=True)
+        refined = [self._refined(graded, proposal, review, refiner) for review, refiner in acts]
         followed = Proposal(proposal, await asyncio.gather(*refined))
         draft.team_reward = _mean([leaf.value for leaf in followed.leaves])
         return followed
 
-    async def _refined(
-        self, task: Task, form: Codec[str], grade: Grade, proposal: Graded, review: Reply, refiner: Agent
-    ) -> Review:
+    async def _refined(self, graded: GradedTask, proposal: Graded, review: Reply, refiner: Agent) -> Review:
         verdict = review.parse(ReviewVerdict)
         checked = check_verdict(review, verdict, proposal, self.verdict_reward)
-        replies = await refiner.branch(solve(task, form, proposal.reply, review))
-        leaves = await asyncio.gather(*map(grade, replies))
+        replies = await refiner.branch(solve(graded, proposal.reply, review))
+        leaves = await asyncio.gather(*map(graded.grade, replies))
         for leaf in leaves:
             leaf.reply.team_reward = leaf.value
         review.team_reward = _mean([leaf.value for leaf in leaves])

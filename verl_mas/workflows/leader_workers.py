@@ -25,7 +25,7 @@ from verl_mas.workflow.codecs import between, checked, visible
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflow.tools import Tools
-from verl_mas.workflows._graded import VERL, WithVerlOrGrader
+from verl_mas.workflows._graded import WithVerlOrGrader
 from verl_mas.workflows.search_team import listed, retrieved
 
 
@@ -185,14 +185,6 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
     retriever_timeout_s: Positive = 30.0
     """Seconds that a search may take."""
 
-    score: str = VERL
-    """verl: verl's reward function scores the answer. Any other value names a grader, such as math or em, which
-    compares the answer in the leader's last reply with the ground truth."""
-
-    @property
-    def scored_by_verl(self) -> bool:
-        return self.score == VERL
-
     def check(self) -> None:
         super().check()
         if self.retriever is not None:
@@ -203,12 +195,11 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
         return (0, 1) if role == "worker" else (1, 0)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader = self.optional_grader()
-        truth = grader.read(task.ground_truth) if grader else None
+        graded = self.graded(task)
         played = await self.play(task, team)
-        if grader is None:
+        if graded.grader is None:
             return Outcome(answer=played.last, info=played.info)
-        right = (await grader(truth, played.answer) or 0.0) if played.answer is not None else 0.0
+        right = (await graded.grader(graded.truth, played.answer) or 0.0) if played.answer is not None else 0.0
         return Outcome(answer=played.answer, reward=right, info={"acc": right, **played.info})
 
     def moves(self, task: Task, left: int) -> Moves:

@@ -8,7 +8,6 @@ from verl_mas.config.values import Count, NotNegative
 from verl_mas.errors import ConfigError
 from verl_mas.workflow import (
     Choice,
-    Codec,
     Malformed,
     Message,
     Outcome,
@@ -19,7 +18,7 @@ from verl_mas.workflow import (
     with_instruction,
 )
 from verl_mas.workflow.outcome import CheckedVerdict
-from verl_mas.workflows._graded import VERL, Graded, WithVerlOrGrader, graded
+from verl_mas.workflows._graded import VERL, Graded, GradedTask, WithVerlOrGrader
 
 
 class ReviewVerdict(Choice, tag="verify"):
@@ -36,16 +35,8 @@ class SolverVerifier(WithVerlOrGrader):
     max_rounds: Count = 2
     """Proposals at most."""
 
-    score: str = VERL
-    """verl: verl's reward function scores the answer. Any other value names a grader, such as math, which
-    compares the last proposal's answer with the ground truth; a proposal without one is malformed."""
-
     verdict_reward: NotNegative = 0.0
     """The own reward of a verifier for a right verdict; needs a grader. 0: none."""
-
-    @property
-    def scored_by_verl(self) -> bool:
-        return self.score == VERL
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,18 +49,16 @@ class SolverVerifier(WithVerlOrGrader):
         return 1, 1 if role == "verifier" else 2 * (self.max_rounds > 1)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        grader = self.optional_grader()
-        truth = grader.read(task.ground_truth) if grader else None
-        form = self.answer_form(task.data_source)
+        graded = self.graded(task)
         grades: list[Graded] = []
         verdicts: list[CheckedVerdict] = []
         solution: Reply | None = None
         review: Reply | None = None
         reviews = 0
         while True:
-            solution = await team.solver.act(solve(task, form, solution, review))
-            if grader:
-                grades.append(await graded(grader, truth, form, solution))
+            solution = await team.solver.act(solve(graded, solution, review))
+            if graded.grader:
+                grades.append(await graded.grade(solution))
             if reviews + 1 == self.max_rounds:
                 break
             review = await team.verifier.act(judge(task, solution))
@@ -107,15 +96,12 @@ def right_verdicts(verdicts: Sequence[CheckedVerdict]) -> dict[str, float]:
     return {"right_verdicts": sum(approved is right for approved, right in verdicts) / len(verdicts)}
 
 
-def solve(task: Task, form: Codec[str], solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
+def solve(graded: GradedTask, solution: Reply | None = None, review: Reply | None = None) -> list[Message]:
     """The first prompt, or with an earlier solution the prompt to correct it."""
-    instruction = f"Solve the problem step by step. {form.prompt()}"
-    if solution and review:
-        instruction = (
-            f"An earlier solution:\n{solution}\n\nA reviewer wrote:\n{review}\n\n"
-            f"Solve the problem again, with the review in mind. {form.prompt()}"
-        )
-    return with_instruction(task.messages, instruction)
+    if not (solution and review):
+        return graded.prompt("Solve the problem step by step.")
+    before = f"An earlier solution:\n{solution}\n\nA reviewer wrote:\n{review}\n\n"
+    return graded.prompt(f"{before}Solve the problem again, with the review in mind.")
 
 
 def judge(task: Task, solution: Reply) -> list[Message]:

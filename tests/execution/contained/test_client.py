@@ -429,6 +429,4 @@ def test_a_machine_without_the_filter_is_refused():
 
 def test_the_layers_of_this_machine_are_listed(sandbox):
     layers = asyncio.run(sandbox.layers())
-    assert {layer.name for layer in layers} == {"seccomp", "namespaces", "landlock", "user", "threads"}
-    assert layers[0].name == "seccomp" and layers[0].active
-    assert all(layer.active != bool(layer.reason) for layer in layers)
+    assert layers.keys() == {"seccomp", "namespaces", "landlock", "user", "threads"} and layers["seccomp"] == "yes"

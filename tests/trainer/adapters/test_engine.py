@@ -9,7 +9,7 @@ import torch
 from adapter_workers import ALPHAS, POLICIES, RANKS, STEPS, VARIANTS, Bfloat16, Found, observed
 from safetensors.torch import load_file
 
-from verl_mas.engines.adapters import split_name
+from verl_mas.engines.adapters import by_policy
 from verl_mas.trainer.adapters import files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -145,10 +145,7 @@ def test_the_folder_of_an_adapter_is_one_of_peft(folder, policy):
 
 
 def test_engines_are_sent_the_weights_of_all_adapters(found):
-    sent = {policy: {} for policy in POLICIES}
-    for name, tensor in found.sent.items():
-        policy, key = split_name(name)
-        sent[policy][key] = tensor
+    sent = by_policy(found.sent.items(), POLICIES)
     assert [sent[policy].keys() for policy in POLICIES] == [found.alone[policy].keys() for policy in POLICIES]
     for policy, weights in sent.items():
         assert differing(weights, {key: found.together[policy][key] for key in weights}) == []
@@ -167,15 +164,6 @@ def test_adapters_on_a_base_in_bfloat16_are_trained_in_float32_also_after_a_forw
     assert learned and learned <= set(differing(bfloat16.before, bfloat16.after))
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        ("another rank", ["r=4", "model.lora_rank=4"]),
-        ("unknown adapter", ["'writer'", "layers, solver"]),
-        ("training the base", ["not trained", "layers, solver"]),
-        ("sending the base", ["load_format=auto"]),
-    ],
-)
-def test_a_wrong_call_is_refused(folder, call, words):
-    answers = torch.load(folder / "refused.pt", weights_only=False)
-    assert [word for word in words if word not in answers[call]] == []
+def test_an_adapter_of_another_rank_is_refused(folder):
+    answer = (folder / "refused.txt").read_text()
+    assert "r=4" in answer and "model.lora_rank=4" in answer

@@ -12,7 +12,6 @@ import torch
 
 from verl_mas.config.schema import SnapshotSpec
 from verl_mas.errors import DiskError
-from verl_mas.trainer.checkpoint import KeptFolders
 from verl_mas.trainer.policies import weight_folder
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.snapshots import Snapshot, refresh, snapshot_metrics
@@ -79,7 +78,7 @@ class Engines(Snapshot):
         self.name, self.spec = "past", SnapshotSpec(of="main", every=every)
         trainer = SimpleNamespace(default_local_dir=str(folder), val_only=val_only)
         self.config = SimpleNamespace(trainer=trainer)  # type: ignore[assignment]
-        self.step, self._folder, self._stale, self._kept = 0, None, False, KeptFolders()
+        self.step, self._folder, self._stale = 0, None, False
 
     @property
     def weights(self) -> float | None:
@@ -87,13 +86,13 @@ class Engines(Snapshot):
         return float(dict(weight_folder.read(self._folder))["w"]) if self._folder else None
 
 
-def after(steps: int, folder: Path, keep: int | None = None, **kwargs: bool) -> Engines:
+def after(steps: int, folder: Path, **kwargs: bool) -> Engines:
     """A snapshot of every second step after a run of so many, with a checkpoint of each, saved before the refresh."""
     past = Engines(folder, 2, **kwargs)
     for step in range(1, steps + 1):
         checkpoint = folder / f"global_step_{step}"
         checkpoint.mkdir()
-        past.save(str(checkpoint), None, step, keep)
+        past.save(str(checkpoint), None, step, None)
         refresh({"main": Source(), "past": past}, step)
     return past
 
@@ -114,11 +113,6 @@ def test_a_checkpoint_has_the_snapshot_in_use_and_a_later_refresh_leaves_it(tmp_
 def test_an_evaluation_leaves_the_folder_of_the_run(tmp_path):
     assert after(4, tmp_path, val_only=True).weights is None
     assert not (tmp_path / "snapshots").exists()
-
-
-def test_old_checkpoints_lose_their_snapshots(tmp_path):
-    after(3, tmp_path, keep=2)
-    assert [path.parent.name for path in sorted(tmp_path.glob("global*/past"))] == ["global_step_2", "global_step_3"]
 
 
 def test_a_snapshot_that_this_node_does_not_see_is_an_error_with_a_fix(tmp_path):

@@ -6,8 +6,6 @@ from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import REQUIRED
-from verl_mas.errors import DataError
-from verl_mas.registry import nearest
 from verl_mas.util.later import torch
 
 # An agent's part of it, which lies in one group.
@@ -26,11 +24,6 @@ def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> Advan
 
 
 def _invocations(batch: AdvantageInput, main: str) -> Partition:
-    # A batch may have no row of the main agent: those of a remote model are not stored.
-    if batch.agents is not None and main not in batch.agents:
-        rule = "mas.advantage.main names the agent that calls the others"
-        fix = nearest(main, list(batch.agents))
-        raise DataError(f"the main agent {main} is not of this team", rule=rule, fix=fix)
     agents = batch.codes("agent")
     is_main = torch.tensor([name == main for name in agents.names], dtype=torch.bool, device=agents.ids.device)
     owners = batch.partition(*SESSION)

@@ -11,9 +11,8 @@ from verl.workers.rollout.base import BaseRollout
 
 from verl_mas.config.adapters import read_table
 from verl_mas.config.engine_tag import EngineTag
-from verl_mas.engines.transformers import ENGINE, server_name
+from verl_mas.engines.transformers import server_name
 from verl_mas.engines.transformers.weights import Packed, Weights, pack
-from verl_mas.errors import ConfigError
 from verl_mas.verl_.types import Actor
 
 
@@ -55,13 +54,8 @@ class ServerAdapter(BaseRollout):
         **kwargs: object,
     ) -> None:
         """Send all weights, or those of all adapters of a base, bucket by bucket."""
-        if wire_format != "named_tensors":
-            fix = "set actor_rollout_ref.rollout.checkpoint_engine.backend=naive"
-            raise ConfigError(f"weights as {wire_format}", rule=f"rollout.name={ENGINE} takes whole weights", fix=fix)
-        if peft_config is not None and not read_table(self.config.custom):
-            value = "a LoRA adapter that is a policy's only weights"
-            fix = "set actor_rollout_ref.model.lora.merge=True, or adapter_of in mas.policies"
-            raise ConfigError(value, rule=f"rollout.name={ENGINE} takes whole weights of such a policy", fix=fix)
+        assert wire_format == "named_tensors", f"this engine takes whole weights, not {wire_format}"
+        assert peft_config is None or read_table(self.config.custom), "checks.lora refuses an adapter without a base"
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         previous: list[Packed] | None = None
         async for bucket in pack(weights, bucket_bytes):

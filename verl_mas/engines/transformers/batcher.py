@@ -47,7 +47,7 @@ class ContinuousBatcher:
         max_length: int,
         capacity: Capacity = Capacity(),
         eos: Iterable[int] = (),
-        decode: Callable[[list[int]], str] | None = None,
+        decode: Callable[[list[int]], str],
         seed: int = 0,
         adapters: Adapters | None = None,
     ):
@@ -120,9 +120,7 @@ class ContinuousBatcher:
 
     def release_memory(self) -> None:
         """Free the cache's memory; only while idle."""
-        if not self.idle:
-            count = len(self._running) + len(self._resumed) + len(self._waiting)
-            raise EngineLost(f"{count} requests still need the cache")
+        assert self.idle, "requests still need the cache"
         self._cache.clear()
 
     def _check(self, prompt: Sequence[int], sampling: RequestSampling) -> None:
@@ -137,8 +135,6 @@ class ContinuousBatcher:
             value = f"token ids from {min(prompt)} to {max(prompt)}"
             rule = f"the model knows ids from 0 to {self._vocabulary - 1}"
             raise RequestError(value, rule=rule, fix="use the model's own tokenizer")
-        if sampling.stop and self.decode is None:
-            raise RequestError("stop strings", rule="they need a tokenizer", fix="use stop_token_ids")
 
     def _admit(self) -> None:
         joining = self._admissible()
@@ -239,7 +235,6 @@ class ContinuousBatcher:
         if token in sampling.stop_token_ids or (token in self._eos and not sampling.ignore_eos):
             return "stop"
         if sampling.stop:
-            assert self.decode is not None
             tail = self.decode(sample.last_of_reply(stop_window(sampling.stop)))
             if any(stop in tail for stop in sampling.stop):
                 return "stop"

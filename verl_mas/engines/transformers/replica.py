@@ -12,23 +12,14 @@ from verl.workers.rollout.replica import RolloutReplica
 
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.stock import OffsetReplica
-from verl_mas.engines.transformers import ENGINE, server_name
+from verl_mas.engines.transformers import server_name
 from verl_mas.engines.transformers.request import Options
 from verl_mas.engines.transformers.server import TransformersServer
-from verl_mas.errors import ConfigError
-from verl_mas.verl_.types import Actor, Passed
+from verl_mas.verl_.types import Actor
 
 
 class TransformersReplica(OffsetReplica, RolloutReplica):
     """One server process beside one training worker."""
-
-    def __init__(self, *args: Passed, **kwargs: Passed):
-        super().__init__(*args, **kwargs)
-        if self.world_size != 1:
-            value = f"tensor x data x pipeline parallel size {self.world_size} of rollout.name={ENGINE}"
-            one = "set actor_rollout_ref.rollout.tensor_model_parallel_size=1"
-            fix = f"{one} (also data_parallel_size and pipeline_model_parallel_size); more workers give more replicas"
-            raise ConfigError(value, rule="a replica of this engine is one process", fix=fix)
 
     @property
     def name(self) -> str:
@@ -36,6 +27,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
         return server_name(EngineTag.of(self.config).policy, self.replica_rank, kind + self.name_suffix)
 
     async def launch_servers(self) -> None:
+        assert self.world_size == 1, "a replica of this engine is one process"
         threads = str(Options.of(self.config.engine_kwargs).threads)
         platform = get_platform()
         node, devices = await self._place(platform.ray_resource_name())

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from verl_mas.config.values import Count, Positive, load_dataclass
-from verl_mas.errors import RequestError
 from verl_mas.verl_.types import Fields
 
 PATH = "actor_rollout_ref.rollout.engine_kwargs.transformers"
@@ -36,7 +35,7 @@ GREEDY_BELOW = 1e-5  # temperatures under this mean greedy, as in vLLM
 
 @dataclass(frozen=True)
 class RequestSampling:
-    """One request's sampling settings, by vLLM's names."""
+    """One request's sampling settings, by vLLM's names. Their ranges are checked before: `engines.sampling`."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -49,26 +48,13 @@ class RequestSampling:
     seed: int | str | None = None
     n: int = 1
 
-    def __post_init__(self) -> None:
-        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
-        _require(self.temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "in (0, 1]")
-        _require(self.top_k >= -1, "top_k", self.top_k, "-1 or 0 (off) or a positive count")
-        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "above 0")
-        _require(self.n >= 1, "n", self.n, "at least 1")
-
     @classmethod
     def names(cls) -> frozenset[str]:
         return frozenset(field.name for field in fields(cls))
 
     @classmethod
     def parse(cls, params: Fields) -> RequestSampling:
-        """From a dict of vLLM's names; an unknown name is refused."""
-        known = cls.names()
-        if unknown := sorted(set(params) - known):
-            rule = f"rollout.name=transformers knows: {', '.join(sorted(known))}"
-            fix = "leave them out, or use rollout.name=vllm or sglang"
-            raise RequestError(f"sampling parameters {', '.join(unknown)}", rule=rule, fix=fix)
+        """From a dict of vLLM's names."""
         given = {name: value for name, value in params.items() if value is not None}
         stop = given.pop("stop", ())
         return cls(
@@ -80,11 +66,6 @@ class RequestSampling:
     @property
     def greedy(self) -> bool:
         return self.temperature < GREEDY_BELOW
-
-
-def _require(holds: bool, name: str, value: object, rule: str) -> None:
-    if not holds:
-        raise RequestError(f"{name}={value}", rule=f"{name} must be {rule}", fix=f"correct {name}")
 
 
 @dataclass(eq=False)

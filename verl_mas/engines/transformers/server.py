@@ -73,9 +73,6 @@ class TransformersServer:
         self, prompt_ids: list[int], sampling_params: Fields, request_id: str, **options: Passed
     ) -> TokenOutput:
         """One sample for one prompt: what verl's `LLMServerClient` calls, with the options of `generate_samples`."""
-        if sampling_params.get("n", 1) != 1:
-            value = f"n={sampling_params['n']} in generate"
-            raise RequestError(value, rule="generate returns one sample", fix="call generate_samples")
         return (await self.generate_samples(prompt_ids, sampling_params, request_id, **options))[0]
 
     async def generate_samples(

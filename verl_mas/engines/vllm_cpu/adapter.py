@@ -15,7 +15,7 @@ from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from verl_mas.engines.stock import OffsetAdapter
 from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
-from verl_mas.errors import ConfigError, EngineLost
+from verl_mas.errors import EngineLost
 
 
 class CpuServerAdapter(OffsetAdapter, ServerAdapter):
@@ -33,10 +33,7 @@ class CpuServerAdapter(OffsetAdapter, ServerAdapter):
         wire_format: str = "named_tensors",
         **kwargs: object,
     ) -> None:
-        if wire_format != "named_tensors":
-            value = f"weights in the format {wire_format!r}"
-            rule = "on the CPU vLLM takes whole tensors"
-            raise ConfigError(value, rule=rule, fix="set actor_rollout_ref.rollout.checkpoint_engine.backend=naive")
+        assert wire_format == "named_tensors", f"on the CPU vLLM takes whole tensors, not {wire_format}"
         try:
             await self._send(weights, **kwargs)
             if self._has_server:

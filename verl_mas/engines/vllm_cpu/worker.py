@@ -8,7 +8,6 @@ from verl.workers.rollout.vllm_rollout.weight_update_utils import apply_buffer_u
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from verl_mas.engines.vllm_extension import AdapterExtension, ModelRunner
-from verl_mas.errors import ConfigError
 from verl_mas.verl_.types import Fields
 
 
@@ -18,13 +17,10 @@ class CpuWorkerExtension(AdapterExtension):
     def update_weights_from_ipc(
         self, peft_config: Fields | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
-        if peft_config and base_sync_done:
+        if peft_config:
+            assert base_sync_done, "checks.lora refuses an engine that starts from dummy weights"
             super().update_weights_from_ipc(peft_config, base_sync_done, use_shm)
             return
-        if peft_config:
-            rule = "on the CPU vLLM reads the base weights from disk, only the adapter is sent"
-            fix = "set actor_rollout_ref.rollout.load_format=auto, or model.lora.merge=True"
-            raise ConfigError("a LoRA policy whose engine starts from dummy weights", rule=rule, fix=fix)
         reload_weights(self.model_runner, self._receive(use_shm))
 
     def _receive(self, use_shm: bool) -> list[tuple[str, torch.Tensor]]:

@@ -21,10 +21,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from . import child, isolation, library, seccomp
-from .protocol import ANSWERS, BY_ITSELF, BY_LIMIT, MAX_MESSAGE, NOT_STARTED, ON_REQUEST, Job, ProgramEnd, pack
+from .protocol import ANSWERS, BY_ITSELF, BY_LIMIT, MAX_MESSAGE, NOT_STARTED, ON_REQUEST, YES, Job, ProgramEnd, pack
 
 CONTROL = 3
-YES = "yes"
 _MAX_DESCRIPTORS = 256
 _TRIAL = Job(0, cpu_s=5.0, wall_s=10.0, memory=64 * 2**20, file_size=4096, threads=16)
 

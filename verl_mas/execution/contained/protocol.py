@@ -8,6 +8,7 @@ from typing import NamedTuple
 # Descriptors of a program: its input, output, errors, the program itself, and for calls the answers.
 STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
 MAX_MESSAGE = 65_536
+YES = "yes"  # of a layer that is active; otherwise the reason
 
 # Exit codes of a program that did not compile and of one that ended with a MemoryError. A program that exits with one
 # of them is taken for such a program.

@@ -9,7 +9,6 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from verl_mas.errors import ExecutorFailed
 from verl_mas.execution.contained import harness
@@ -25,15 +24,6 @@ _TRIES = 3
 # A fork server that does not end a program this long after its limit is taken for dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A part of the isolation; `reason` says why it is not active."""
-
-    name: str
-    active: bool
-    reason: str = ""
 
 
 @register_executor("contained")
@@ -64,12 +54,9 @@ class Contained:
         if escapes := await got_through(self):
             raise not_contained(escapes)
 
-    async def layers(self) -> list[Layer]:
-        """What contains programs on this machine."""
-        server = await self._server()
-        return [
-            Layer(name, text == "yes", "" if text == "yes" else text) for name, text in server.process.layers.items()
-        ]
+    async def layers(self) -> dict[str, str]:
+        """What contains programs on this machine: `YES`, or why it is not active."""
+        return (await self._server()).process.layers
 
     def pids(self) -> list[int]:
         """The fork servers' processes."""

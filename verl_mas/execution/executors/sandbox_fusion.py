@@ -11,7 +11,6 @@ import random
 import secrets
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import httpx
@@ -35,16 +34,8 @@ class _Nonsense(Exception):
     """A response that no SandboxFusion sends; the next one would be the same."""
 
 
-@dataclass(frozen=True)
-class Patience:
-    """How often a request is repeated, and the seconds that it may take beside those of its program."""
-
-    retries: int = 4
-    backoff_s: float = 0.5
-    margin_s: float = 30.0
-
-
-PATIENCE = Patience()
+# How often a request is repeated, and the seconds that it may take beside those of its program.
+RETRIES, BACKOFF_S, MARGIN_S = 4, 0.5, 30.0
 Question: TypeAlias = Mapping[str, object]
 
 
@@ -52,9 +43,9 @@ Question: TypeAlias = Mapping[str, object]
 class SandboxFusion:
     """The client of one service. A request that fails for good raises ExecutorFailed."""
 
-    def __init__(self, settings: Execution, patience: Patience = PATIENCE):
+    def __init__(self, settings: Execution):
         self._url = _address(settings.url)
-        self._packages, self._limits, self._patience = tuple(settings.packages), settings.limits, patience
+        self._packages, self._limits = tuple(settings.packages), settings.limits
         self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
         # Slots limit the connections, and a request has one time limit for all its parts.
         self._http = PerLoop(lambda: httpx.AsyncClient(trust_env=False, timeout=None, limits=httpx.Limits()))
@@ -88,10 +79,10 @@ class SandboxFusion:
                 try:
                     return await self._asked(question, limits)
                 except (_ServiceDown, _Nonsense) as error:
-                    if isinstance(error, _Nonsense) or attempt == self._patience.retries:
+                    if isinstance(error, _Nonsense) or attempt == RETRIES:
                         raise ExecutorFailed(f"{self._url}: {error}") from error
                 # Sessions whose requests failed together do not repeat them together.
-                await asyncio.sleep(self._patience.backoff_s * 2**attempt * random.uniform(0.5, 1.5))
+                await asyncio.sleep(BACKOFF_S * 2**attempt * random.uniform(0.5, 1.5))
                 attempt += 1
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
@@ -104,7 +95,7 @@ class SandboxFusion:
 
     async def _asked(self, question: Question, limits: Limits) -> Result:
         """One request. What the program did is in the result, what the service did is raised."""
-        seconds = limits.seconds + self._patience.margin_s
+        seconds = limits.seconds + MARGIN_S
         try:
             status, body = await asyncio.wait_for(self._sent(question), seconds)
         except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:

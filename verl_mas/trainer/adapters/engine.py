@@ -35,7 +35,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.adapters import stream_name
-from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.errors import ConfigError
 from verl_mas.platform.fsdp import CpuEngineWithLMHead
 from verl_mas.trainer.adapters import files
 from verl_mas.trainer.adapters.files import OptimizerState
@@ -94,11 +94,6 @@ class FsdpAdapterEngine(FSDPEngineWithLMHead):
     @contextmanager
     def adapter(self, policy: str | None) -> Iterator[None]:
         """Compute with the adapter of a policy, and train it; None: with the bare base."""
-        if policy is not None and policy not in self.adapters:
-            value = f"adapter={policy!r}"
-            rule = f"the base has the adapters {', '.join(self.adapters)}"
-            fix = "name one of them, or none for the bare base"
-            raise InvalidInput(value, rule=rule, fix=fix)
         before = self._used
         self._use(policy)
         try:
@@ -213,11 +208,7 @@ class FsdpAdapterEngine(FSDPEngineWithLMHead):
         self, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: object
     ) -> tuple[Iterator[tuple[str, Tensor]], dict[str, dict[str, object]]]:
         """All adapters in one stream, as the trainer computes with them, and PEFT's configuration of each."""
-        if not base_sync_done:
-            value = "the weights of a base with adapters are asked for"
-            rule = "its engines read the base from disk, and are sent the adapters"
-            fix = "set rollout.load_format=auto and rollout.checkpoint_engine.backend=naive"
-            raise ConfigError(value, rule=rule, fix=fix)
+        assert base_sync_done, "its engines read the base from disk: `SharedBase` sets load_format"
         return self._stream(), {policy: self._plain_config(policy) for policy in self.adapters}
 
     def _stream(self) -> Iterator[tuple[str, Tensor]]:

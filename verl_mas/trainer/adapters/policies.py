@@ -16,7 +16,7 @@ from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
 from verl_mas.config.adapters import ADAPTER, Adapter, write_table
 from verl_mas.data_plane import Rows
 from verl_mas.trainer.adapters.worker import AdapterWorker
-from verl_mas.trainer.checkpoint import KeptFolders, Saved
+from verl_mas.trainer.checkpoint import Saved
 from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 
@@ -34,7 +34,6 @@ class SharedBase(LocalPolicy):
         super().__init__(name, view, pool, total_steps)
         self.adapters: dict[str, AdapterPolicy] = {}
         self.metrics: dict[str, float] = {}
-        self._kept = KeptFolders()
 
     def _setup(self) -> None:
         super()._setup()
@@ -67,9 +66,7 @@ class SharedBase(LocalPolicy):
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         """The random state of its processes. Its weights are those of its model."""
-        own = Path(folder, self.name)
-        self.actor_rollout_wg.save_checkpoint(str(own))
-        self._kept.add(own, keep)
+        self.actor_rollout_wg.save_checkpoint(str(Path(folder, self.name)))
 
     def load(self, folder: str, delete: bool) -> None:
         self.actor_rollout_wg.load_checkpoint(str(Path(folder, self.name)))
@@ -88,7 +85,6 @@ class AdapterPolicy(PolicyTrainer):
     def __init__(self, name: str, view: DictConfig, base: SharedBase, updates: Updates):
         super().__init__(name, view, base.pool, updates)
         self.base = base
-        self._kept = KeptFolders()
 
     def _setup(self) -> None:
         """In place of verl's, which would start processes and engines."""
@@ -108,10 +104,8 @@ class AdapterPolicy(PolicyTrainer):
         """The base does, once for all of its adapters."""
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        own = Path(folder, self.name)
         with self.base.on_device():
-            self.actor_rollout_wg.save_adapter(self.name, str(own))
-        self._kept.add(own, keep)
+            self.actor_rollout_wg.save_adapter(self.name, str(Path(folder, self.name)))
 
     def load(self, folder: str, delete: bool) -> None:
         own = Path(folder, self.name)

@@ -17,7 +17,6 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.adapters import ADAPTER, Adapter, read_table
-from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.trainer.adapters import engine
 from verl_mas.trainer.loss_weights import Loss
 
@@ -43,11 +42,7 @@ class _TrainingWorker(TrainingWorker):
     def __init__(self, adapters: Mapping[str, Adapter], config: TrainingWorkerConfig):
         with engine.chosen():
             super().__init__(config)
-        if not isinstance(self.engine, engine.FsdpAdapterEngine):
-            value = f"actor.strategy={self.engine_config.strategy}"
-            rule = "a base with adapters is trained with fsdp2"
-            fix = "set actor_rollout_ref.actor.strategy=fsdp2"
-            raise ConfigError(value, rule=rule, fix=fix)
+        assert isinstance(self.engine, engine.FsdpAdapterEngine), "checks.adapters refuses another strategy"
         self.engine.adapters = adapters
 
 
@@ -87,11 +82,7 @@ class AdapterWorker(ActorRolloutRefWorker):
     @_on_rows
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         policy = tu.pop(data, key=ADAPTER, default=None)
-        if policy is None:
-            value = f"a batch without {ADAPTER} for update_actor"
-            rule = "the base of adapters is not trained"
-            fix = f"set extra_info[{ADAPTER!r}] to one of {', '.join(self.adapters)}"
-            raise InvalidInput(value, rule=rule, fix=fix)
+        assert policy is not None, "the base of adapters is not trained"
         with self.actor.engine.adapter(policy):
             self.actor.set_loss_fn(self._losses[policy])
             output = super().update_actor(data)

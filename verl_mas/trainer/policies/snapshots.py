@@ -18,7 +18,7 @@ from verl.single_controller.ray import RayResourcePool
 
 from verl_mas.config.schema import SnapshotSpec
 from verl_mas.errors import DiskError
-from verl_mas.trainer.checkpoint import KeptFolders, Saved
+from verl_mas.trainer.checkpoint import Saved
 from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
@@ -39,7 +39,6 @@ class Snapshot(FrozenPolicy):
         self.step = 0
         self._folder: Path | None = None
         self._stale = False
-        self._kept = KeptFolders()
 
     def take(self, source: PolicyTrainer, step: int) -> None:
         """The present weights of its policy; its engines get them when they wake up."""
@@ -66,7 +65,6 @@ class Snapshot(FrozenPolicy):
             record(own, 0)
         else:
             shutil.copytree(self._folder, own, copy_function=_link)
-        self._kept.add(own, keep)
 
     def load(self, folder: str, delete: bool) -> None:
         """The snapshot in the folder of a checkpoint, which stays: the next checkpoint has it, too."""

@@ -8,10 +8,10 @@ import pytest
 from in_process_programs import NAME
 
 from verl_mas.coding.attempts import ProgramAttempt, Runner
-from verl_mas.coding.case_rewards import CaseScore, at_grpo, cure
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
+from verl_mas.workflows.coder_tester import CaseScore, at_grpo, cure
 
 # The task: print the number plus one.
 GOLDEN = "print(int(input()) + 1)"
