@@ -21,6 +21,8 @@ from verl_mas.errors import ConfigWarning, SessionsFailed
 if TYPE_CHECKING:
     from verl_mas.verl_.types import Fields
 
+EVERY_S = 10.0  # Seconds between two states of the progress in a pipe or a file
+
 
 def parser() -> Parser:
     command = Parser("verl-mas eval", __doc__)
@@ -60,7 +62,8 @@ def main(argv: list[str]) -> int:
 
 def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
     """The sessions of one team. Those that are in its file already are not run again."""
-    from verl_mas.cli._eval_output import EvalProgress
+    from tqdm import tqdm
+
     from verl_mas.config.values import load_dataclass
     from verl_mas.serve.endpoints import EngineSettings
     from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
@@ -84,9 +87,17 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
             reason = "greedy sessions on one task are equal, so pass@k is pass@1"
             warning = ConfigWarning(value, reason, "add --sampling temperature=1.0, or --training-sampling")
             sys.stderr.write(f"{warning}\n")
-        with EvalProgress(f"{folder}", missing) as progress:
+        earned, every_s = 0.0, 0.1 if sys.stderr.isatty() else EVERY_S
+        with tqdm(total=missing, desc=str(folder), unit=" sessions", mininterval=every_s) as progress:
+
+            def show(record: Fields) -> None:
+                nonlocal earned
+                earned += record["value"]
+                progress.set_postfix_str(f"mean {earned / (progress.n + 1):.3f}", refresh=False)
+                progress.update()
+
             evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)
-            asyncio.run(evaluation.run(lambda record: progress.add(record["value"])))
+            asyncio.run(evaluation.run(show))
     sys.stderr.write(f"{out}\n")
     return results.of(len(rows), options.n)
 

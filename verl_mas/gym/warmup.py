@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, check_rows, values
+from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, values
 from verl_mas.config.schema import FaultSpec
 from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
 from verl_mas.data.dataset import DataSet, Loader
@@ -233,8 +233,6 @@ class Generated(DataSet):
         add_settings(parser, "--warm-up", "settings of the warm-up: steps, batch, hidden, ...")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
-        if self.rows:
-            check_rows(options)
         check_noise(options.noise)
         config = self.warm_up.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
         lessons = None if options.noise is None else self.lessons(options)
