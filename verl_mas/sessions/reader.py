@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -143,19 +143,33 @@ class SessionIndex:
         return files, {path: state for path, (state, _) in self._listed.items()}
 
     def _selected(self, partition: str, step: int) -> tuple[list[SessionEntry], Mapping[str | None, Advantages]]:
-        files = [file for file in self._files[partition, step] if file.of_advantages]
+        """The sessions of one step, attempt by attempt, and the advantages of the acts of each attempt."""
+        found: list[list[SessionEntry]] = []
+        joined: dict[str | None, Advantages] = {}
+        later: Advantages = {}  # by later attempts, of sessions that none of them started
+        for attempt, own in sorted(self._by_attempt(partition, step).items(), reverse=True):
+            known = {**self._advantages_of(partition, step, attempt), **later}
+            whole = self._attempts == "all" or not found
+            if own and (whole or later):
+                trained = {_session_of(key) for key in later}
+                found.append([entry for entry in own if whole or entry.key in trained])
+                joined[attempt or None] = known
+                started = {entry.key for entry in own}
+                later = {key: value for key, value in known.items() if _session_of(key) not in started}
+            else:
+                later = known
+        return [entry for wanted in reversed(found) for entry in wanted], joined
 
-        def advantages_of(attempt: str) -> Advantages:
-            known: dict[str, float] = {}
-            for file in files:
-                try:
-                    for line in session_files.advantage_lines(file) if file.attempt == attempt else ():
-                        known.update(json.loads(line))
-                except (DataError, ValueError, TypeError) as error:
-                    logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
-            return known
-
-        return selected(self._by_attempt(partition, step), advantages_of, self._attempts == "all")
+    def _advantages_of(self, partition: str, step: int, attempt: str) -> Advantages:
+        known: dict[str, float] = {}
+        files = [file for file in self._files[partition, step] if file.of_advantages and file.attempt == attempt]
+        for file in files:
+            try:
+                for line in session_files.advantage_lines(file):
+                    known.update(json.loads(line))
+            except (DataError, ValueError, TypeError) as error:
+                logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
+        return known
 
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
         """The sessions of each attempt, which may be none."""
@@ -221,28 +235,6 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
                 logger.warning("%s, line %d %s and is skipped: %s", file.path, number, kind, error)
             start += len(line)
     return entries
-
-
-def selected(
-    by_attempt: Mapping[str, Sequence[SessionEntry]], advantages_of: Callable[[str], Advantages], everything: bool
-) -> tuple[list[SessionEntry], dict[str | None, Advantages]]:
-    """The sessions of one step, attempt by attempt, and the advantages of the acts of each attempt."""
-    found: list[list[SessionEntry]] = []
-    joined: dict[str | None, Advantages] = {}
-    later: dict[str, float] = {}  # by later attempts, of sessions that none of them started
-    for attempt in sorted(by_attempt, reverse=True):
-        own = by_attempt[attempt]
-        known = {**advantages_of(attempt), **later}
-        if own and (everything or later or not found):
-            whole = everything or not found
-            trained = {_session_of(key) for key in later}
-            found.append([entry for entry in own if whole or entry.key in trained])
-            joined[attempt or None] = known
-            started = {entry.key for entry in own}
-            later = {key: value for key, value in known.items() if _session_of(key) not in started}
-        else:
-            later = known
-    return [entry for wanted in reversed(found) for entry in wanted], joined
 
 
 def _session_of(act: str) -> str:
