@@ -90,8 +90,8 @@ def _print(options: argparse.Namespace, report: Report, session: Session | None)
 
 
 def _task(options: argparse.Namespace) -> Task:
-    from verl_mas.data.own_rows import PROMPT, read
-    from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, REWARD_MODEL, SESSION_ID, UID
+    from verl_mas.data.own_rows import as_dataset, read
+    from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
     from verl_mas.workflow.task import Task
 
     if options.row is None:
@@ -106,12 +106,8 @@ def _task(options: argparse.Namespace) -> Task:
     if row is None:
         fix = "give the number of a row; the first one is 0"
         raise ConfigError(f"--row {options.row}", rule=f"the file has a row {number}", fix=fix)
-    sections = [row.get(name) or {} for name in (REWARD_MODEL, EXTRA_INFO)]
-    if not isinstance(row.get(PROMPT), list) or not all(isinstance(section, dict) for section in sections):
-        rule = f"a row is one of training data: {PROMPT} has messages, {REWARD_MODEL} and {EXTRA_INFO} are objects"
-        raise ConfigError(f"--row {options.row}", rule=rule, fix=f"write such rows with `verl-mas data rows {file}`")
-    own = {RAW_PROMPT: row[PROMPT], UID: "task", SESSION_ID: 0, GLOBAL_STEPS: 0}
-    return Task.of_row({**row, **own}, validate=False, greedy=False)
+    named = as_dataset(row, f"--row {options.row}") | {UID: "task", SESSION_ID: 0, GLOBAL_STEPS: 0}
+    return Task.of_row(named, validate=False, greedy=False)
 
 
 def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:

@@ -20,8 +20,8 @@ from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.workflow.team_file import Dtype
 
-# A URL, or the fields of RemoteSpec. Without a model the endpoint is asked for the one of the policy.
-Endpoint = str | Mapping[str, object] | RemoteSpec
+# A URL, or the fields of a RemoteSpec. Without a model the endpoint is asked for the one of the policy.
+Endpoint = str | Mapping[str, object]
 TIMEOUT_S = 10.0
 FORM = "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}"
 
@@ -65,9 +65,6 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
             raise ConfigError(f"an endpoint for policy {name}", rule=rule, fix=nearest(name, list(acting)))
     specs = {}
     for name, given in endpoints.items():
-        if isinstance(given, RemoteSpec):
-            specs[name] = given
-            continue
         fields, where = {"base_url": given} if isinstance(given, str) else dict(given), f"the endpoint of policy {name}"
         url = str(fields.get("base_url") or "")
         if url and not urlsplit(url).path.strip("/"):
