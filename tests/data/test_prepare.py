@@ -15,9 +15,8 @@ import pytest
 from verl_mas.cli.data import main
 from verl_mas.cli.data.tool_math import ToolMath
 from verl_mas.data import sources
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, FILES, Prepared
 from verl_mas.data.items import Item, math_item, search_item
-from verl_mas.data.prepare import FILES, Prepared
 from verl_mas.errors import ConfigError, DataError, DiskError
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."

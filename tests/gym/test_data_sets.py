@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main, parser
-from verl_mas.data.dataset import DATA_SETS
-from verl_mas.data.prepare import FILES, Prepared
+from verl_mas.data.dataset import DATA_SETS, FILES, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated
 

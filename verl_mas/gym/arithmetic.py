@@ -8,9 +8,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from verl_mas.config.schema import FreeSettings, WorkflowSpec
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.util.splits import TEST, TRAIN

@@ -17,8 +17,7 @@ from pathlib import Path
 import psutil
 
 from verl_mas.cli._arguments import add_rows, add_seed
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
-from verl_mas.data.prepare import Prepared
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.secret_words import KINDS, Kind, items, shuffled
 from verl_mas.run_folder.disk import writing

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, values
 from verl_mas.config.schema import FaultSpec
 from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
-from verl_mas.data.dataset import DataSet, Loader
-from verl_mas.data.prepare import Prepared
+from verl_mas.data.dataset import DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.workflow import Generation, Message, Request, Task, Workflow

@@ -9,9 +9,8 @@ from typing import TypeAlias
 
 from verl_mas.cli._arguments import add_settings, pairs
 from verl_mas.data import sources
-from verl_mas.data.dataset import Loader
+from verl_mas.data.dataset import Loader, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.data.sources import PublicSet, RowSource
 from verl_mas.errors import ConfigError
 

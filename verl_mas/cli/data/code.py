@@ -15,9 +15,8 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.data import sources
 from verl_mas.data.code import JOURNAL, CodeItem, Journal, Preparation, refuse_if_empty
 from verl_mas.data.code_golden import Judge, Rules
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import first_of_each
-from verl_mas.data.prepare import Prepared
 from verl_mas.data.sources import PublicSet, RowSource
 from verl_mas.execution.executor import Execution
 from verl_mas.util import cores

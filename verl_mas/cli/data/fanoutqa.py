@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 
 from verl_mas.data import fanoutqa
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
-from verl_mas.data.prepare import Prepared
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.retrieval.corpus import write_corpus
 
 

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, values
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.data.reasoning_gym import rows
 from verl_mas.util.splits import TEST, TRAIN
 
