@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from verl_mas.data import fanoutqa
+from verl_mas.cli.data import fanoutqa
 from verl_mas.errors import ConfigError
 
 
