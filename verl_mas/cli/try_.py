@@ -13,7 +13,6 @@ The exit code is 1 if the workflow would fail or lose sessions in a training run
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -130,17 +129,11 @@ def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
 
 def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Session:
     from verl_mas.endpoints.openai import OpenAIClient
-    from verl_mas.workflow.run import arun
+    from verl_mas.workflow.run import run
 
-    async def one() -> Session:
-        client = OpenAIClient(options.endpoint, options.model, api_key_env=options.api_key_env)
-        try:
-            return await arun(workflow, task, client)
-        finally:
-            await client.aclose()
-
+    client = OpenAIClient(options.endpoint, options.model, api_key_env=options.api_key_env)
     try:
-        return asyncio.run(one())
+        return run(workflow, task, client)
     except SessionFault as fault:
         rule = "the endpoint serves the model, and answers every act"
         fix = "check the address, the name of the model and the key; `curl <URL>/models` lists the models"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
@@ -108,11 +108,6 @@ CODE_TEST = (
     PublicSet("code_contests_test", _CODE_CONTESTS[0], "test", _CODE_CONTESTS[1], 165),
     PublicSet("taco_test", _TACO[0], "test", _TACO[1], 1_000, ("test/*.arrow",)),
 )
-
-
-def pinned(sets: Iterable[PublicSet], revisions: Mapping[str, str]) -> list[PublicSet]:
-    """The sets, with the revisions that the user gave by name."""
-    return [replace(public, revision=revisions.get(public.name, public.revision)) for public in sets]
 
 
 def from_hub(public: PublicSet) -> tuple[Rows, str]:

@@ -161,7 +161,7 @@ def test_a_run_without_metrics_has_the_rewards_of_its_sessions(tmp_path):
     acts = [act(advantage=None, seconds=float("nan"))]
     sessions = [session(1, reward=1.0), session(1, number=1, reward=0.0), session(2, reward=None, acts=acts)]
     page, _ = write_view(write_run(tmp_path, sessions))
-    assert bodies(page)[2]["acts"][0]["seconds"] == "nan", "numbers that JSON does not have are texts"
+    assert bodies(page)[2]["acts"][0]["seconds"] == "NaN", "numbers that JSON does not have are texts"
     assert index_of(page)["curves"] == {"steps": [1], "values": {"session/reward/mean": [0.5]}, "logged": False}
 
 

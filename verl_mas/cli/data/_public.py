@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -76,7 +77,8 @@ class Reading:
 
     def _public(self, sets: Sequence[PublicSet]) -> list[RowSource]:
         opened = []
-        for one in sources.pinned(sets, self._revisions):
+        for public in sets:
+            one = replace(public, revision=self._revisions.get(public.name, public.revision))
             rows, revision = self._load(one)
             place: dict[str, object] = {"repository": one.repository, "split": one.split}
             record = {**place, "revision": revision, "revision_pinned": one.revision is not None}

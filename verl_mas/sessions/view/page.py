@@ -10,7 +10,6 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import shutil
 import time
 import zlib
@@ -20,7 +19,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TypeVar
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import write_whole, writing
@@ -32,7 +30,6 @@ from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
 from verl_mas.trainer import timeline
 from verl_mas.util.text import encodable
 
-T = TypeVar("T")
 HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "timeline.js", "list.js", "transcript.js", "app.js")
@@ -131,23 +128,12 @@ def unpacked(payload: str) -> str:
 
 
 def as_json(value: object) -> str:
+    """Each NaN and infinity is a text: JSON has none, and a browser refuses the whole payload."""
     dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     try:
         return dumped(value)
     except ValueError:
-        return dumped(_finite(value))
-
-
-def _finite(value: T) -> T:
-    """The same value with each NaN and infinity as text: JSON has none, and a browser refuses the whole payload."""
-    finite: object = value
-    if isinstance(value, float):
-        finite = value if math.isfinite(value) else str(value)
-    elif isinstance(value, dict):
-        finite = {str(name): _finite(item) for name, item in value.items()}
-    elif isinstance(value, list | tuple):
-        finite = [_finite(item) for item in value]
-    return finite  # type: ignore[return-value]
+        return dumped(json.loads(json.dumps(value, default=str), parse_constant=str))
 
 
 @dataclass
