@@ -103,7 +103,8 @@ def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
         if len(pairs) > 1:
             half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
             low, high = after - before - half, after - before + half
-        differences.append(MetricDifference(key, before, after, low, high, f"{len(pairs)} step{'s' if len(pairs) > 1 else ''}"))
+        over = f"{len(pairs)} steps" if len(pairs) > 1 else "1 step"
+        differences.append(MetricDifference(key, before, after, low, high, over))
     return differences
 
 
