@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
+from verl_mas.cli.data.code import JOURNAL, CodeItem
 from verl_mas.data import sources
-from verl_mas.data.code import JOURNAL, CodeItem
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.execution.problem import Problem
 

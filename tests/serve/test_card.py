@@ -3,7 +3,7 @@ import pytest
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import DataError
 from verl_mas.run_folder.metrics import MetricsFile, Step
-from verl_mas.serve.card import CARD, CURVE, Card, is_card
+from verl_mas.serve.export import CARD, CURVE, Card, is_card
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
 
 ENDS = {"": 0.0, "/low": -0.1, "/high": 0.1}
