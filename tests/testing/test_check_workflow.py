@@ -105,19 +105,6 @@ def test_a_defect_is_found(workflow, case, words):
     assert any(problem.startswith(case) and words in problem for problem in report.problems), report.problems
 
 
-def test_a_missing_await_is_reported_once():
-    class Forgetting(Team):
-        async def run(self, task, team):
-            reply = await team.a.act("q")
-            for _ in range(3):
-                team.a.act("review")
-            return Outcome(answer=reply)
-
-    [good, *_] = check_workflow(Forgetting).cases
-    line = Forgetting.run.__code__.co_firstlineno + 3
-    assert good.problems == [f"`await` is missing: Agent.act was never awaited ({__file__}:{line})"]
-
-
 def test_a_problem_of_several_cases_is_printed_once():
     report = check_workflow(DEFECTS["Misspelled"][0])
     assert sum("did you mean 'temperature'" in problem for problem in report.problems) > 3
