@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pytest
 from verl_mas.cli.data import main
 from verl_mas.cli.data.tool_math import ToolMath
 from verl_mas.data import sources
-from verl_mas.data.dataset import DATA_SETS, FILES, Prepared
+from verl_mas.data.dataset import FILES, Prepared
 from verl_mas.data.items import Item, math_item, search_item
 from verl_mas.errors import ConfigError, DataError, DiskError
 
@@ -190,13 +189,6 @@ def test_the_instructions_of_a_dapo_problem_are_removed():
         'Remember to put your answer on its own line after "Answer:".'
     )
     assert math_item({"prompt": [{"content": text}], "answer": "1"}, 0, "s").question == "How many?"
-
-
-def test_the_help_has_a_line_per_data_set(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    text = capsys.readouterr().out
-    assert [name for name in ("rows", *DATA_SETS) if not re.search(rf"^ +{name}\s+\w+ \w+", text, re.MULTILINE)] == []
 
 
 @pytest.mark.parametrize(
