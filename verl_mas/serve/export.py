@@ -214,7 +214,7 @@ class Export:
 def _is_exported(path: Path) -> bool:
     """Also an empty folder, in which nothing can be lost."""
     if path.name in (CARD, CURVE):
-        return is_card(path)
+        return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
     if path.is_symlink() or not path.is_dir():
         return path.name == TEAM_FILE and path.is_file()
     return (path / model.TOKENIZER_FILE).is_file() or not any(path.iterdir())
@@ -325,10 +325,6 @@ class Card:
         }
         doubled = {f"{name.removesuffix('pass@1')}acc/mean@" for name in found if name.endswith("/pass@1")}
         return {name: curve for name, curve in found.items() if curve[0] and name.rstrip("0123456789") not in doubled}
-
-
-def is_card(path: Path) -> bool:
-    return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
 def _weights(policy: TeamPolicy) -> str:

@@ -123,10 +123,6 @@ def packed(text: str) -> str:
     return base64.b64encode(gzip.compress(encodable(text).encode(), LEVEL, mtime=0)).decode("ascii")
 
 
-def unpacked(payload: str) -> str:
-    return gzip.decompress(base64.b64decode(payload)).decode("utf-8")
-
-
 def as_json(value: object) -> str:
     """Each NaN and infinity is a text: JSON has none, and a browser refuses the whole payload."""
     dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
