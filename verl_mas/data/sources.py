@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.retrieval.files import SUFFIXES, Row, read_rows
+from verl_mas.retrieval.files import Row, read_rows
 
 Rows = Iterable[Row]
 
@@ -143,10 +143,3 @@ def _downloaded(public: PublicSet, revision: str) -> list[Path]:
         for name in matching:
             paths.append(Path(hf_hub_download(public.repository, name, repo_type="dataset", revision=revision)))
     return paths
-
-
-def from_file(path: Path) -> Rows:
-    if not path.name.endswith(SUFFIXES) or not path.is_file():
-        rule = f"the file must exist and end in {', '.join(SUFFIXES)}"
-        raise ConfigError(f"file {path}", rule=rule, fix="give another path")
-    return read_rows(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from verl_mas.cli._arguments import add_settings, pairs
-from verl_mas.data import sources
+from verl_mas.data import own_rows
 from verl_mas.data.dataset import Loader, Prepared
 from verl_mas.data.items import Item
 from verl_mas.data.sources import PublicSet, RowSource
@@ -71,9 +71,7 @@ class Reading:
         return Prepared(train, test, validation, self._sources, self._options.keep_overlap, details or {})
 
     def _files(self, files: Mapping[str, Path]) -> list[RowSource]:
-        return [
-            RowSource(name, sources.from_file(path), str(path), {"file": str(path)}) for name, path in files.items()
-        ]
+        return [RowSource(name, own_rows.read(path), str(path), {"file": str(path)}) for name, path in files.items()]
 
     def _public(self, sets: Sequence[PublicSet]) -> list[RowSource]:
         opened = []
