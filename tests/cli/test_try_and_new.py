@@ -75,9 +75,7 @@ def test_a_session_of_an_endpoint_is_printed(team, serve, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ("adders.py:Nope", "classes of that file: Adders"),
         ("solver_verifer", "did you mean 'solver_verifier'"),
-        ("adders.py:Adders --args rounds=3", "--args.rounds"),
         ("adders.py:Adders --endpoint http://localhost:8000/v1", "--model is missing"),
         ("adders.py:Adders --model m", "--endpoint is missing"),
         ("adders.py:Adders --endpoint http://127.0.0.1:9/v1 --model m", "the session at http://127.0.0.1:9"),

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
+from verl_mas.cli.data.code import JOURNAL, CodeItem
 from verl_mas.data import sources
-from verl_mas.data.code import JOURNAL, CodeItem
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.execution.problem import Problem
 
@@ -61,7 +61,8 @@ def test_apps_becomes_rows_with_hidden_tests_examples_and_a_golden_program_that_
         "tests_left_out": 0,
     }
     assert manifest["tasks"]["lcb"]["examples_from"] == {"public_tests": 1}
-    assert "train: 1 rows judged, 1 kept" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "train: 1 rows [" in shown and "1 kept]" in shown
 
 
 def test_every_reason_to_drop_a_row_is_counted(tmp_path, run):

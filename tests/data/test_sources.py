@@ -65,13 +65,6 @@ def test_a_broken_file_is_refused_when_it_is_read(tmp_path, repository):
         list(source.read())
 
 
-@pytest.mark.parametrize(("count", "match"), [(0, "no rows"), (2, "rule: apps has 3 rows")])
-def test_a_source_with_another_number_of_rows_than_published_is_refused(count, match):
-    source = RowSource("apps", [rows.apps()] * count, "apps", expected=3 if count else None)
-    with pytest.raises(DataError, match=match):
-        list(source.read())
-
-
 def test_every_code_set_and_polaris_is_pinned_with_its_number_of_rows():
     pinned = (*SETS.values(), *sources.TOOL_MATH_TRAIN)
     assert all(each.revision and len(each.revision) == 40 and each.rows for each in pinned)

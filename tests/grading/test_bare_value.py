@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_mas.grading.bare_value import objection
+from verl_mas.grading.math import objection
 
 OTHER_THAN_SEVEN = r"""
 \neq 7 | \not= 7 | < 7 | > 7 | \le 7 | \sim 7 | 8=7 | 1=2=3=7 | = 7 | x == 7 | x := 7 | 2x = 14 | x \ne 7 | ≤ 7

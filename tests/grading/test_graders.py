@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from verl_mas.config.schema import WorkflowSpec
-from verl_mas.errors import ConfigError, DataError
+from verl_mas.errors import ConfigError
 from verl_mas.grading.grader import GRADERS, Grader
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
@@ -18,11 +18,6 @@ def grade(name, truth, answer):
     return asyncio.run(grader(grader.read(truth), answer))
 
 
-def test_the_shipped_graders_are_found_by_name():
-    assert {"em", "f1", "math"} <= set(GRADERS)
-    assert all(isinstance(GRADERS[name], Grader) for name in ("em", "f1", "math"))
-
-
 def test_short_answers_are_graded_by_match_and_by_shared_words():
     assert grade("em", {"target": ["the Tazor"]}, "Tazor") == 1.0 and grade("em", "Tazor", "city of Tazor") == 0.0
     assert grade("f1", "Tazor", "city of Tazor") == pytest.approx(0.5)
@@ -32,12 +27,6 @@ def test_a_math_answer_is_right_wrong_or_could_not_be_checked():
     pytest.importorskip("math_verify")
     assert grade("math", "\\frac{1}{2}", "0.5") == 1.0 and grade("math", 1, "2") == 0.0
     assert grade("math", "42", "9^{9^{9^{9}}}") is None
-
-
-@pytest.mark.parametrize("name", ["em", "f1", "math"])
-def test_a_missing_ground_truth_is_refused(name):
-    with pytest.raises(DataError, match="ground truth None"):
-        GRADERS[name].read(None)
 
 
 @pytest.mark.parametrize("team", ["solver_verifier", "search_team"])

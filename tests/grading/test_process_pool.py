@@ -25,10 +25,6 @@ def pool_of():
         pool.close()
 
 
-def test_a_result_comes_back(pool_of):
-    assert pool_of("math:hypot").call(3, 4).value == 5.0
-
-
 def test_an_exception_is_data_and_the_worker_is_kept(pool_of):
     pool = pool_of("math:sqrt")
     result = pool.call(-1)

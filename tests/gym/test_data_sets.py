@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main, parser
-from verl_mas.data.dataset import DATA_SETS
-from verl_mas.data.prepare import FILES, Prepared
+from verl_mas.data.dataset import DATA_SETS, FILES, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated
 
@@ -99,8 +98,8 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "match"),
     [
-        ("--train-rows 0", "at least one row"),
-        ("--test-rows -3", "at least one row"),
+        ("--train-rows 0", "at least 1"),
+        ("--test-rows -3", "at least 1"),
         ("--noise 25", "at least 0 and less than 1"),
         ("--noise 0.2 --warm-up stesp=5", "did you mean 'steps'"),
         ("--noise 0.2 --warm-up steps=many", "a whole number"),

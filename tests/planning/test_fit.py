@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from verl_mas.planning.events import Pool
-from verl_mas.planning.fit import Larger, fits, fixes, odds, one_row, room, too_small, worst
+from verl_mas.planning.fit import fits, fixes, odds, one_row, room, too_small, worst
 from verl_mas.planning.hardware import SAFE, parse_gpus
 from verl_mas.planning.known_models import known
 from verl_mas.planning.load import Policy, ServingLoad, TrainingLoad
@@ -62,11 +62,11 @@ def test_a_fixed_micro_batch_that_is_too_large_becomes_one_by_tokens_for_updates
 
 def test_gpus_that_the_run_does_not_use_are_recommended_where_they_are_enough():
     held = [replace(policy, training=replace(TRAINING, shards=4)) for policy in policies("Qwen/Qwen3-14B", 0.6)]
-    pool, more = Pool(held, CARD), Larger("trainer.n_gpus_per_node=8", 8)
+    pool, more = Pool(held, CARD), ("trainer.n_gpus_per_node=8", 8)
     assert not fits(pool)
-    assert more.setting in fixes(pool, 4, more) and more.setting not in fixes(pool, 4)
+    assert more[0] in fixes(pool, 4, more) and more[0] not in fixes(pool, 4)
     fixed = [replace(policy, training=replace(TRAINING, shards=2)) for policy in held]  # fsdp_size=2
-    assert more.setting not in fixes(Pool(fixed, CARD), 4, more)
+    assert more[0] not in fixes(Pool(fixed, CARD), 4, more)
 
 
 def test_a_share_of_the_card_is_left_free_and_nothing_is_recommended_where_nothing_fits():

@@ -57,15 +57,6 @@ def test_a_cut_and_a_byte_that_changed_cost_their_block_and_no_other(path, conte
     assert whole(path) == others
 
 
-def test_what_is_damaged_and_what_was_not_finished_is_named(path, caplog):
-    blocks = [block_of(b"a\n", b"1"), block_of(b"b\n", b"2"), block_of(b"c\n", b"3")]
-    path.write_bytes(blocks[0] + b"rubbish" + blocks[1] + blocks[2][:-1])
-    assert whole(path) == [([b"a\n"], b"1"), ([b"b\n"], b"2")]
-    first, second = (record.getMessage() for record in caplog.records)
-    assert f"byte {len(blocks[0])} is damaged" in first
-    assert f"byte {len(blocks[0]) + 7 + len(blocks[1])} was not finished" in second
-
-
 def test_other_programs_read_the_lines(path):
     path.write_bytes(block_of(b"a\nb\n", b"index") + block_of(b"c\n", b"index"))
     with pyarrow.input_stream(str(path), compression="zstd") as file:

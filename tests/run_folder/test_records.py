@@ -74,12 +74,6 @@ def test_candidates_and_later_turns_store_no_message_again():
     assert [message["content"][0] for message in stored["messages"]] == list("abc")
 
 
-def test_a_conversation_of_many_turns_takes_room_in_proportion_to_its_turns():
-    messages = [{"role": "user", "content": f"turn {turn}"} for turn in range(400)]
-    sizes = [len(packed(record_with(*(messages[: turn + 1] for turn in range(turns))))) for turns in (200, 400)]
-    assert sizes[1] < 2.2 * sizes[0]
-
-
 def test_an_index_of_another_version_is_read_with_what_both_know_and_a_session_left_out_is_a_line():
     index = json.dumps({"uid": ["u"], "session": [1], "step": [2], "partition": ["val"], "colour": ["red"]}).encode()
     (entry,) = read_index(index)

@@ -253,7 +253,10 @@ def test_an_evaluation_that_failed_is_one_json_object(folder, data, capsys):
 
 
 def test_data_that_no_team_can_be_asked_is_refused(folder, data, tmp_path, capsys):
-    for content, says in (("{}\n", "has no prompt"), ('{"prompt": "text"}\n', "list of messages"), ("", "has no row")):
+    extra = '{"prompt": [{"role": "user", "content": "q"}], "extra_info": "none"}\n'
+    texts = {"{}\n": "has no prompt", '{"prompt": "text"}\n': "list of messages", "": "has no row"}
+    texts[extra] = "extra_info='none'"
+    for content, says in texts.items():
         data.write_text(content)
         assert says in output_of(capsys, "eval", folder, "--data", data, code=1)
 

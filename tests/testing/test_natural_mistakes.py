@@ -113,8 +113,8 @@ TEAM = (
     [
         (["team.py:Mine", "--row", "no.parquet"], "the file must exist"),
         (["team.py:Mine", "--row", "rows.jsonl:3"], "the first one is 0"),
-        (["team.py:Mine", "--row", "rows.jsonl:1"], "verl-mas data rows rows.jsonl"),
-        (["team.py:Mine", "--row", "rows.jsonl:2"], "verl-mas data rows rows.jsonl"),
+        (["team.py:Mine", "--row", "rows.jsonl:1"], "prompt='q'"),
+        (["team.py:Mine", "--row", "rows.jsonl:2"], "extra_info='none'"),
         (["team.py:Mine", "--row", "rows.jsonl", "--task", "q"], "give --row alone"),
         (["team.py:Mine", "--row", "rows.jsonl", "--truth", "4"], "give --row alone"),
         (["team.py:Mine", "--reply", "Judge: 4"], "did you mean 'judge'?"),

@@ -42,7 +42,7 @@ from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware
-from verl_mas.planning.known_models import known, names
+from verl_mas.planning.known_models import KNOWN, known
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import RunPlan, make_plan
@@ -182,7 +182,7 @@ def _served(run: Run, name: str) -> Policy:
         raise UnknownSize(
             f"policy {name}: the size of model.path={model.path} is not known",
             rule="the plan reads the model's config.json, in a folder or in the cache of the hub; without it, it knows "
-            f"{', '.join(names())}",
+            f"{', '.join(KNOWN)}",
             fix=f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it",
         )
     if own := OmegaConf.select(model, "override_config.max_position_embeddings"):

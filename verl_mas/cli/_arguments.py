@@ -49,10 +49,6 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
 
 
-def add_step(parser: argparse.ArgumentParser, what: str = "this step; without it the last one") -> None:
-    parser.add_argument("--step", type=whole(0), metavar="N", help=what)
-
-
 def add_steps(parser: argparse.ArgumentParser) -> None:
     """`--steps` as `options.steps`, a text, to read with `steps_of`."""
     parser.add_argument("--steps", metavar="FIRST-LAST", help="only these steps")
@@ -72,7 +68,7 @@ def add_limit(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--limit", type=whole(1), metavar="N", help=what)
 
 
-def add_seed(parser: argparse.ArgumentParser, what: str = "what is random depends on it alone") -> None:
+def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help=what)
 
 
@@ -165,16 +161,9 @@ def check_share(option: str, share: float | None) -> None:
 
 
 def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | None) -> None:
-    """`--train-rows` and `--test-rows`, checked by `check_rows`. Without a default: as many as there are."""
-    parser.add_argument("--train-rows", type=int, default=train, metavar="N", help="rows to train on")
-    parser.add_argument("--test-rows", type=int, default=test, metavar="N", help="held-out rows")
-
-
-def check_rows(options: argparse.Namespace) -> None:
-    for option, count in (("--train-rows", options.train_rows), ("--test-rows", options.test_rows)):
-        if count is not None and count < 1:
-            rule = "a file has at least one row"
-            raise ConfigError(f"{option} {count}", rule=rule, fix="leave it out for the default")
+    """`--train-rows` and `--test-rows`. Without a default: as many as there are."""
+    parser.add_argument("--train-rows", type=whole(1), default=train, metavar="N", help="rows to train on")
+    parser.add_argument("--test-rows", type=whole(1), default=test, metavar="N", help="held-out rows")
 
 
 def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS") -> argparse.ArgumentParser:
@@ -187,11 +176,12 @@ def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS"
     return parser
 
 
-def add_machines(parser: argparse.ArgumentParser, *, required: bool = False) -> None:
+def add_machines(parser: argparse.ArgumentParser) -> None:
     """`--gpus` and `--host-gib`, read by `hardware_of`."""
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
     parser.add_argument("--gpus", action="append", metavar="GPUS", help=gpus)
-    parser.add_argument("--host-gib", action="append", metavar="GIB", help="memory of one node, to compare with")
+    memory = "memory of one node, to compare with"
+    parser.add_argument("--host-gib", action="append", type=whole(1), metavar="GIB", help=memory)
 
 
 def hardware_of(options: argparse.Namespace) -> Hardware | None:

@@ -13,7 +13,7 @@ from functools import cache
 import yaml
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.cli._names import KINDS, recipe_command
+from verl_mas.cli.list import KINDS, recipe_command
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import Setting, settings
 from verl_mas.config.hydra import group_files

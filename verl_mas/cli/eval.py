@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,9 +18,15 @@ from verl_mas.cli._output import console, write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigWarning, SessionsFailed
+from verl_mas.util.text import printable
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from verl_mas.serve.evaluate import Table as Numbers
     from verl_mas.verl_.types import Fields
+
+EVERY_S = 10.0  # Seconds between two states of the progress in a pipe or a file
 
 
 def parser() -> Parser:
@@ -43,8 +50,7 @@ def main(argv: list[str]) -> int:
     teams = [options.dir, *([options.compare] if options.compare else [])]
     evaluated = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
 
-    from verl_mas.cli._eval_output import tables
-    from verl_mas.serve.eval_report import difference, summary
+    from verl_mas.serve.evaluate import difference, summary
 
     summaries = [{"dir": str(folder), **summary(records)} for folder, records in zip(teams, evaluated, strict=True)]
     compared = difference(*evaluated) if len(evaluated) == 2 else {}
@@ -60,7 +66,8 @@ def main(argv: list[str]) -> int:
 
 def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
     """The sessions of one team. Those that are in its file already are not run again."""
-    from verl_mas.cli._eval_output import EvalProgress
+    from tqdm import tqdm
+
     from verl_mas.config.values import load_dataclass
     from verl_mas.serve.endpoints import EngineSettings
     from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
@@ -84,9 +91,17 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
             reason = "greedy sessions on one task are equal, so pass@k is pass@1"
             warning = ConfigWarning(value, reason, "add --sampling temperature=1.0, or --training-sampling")
             sys.stderr.write(f"{warning}\n")
-        with EvalProgress(f"{folder}", missing) as progress:
+        earned, every_s = 0.0, 0.1 if sys.stderr.isatty() else EVERY_S
+        with tqdm(total=missing, desc=str(folder), unit=" sessions", mininterval=every_s) as progress:
+
+            def show(record: Fields) -> None:
+                nonlocal earned
+                earned += record["value"]
+                progress.set_postfix_str(f"mean {earned / (progress.n + 1):.3f}", refresh=False)
+                progress.update()
+
             evaluation = Evaluation(runtime, rows, options.n, results, options.concurrency)
-            asyncio.run(evaluation.run(lambda record: progress.add(record["value"])))
+            asyncio.run(evaluation.run(show))
     sys.stderr.write(f"{out}\n")
     return results.of(len(rows), options.n)
 
@@ -105,3 +120,37 @@ def _check(folder: Path, records: list[Fields]) -> None:
             f"  rule: they count as 0, which is no score with more than mas.faults.max_dropped_share={limit:g}\n"
             "  fix:  remove the cause; the same command repeats the sessions that failed"
         )
+
+
+def tables(teams: Sequence[Fields], difference: Numbers) -> Iterator[RenderableType]:
+    from rich.table import Table
+    from rich.text import Text
+
+    for team in teams:
+        failed = f", {team['failed']} failed" if team["failed"] else ""
+        yield Text(f"\n{team['dir']}: {team['tasks']} tasks, {team['sessions']} sessions{failed}")
+        yield _scores(team["sources"])
+        agents = team["agents"]
+        names = list(dict.fromkeys(name for found in agents.values() for name in found))
+        table = Table("agent", *[name.replace("_", " ") for name in names])
+        for agent, found in agents.items():
+            table.add_row(agent, *[f"{found[name]:.3g}" if name in found else "" for name in names])
+        yield table
+    if difference:
+        first, second = (team["dir"] for team in teams)
+        yield Text(f"\n{first} minus {second}, paired by task")
+        yield _scores(difference, signed=True)
+
+
+def _scores(sources: Numbers, *, signed: bool = False) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("source", "", "", "95 %")
+    for source, found in sources.items():
+        for name, value in found.items():
+            if "/" not in name:
+                low, high = found.get(f"{name}/low"), found.get(f"{name}/high")
+                between = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
+                table.add_row(Text(printable(source)), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
+    return table

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from verl_mas.cli._arguments import add_json, add_out, add_run, add_step
+from verl_mas.cli._arguments import add_json, add_out, add_run, whole
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 
@@ -16,7 +16,8 @@ from verl_mas.cli._parser import Parser
 def parser() -> Parser:
     command = Parser("verl-mas export", __doc__)
     add_run(command, what="the folder of a run (trainer.default_local_dir), or a checkpoint global_step_N in it")
-    add_step(command, "the checkpoint of this step; without it the latest one")
+    step = "the checkpoint of this step; without it the latest one"
+    command.add_argument("--step", type=whole(0), metavar="N", help=step)
     add_out(command, "a folder, which gets a folder per policy, team.yaml and a model card", required=True)
     command.add_argument("--policy", metavar="NAME", help="only this policy, and no team.yaml")
     merged = "adapters merged into their base; prints how far the log-probs of a prompt move by it"

@@ -5,13 +5,108 @@ Also what installed packages add. Without KIND, how many there are of each. `ver
 
 from __future__ import annotations
 
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import takewhile
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TypeVar
+
 from verl_mas.cli._arguments import add_json
-from verl_mas.cli._names import KINDS
 from verl_mas.cli._output import console, write_json
 from verl_mas.cli._parser import Parser
+from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
+from verl_mas.registry import Registry, installed, nearest
 from verl_mas.util.text import listed
+
+Named = Mapping[str, str]
+T = TypeVar("T")
+
+
+def teams() -> Named:
+    files = group_files("mas")
+    return {name: _comments(file)[0] for name, file in files.items() if name != "team" and "/" not in name}
+
+
+def recipes() -> Named:
+    """Those that are a run; the others are parts of them."""
+    runs = {}
+    for name, file in group_files("recipe").items():
+        comments = _comments(file)
+        if comments and comments[0].startswith("python -m verl.trainer.main_ppo"):
+            runs[name] = comments[1]
+    return runs
+
+
+def recipe_command(name: str) -> str:
+    return _comments(group_files("recipe")[name])[0]
+
+
+def _comments(file: Path) -> list[str]:
+    """The comments at the top of a file of Hydra, below its package."""
+    lines = file.read_text(encoding="utf-8").splitlines()[1:]
+    return [line.removeprefix("# ") for line in takewhile(lambda line: line.startswith("#"), lines)]
+
+
+def codecs() -> Named:
+    from verl_mas.workflow import codecs
+    from verl_mas.workflow.codecs import Codec, Malformed
+
+    kinds = {name: getattr(codecs, name) for name in codecs.__all__}
+    return {name: _paragraph(kind.__doc__) for name, kind in kinds.items() if kind not in (Codec, Malformed)}
+
+
+def commit_rules() -> Named:
+    from verl_mas.workflow.commit import COMMIT_RULES
+
+    return {name: _paragraph(COMMIT_RULES[name].choose.__doc__) for name in COMMIT_RULES}
+
+
+def _registry(path: str) -> Callable[[], Named]:
+    return lambda: _entries(resolve_name(path))
+
+
+def _entries(registry: Registry[T]) -> Named:
+    """The entries of the registry's folder by the docstring of their file, the others by their own."""
+    lines = {}
+    for name in registry:
+        entry = registry[name]
+        module = sys.modules.get(f"{registry.package}.{name}")
+        lines[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry))
+    return lines
+
+
+def _paragraph(text: str | None) -> str:
+    return " ".join((text or "").partition("\n\n")[0].split())
+
+
+def metrics() -> Named:
+    from verl_mas.metrics.table import METRICS
+
+    return {name: metric.meaning for metric in METRICS for name in metric.names}
+
+
+# By the name on the command line: where it is set, and the names. A registry is imported when its names are asked for.
+KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
+    "teams": ("+mas=NAME", teams),
+    "recipes": ("+recipe=NAME", recipes),
+    "workflows": ("mas.workflow.name=NAME", _registry("verl_mas.workflow.base:WORKFLOWS")),
+    "estimators": ("algorithm.adv_estimator=NAME", _registry("verl_mas.advantage.estimator:ESTIMATORS")),
+    "codecs": ("verl_mas.NAME, in a workflow", codecs),
+    "commit-rules": ("mas.branch.commit=NAME", commit_rules),
+    "graders": ("mas.workflow.args.score=NAME", _registry("verl_mas.grading.grader:GRADERS")),
+    "executors": ("mas.workflow.args.execution.executor=NAME", _registry("verl_mas.execution.executor:EXECUTORS")),
+    "engines": ("actor_rollout_ref.rollout.name=NAME", _registry("verl_mas.engines.facts:ENGINES")),
+    "metrics": ("logged by a run; docs/metrics.md", metrics),
+    "data": ("verl-mas data NAME", _registry("verl_mas.data.dataset:DATA_SETS")),
+}
+# Of packages: an entry point names where such a name is used, and a registry.
+for point in installed("verl_mas.kinds"):
+    used_as, registry = point.load()
+    KINDS[point.name] = used_as, partial(_entries, registry)
 
 
 def parser() -> Parser:

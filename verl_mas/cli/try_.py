@@ -13,7 +13,6 @@ The exit code is 1 if the workflow would fail or lose sessions in a training run
 from __future__ import annotations
 
 import argparse
-import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -90,8 +89,8 @@ def _print(options: argparse.Namespace, report: Report, session: Session | None)
 
 
 def _task(options: argparse.Namespace) -> Task:
-    from verl_mas.data.own_rows import PROMPT, read
-    from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, REWARD_MODEL, SESSION_ID, UID
+    from verl_mas.data.own_rows import as_dataset, read
+    from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
     from verl_mas.workflow.task import Task
 
     if options.row is None:
@@ -106,12 +105,8 @@ def _task(options: argparse.Namespace) -> Task:
     if row is None:
         fix = "give the number of a row; the first one is 0"
         raise ConfigError(f"--row {options.row}", rule=f"the file has a row {number}", fix=fix)
-    sections = [row.get(name) or {} for name in (REWARD_MODEL, EXTRA_INFO)]
-    if not isinstance(row.get(PROMPT), list) or not all(isinstance(section, dict) for section in sections):
-        rule = f"a row is one of training data: {PROMPT} has messages, {REWARD_MODEL} and {EXTRA_INFO} are objects"
-        raise ConfigError(f"--row {options.row}", rule=rule, fix=f"write such rows with `verl-mas data rows {file}`")
-    own = {RAW_PROMPT: row[PROMPT], UID: "task", SESSION_ID: 0, GLOBAL_STEPS: 0}
-    return Task.of_row({**row, **own}, validate=False, greedy=False)
+    named = as_dataset(row, f"--row {options.row}") | {UID: "task", SESSION_ID: 0, GLOBAL_STEPS: 0}
+    return Task.of_row(named, validate=False, greedy=False)
 
 
 def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
@@ -134,17 +129,11 @@ def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
 
 def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Session:
     from verl_mas.endpoints.openai import OpenAIClient
-    from verl_mas.workflow.run import arun
+    from verl_mas.workflow.run import run
 
-    async def one() -> Session:
-        client = OpenAIClient(options.endpoint, options.model, api_key_env=options.api_key_env)
-        try:
-            return await arun(workflow, task, client)
-        finally:
-            await client.aclose()
-
+    client = OpenAIClient(options.endpoint, options.model, api_key_env=options.api_key_env)
     try:
-        return asyncio.run(one())
+        return run(workflow, task, client)
     except SessionFault as fault:
         rule = "the endpoint serves the model, and answers every act"
         fix = "check the address, the name of the model and the key; `curl <URL>/models` lists the models"

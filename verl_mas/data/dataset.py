@@ -1,14 +1,85 @@
-"""The data sets of `verl-mas data <name>`, and how they are found."""
+"""The data sets of `verl-mas data <name>`: their training and test files, with a manifest that describes them."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
-from verl_mas.data.prepare import Prepared
-from verl_mas.data.sources import PublicSet, Rows
+from verl_mas.data.items import Item, distinct, overlap
+from verl_mas.data.sources import PublicSet, Rows, checksum
+from verl_mas.errors import DataError
 from verl_mas.registry import Registry
+from verl_mas.retrieval.files import Row
+from verl_mas.run_folder.disk import write_whole, writing
+
+MANIFEST = "manifest.json"
+FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}  # by split
+
+
+@dataclass
+class Prepared:
+    """The items of a data set, and where they come from."""
+
+    train: Sequence[Item]
+    test: Sequence[Item]
+    validation: Sequence[Item]  # the part of the test that is run during training
+    # By set: repository or file, revision, rows read.
+    sources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    keep_overlap: bool = False
+    details: Mapping[str, object] = field(default_factory=dict)  # what else the manifest says
+
+    def write(self, folder: Path) -> dict[str, object]:
+        """Write train.parquet, test.parquet, validation.parquet and the manifest, which is also returned."""
+        once = distinct(self.train)
+        shared = overlap(once, self.test)
+        dropped = {item.key for item in shared} if not self.keep_overlap else set()
+        train = [item for item in once if item.key not in dropped]
+        files = {"train": train, "test": self.test, "validation": self.validation}
+        for split, items in files.items():
+            if not items:
+                value = f"{split} has no rows: {len(self.train)} read for training, {len(shared)} of them also in test"
+                rule = "each file has at least one row"
+                raise DataError(value, rule=rule, fix="give other files, or --keep-overlap to train on test questions")
+        checksums = {}
+        for split, items in files.items():
+            rows = [item.row(index, split) for index, item in enumerate(items)]
+            write_parquet(rows, folder / FILES[split])
+            checksums[split] = checksum(rows)
+        manifest = {
+            "sources": self.sources,
+            "rows": {split: len(items) for split, items in files.items()},
+            "sha256": checksums,
+            "train_duplicates_dropped": len(self.train) - len(once),
+            "train_rows_also_in_test": len(shared),
+            "overlap_kept": self.keep_overlap,
+            "overlap_examples": [item.question[:200] for item in shared[:5]],
+            **self.details,
+        }
+        write_whole(folder / MANIFEST, json.dumps(manifest, indent=2) + "\n")
+        return manifest
+
+
+def write_parquet(rows: Sequence[Row], out: Path) -> None:
+    """Rows as a file that verl reads. `out` is replaced only by a whole file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pa.Table.from_pylist(list(rows))
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        rule = "a column of parquet has one type: all ground truths are texts, or all are lists"
+        fix = "make the answers and the columns that are kept alike in all rows"
+        raise DataError(f"rows with different types: {error}", rule=rule, fix=fix) from error
+    with writing(out, "the rows are written as a whole file"):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = out.with_name(f"{out.name}.part")
+        pq.write_table(table, part)
+        part.replace(out)
+
 
 # The rows of a public set, and their revision.
 Loader: TypeAlias = Callable[[PublicSet], tuple[Rows, str]]

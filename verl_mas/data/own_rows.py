@@ -1,4 +1,5 @@
-"""Rows of a user's own file in verl's format: a prompt from a template, the ground truth, and what else is kept."""
+"""Rows of a user's own file in verl's format: a prompt from a template, the ground truth, and what else is kept. And
+rows in this format as verl's dataset makes them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from pathlib import Path
 from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 from verl_mas.retrieval.files import Row, read_rows
-from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, RAW_PROMPT, REWARD_MODEL
+from verl_mas.verl_.types import Fields
 
 # verl's columns, by data.prompt_key and data.image_key, and what stands in a prompt where an image is.
 PROMPT, IMAGES, IMAGE = "prompt", "images", "<image>"
@@ -73,6 +75,29 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
         except (csv.Error, UnicodeDecodeError) as error:
             value = f"{path}, line {reader.line_num}: {error}"
             raise DataError(value, rule="the file is CSV in UTF-8", fix="correct the line") from error
+
+
+def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
+    """A row of training data as verl's dataset makes it, with the messages as `raw_prompt`. `where`: for errors."""
+    if prompt_key not in row:
+        rule = f"its column {prompt_key} has the messages (data.prompt_key of the run)"
+        raise DataError(f"{where} has no {prompt_key}", rule=rule, fix=nearest(prompt_key, list(row)))
+    messages, fix = row[prompt_key], "write such rows with `verl-mas data rows`"
+    if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
+        rule = "it is a list of messages with role and content"
+        raise DataError(f"{where}: {prompt_key}={messages!r:.80}", rule=rule, fix=fix)
+    for name in (REWARD_MODEL, EXTRA_INFO):
+        if not isinstance(row.get(name) or {}, dict):
+            raise DataError(f"{where}: {name}={row[name]!r:.80}", rule="it is an object", fix=fix)
+    extra = row.get(EXTRA_INFO) or {}
+    return {
+        **row,
+        RAW_PROMPT: [{name: value for name, value in one.items() if value is not None} for one in messages],
+        EXTRA_INFO: extra,
+        "index": extra.get("index", 0),
+        "tools_kwargs": extra.get("tools_kwargs", {}),
+        "interaction_kwargs": extra.get("interaction_kwargs", {}),
+    }
 
 
 def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:

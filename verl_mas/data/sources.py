@@ -5,15 +5,15 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
 import httpx
 
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.retrieval.files import SUFFIXES, Row, read_rows
+from verl_mas.retrieval.files import Row, read_rows
 
 Rows = Iterable[Row]
 
@@ -110,11 +110,6 @@ CODE_TEST = (
 )
 
 
-def pinned(sets: Iterable[PublicSet], revisions: Mapping[str, str]) -> list[PublicSet]:
-    """The sets, with the revisions that the user gave by name."""
-    return [replace(public, revision=revisions.get(public.name, public.revision)) for public in sets]
-
-
 def from_hub(public: PublicSet) -> tuple[Rows, str]:
     """The rows of a set, and their revision."""
     from datasets import load_dataset
@@ -148,10 +143,3 @@ def _downloaded(public: PublicSet, revision: str) -> list[Path]:
         for name in matching:
             paths.append(Path(hf_hub_download(public.repository, name, repo_type="dataset", revision=revision)))
     return paths
-
-
-def from_file(path: Path) -> Rows:
-    if not path.name.endswith(SUFFIXES) or not path.is_file():
-        rule = f"the file must exist and end in {', '.join(SUFFIXES)}"
-        raise ConfigError(f"file {path}", rule=rule, fix="give another path")
-    return read_rows(path)

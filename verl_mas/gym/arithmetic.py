@@ -7,9 +7,8 @@ import random
 import re
 from collections.abc import Iterator
 
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.util.splits import TEST, TRAIN

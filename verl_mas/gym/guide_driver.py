@@ -12,9 +12,8 @@ from typing import Literal
 
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.config.values import Count, load_dataclass
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import with_next
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT

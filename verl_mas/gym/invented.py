@@ -13,9 +13,8 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.retrieval.client import SearchResult

@@ -16,9 +16,8 @@ from typing import Literal
 from verl_mas.cli._arguments import check_noise
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.config.values import Count
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.testing.tiny_model import TURN_END

@@ -11,9 +11,8 @@ from functools import cache
 
 from verl_mas.coding.cases import ShortCase, WrittenCase
 from verl_mas.config.schema import WorkflowSpec
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status

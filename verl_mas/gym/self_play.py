@@ -8,9 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from verl_mas.config.values import Count
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.gym.games.game import GAMES, STRATEGIES, Game, Player, draw, start_of, task_of
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.util.splits import TEST, TRAIN, split_of

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from verl_mas.cli._arguments import add_rows, add_seed, check_rows
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
-from verl_mas.data.prepare import Prepared
+from verl_mas.cli._arguments import add_rows, add_seed
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.secret_words import KINDS, Kind, items, shuffled
 from verl_mas.run_folder.disk import writing
@@ -46,7 +45,6 @@ class SmolLM2(DataSet):
         parser.add_argument("--no-model", action="store_true", help="write the tasks only")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
-        check_rows(options)
         prepared = tasks(options.kind, options.train_rows, options.test_rows, options.seed)
         if options.no_model:
             return prepared

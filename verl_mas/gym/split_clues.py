@@ -12,9 +12,8 @@ from typing import Annotated, Literal
 
 from verl_mas.cli._arguments import check_share
 from verl_mas.config.values import Count, Range, load_dataclass
-from verl_mas.data.dataset import DATA_SETS
+from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp

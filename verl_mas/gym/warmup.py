@@ -10,11 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, check_rows, values
+from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, values
 from verl_mas.config.schema import FaultSpec
 from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
-from verl_mas.data.dataset import DataSet, Loader
-from verl_mas.data.prepare import Prepared
+from verl_mas.data.dataset import DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.workflow import Generation, Message, Request, Task, Workflow
@@ -233,8 +232,6 @@ class Generated(DataSet):
         add_settings(parser, "--warm-up", "settings of the warm-up: steps, batch, hidden, ...")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
-        if self.rows:
-            check_rows(options)
         check_noise(options.noise)
         config = self.warm_up.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
         lessons = None if options.noise is None else self.lessons(options)

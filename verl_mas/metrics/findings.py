@@ -55,9 +55,9 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
 class Findings:
     """The findings of a run while it trains: each when it begins, and at most once in `again` steps."""
 
-    def __init__(self, agents: Collection[str] | None = None, steps: int = STEPS, again: int = AGAIN):
+    def __init__(self, agents: Collection[str] | None = None, again: int = AGAIN):
         self._agents, self._again = agents, again
-        self._window: deque[Metrics] = deque(maxlen=steps)
+        self._window: deque[Metrics] = deque(maxlen=STEPS)
         self._step = 0
         self._validated = Trend()
         self._returned: dict[tuple[str, str], int] = {}

@@ -31,14 +31,7 @@ class Change:
 
 
 Kind: TypeAlias = Callable[[Change], Iterator[Change]]
-
-
-@dataclass(frozen=True)
-class Larger:
-    """The pool with all GPUs of `--gpus`."""
-
-    setting: str
-    gpus: int
+Larger: TypeAlias = tuple[str, int]  # What gives the pool all GPUs of `--gpus`, and how many these are
 
 
 def worst(pool: Pool) -> Moment:
@@ -138,13 +131,14 @@ def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) ->
 def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
     """A parameter that is divided among all GPUs of the pool is divided among more."""
     if larger is not None:
+        setting, gpus = larger
         policies = [
-            _training(policy, shards=larger.gpus)
+            _training(policy, shards=gpus)
             if policy.training is not None and policy.training.shards == change.gpus
             else policy
             for policy in change.policies
         ]
-        yield replace(_changed(change, larger.setting, policies), gpus=larger.gpus)
+        yield replace(_changed(change, setting, policies), gpus=gpus)
 
 
 def _fractions(change: Change) -> Iterator[Change]:

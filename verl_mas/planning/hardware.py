@@ -37,8 +37,8 @@ class Hardware:
         return f"{nodes}{self.gpus_per_node} GPUs of {self.gb:g} GB ({self.card / GIB:.1f} GiB usable)"
 
 
-def parse_gpus(text: str, host_gib: str | None = None) -> Hardware:
-    """`8x80`: eight GPUs of 80 GB. `2x8x80`: two such nodes. `host_gib` is the text of `--host-gib`."""
+def parse_gpus(text: str, host_gib: float | None = None) -> Hardware:
+    """`8x80`: eight GPUs of 80 GB. `2x8x80`: two such nodes."""
     number = r"[1-9]\d*"
     found = re.fullmatch(rf"(?:({number})x)?({number})x({number}(?:\.\d+)?)", text.strip().lower().removesuffix("gb"))
     if found is None:
@@ -46,7 +46,4 @@ def parse_gpus(text: str, host_gib: str | None = None) -> Hardware:
         fix = "write --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
         raise ConfigError(f"--gpus {text}", rule=rule, fix=fix)
     nodes, gpus, gb = found.groups(default="1")
-    if host_gib is not None and (not re.fullmatch(r"\d+(\.\d+)?", host_gib) or float(host_gib) <= 0):
-        rule = "it is the memory of one node in GiB"
-        raise ConfigError(f"--host-gib {host_gib}", rule=rule, fix="write --host-gib 1024")
-    return Hardware(int(nodes), int(gpus), float(gb), None if host_gib is None else float(host_gib))
+    return Hardware(int(nodes), int(gpus), float(gb), host_gib)

@@ -18,7 +18,7 @@ def _model(kind: str, numbers: str, vocabulary: int, context: int, *, tied: bool
     }
 
 
-_KNOWN = {
+KNOWN = {
     "Qwen/Qwen3-0.6B": _model("qwen3", "1024 3072 28 16 8 128", 151936, 40960, tied=True),
     "Qwen/Qwen3-1.7B": _model("qwen3", "2048 6144 28 16 8 128", 151936, 40960, tied=True),
     "Qwen/Qwen3-4B": _model("qwen3", "2560 9728 36 32 8 128", 151936, 40960, tied=True),
@@ -42,12 +42,8 @@ def known(name: str) -> Fields | None:
     """The fields of config.json that decide a model's size; None for a model that is not in the table."""
     for suffix in ("", "-Base", "-Instruct"):
         base = name.removesuffix(suffix)
-        if base in _KNOWN and base + suffix == name:
+        if base in KNOWN and base + suffix == name:
             family = base.partition("-")[0]
             context = _CONTEXTS.get((family, suffix))
-            return {**_KNOWN[base], **({"max_position_embeddings": context} if context else {})}
+            return {**KNOWN[base], **({"max_position_embeddings": context} if context else {})}
     return None
-
-
-def names() -> list[str]:
-    return list(_KNOWN)

@@ -88,7 +88,6 @@ class RunPlan:
     host: float  # Of the worst node
     disk: float  # Of one checkpoint of all policies
     kept: int | None  # trainer.max_actor_ckpt_to_keep; null: all
-    sessions: int  # Per training step; also the rows of an agent that acts once per session
     time: TimePlan | None  # null if nothing is trained here
     errors: Sequence[ConfigError] = field(default=())
     warnings: Sequence[ConfigWarning] = field(default=())
@@ -112,7 +111,7 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     # Where all policies are on the pool whose GPUs are those of the trainer, and some of `--gpus` are not used.
     if list(shapes) == [DEFAULT_POOL] and sum(shapes[DEFAULT_POOL]) < hardware.gpus:
         nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
-        larger = Larger(f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus)
+        larger = f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus
     errors = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
     warnings = [warning for pool in pools.values() for warning in _long_context(pool)]
     parts = _parts(run, served, pools, step)
@@ -133,7 +132,6 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
         host=node / GIB,
         disk=sum(training.checkpoint(one.model, one.training) for one in served.values()) / GIB,
         kept=keep if isinstance(keep, int) else None,
-        sessions=run.sessions_per_step,
         time=_time(parts, step),
         errors=[*errors, *_host(host, node, hardware)],
         warnings=warnings,

@@ -11,7 +11,6 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import httpx
-import yaml
 
 from verl_mas.config.schema import RemoteSpec
 from verl_mas.config.values import Checked, Count, Positive, Range, load_dataclass
@@ -20,10 +19,9 @@ from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.workflow.team_file import Dtype
 
-# A URL, or the fields of RemoteSpec. Without a model the endpoint is asked for the one of the policy.
-Endpoint = str | Mapping[str, object] | RemoteSpec
+# A URL, or the fields of a RemoteSpec. Without a model the endpoint is asked for the one of the policy.
+Endpoint = str | Mapping[str, object]
 TIMEOUT_S = 10.0
-FORM = "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}"
 
 
 @dataclass(frozen=True)
@@ -39,23 +37,6 @@ class EngineSettings(Checked):
     seed: Annotated[int, Range(0)] = 0  # The same task, session number and seed give the same session
 
 
-def read_endpoints(given: list[str]) -> dict[str, Endpoint]:
-    found: dict[str, Endpoint] = {}
-    for text in given:
-        policy, equals, value = text.partition("=")
-        try:
-            read = yaml.safe_load(value) if value.lstrip().startswith("{") else value
-        except yaml.YAMLError:
-            read = None
-        if not (policy and equals and isinstance(read, str | dict) and read):
-            raise ConfigError(f"--endpoint {text}", rule=f"the form is {FORM}", fix=f"write it as {FORM}")
-        if policy in found:
-            value = f"--endpoint {policy} twice"
-            raise ConfigError(value, rule="a policy has one endpoint", fix="leave one of them out")
-        found[policy] = read
-    return found
-
-
 def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None]) -> dict[str, RemoteSpec]:
     """The endpoint of each policy. `acting`: the policies on which agents act; of those without weights of their own,
     the model."""
@@ -65,9 +46,6 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
             raise ConfigError(f"an endpoint for policy {name}", rule=rule, fix=nearest(name, list(acting)))
     specs = {}
     for name, given in endpoints.items():
-        if isinstance(given, RemoteSpec):
-            specs[name] = given
-            continue
         fields, where = {"base_url": given} if isinstance(given, str) else dict(given), f"the endpoint of policy {name}"
         url = str(fields.get("base_url") or "")
         if url and not urlsplit(url).path.strip("/"):

@@ -1,24 +1,25 @@
-"""Sessions of a trained team on the tasks of a file. Each is written when it has ended, so an evaluation that was
-stopped continues."""
+"""Sessions of a trained team on the tasks of a file, and what they found. Each is written when it has ended, so an
+evaluation that was stopped continues."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 
 from verl_mas.data import own_rows
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.registry import nearest
-from verl_mas.retrieval.files import Row
-from verl_mas.row import GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
+from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
 from verl_mas.run_folder.disk import append_line, writing
 from verl_mas.run_folder.records import plain
 from verl_mas.serve.runtime import EndedSession, Runtime, quiet_import
+from verl_mas.trainer.pass_at_k import SOLVED, interval, ks, mean_of_sets, pass_at_k, report
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import Scorer
 from verl_mas.workflow.task import Task
@@ -31,6 +32,7 @@ OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # What 
 WRITTEN = "each session is written when it has ended"
 # Number of a task, number of a session on it.
 Key = tuple[int, int]
+Table = dict[str, dict[str, float]]  # Number by name, by data source
 
 
 @dataclass(frozen=True)
@@ -116,33 +118,16 @@ class Results:
 
 def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fields]:
     """Rows as verl's dataset makes them, with the messages as `raw_prompt`. Text only."""
-    rows = list(islice(own_rows.read(path), limit))
+    rows = []
+    for number, row in enumerate(islice(own_rows.read(path), limit)):
+        where = f"--data {path}, row {number}"
+        if media := next((name for name in MEDIA if row.get(name)), None):
+            raise DataError(f"{where} has {media}", rule="an evaluation asks in text", fix="leave such rows out")
+        fields = own_rows.as_dataset(row, where, prompt_key)
+        rows.append({name: value for name, value in fields.items() if name not in MEDIA})
     if not rows:
         raise DataError(f"--data {path} has no row", rule="it has a row per task", fix="give another file")
-    return [_row(row, number, path, prompt_key) for number, row in enumerate(rows)]
-
-
-def _row(row: Row, number: int, path: Path, prompt_key: str) -> Fields:
-    where = f"--data {path}, row {number}"
-    if prompt_key not in row:
-        rule = f"its column {prompt_key} has the messages (data.prompt_key of the run)"
-        raise DataError(f"{where} has no {prompt_key}", rule=rule, fix=nearest(prompt_key, list(row)))
-    messages = row[prompt_key]
-    if not isinstance(messages, list) or not all(isinstance(one, dict) and "role" in one for one in messages):
-        rule, fix = "it is a list of messages with role and content", 'write [{"role": "user", "content": "..."}]'
-        raise DataError(f"{where}: {prompt_key}={messages!r:.80}", rule=rule, fix=fix)
-    if media := next((name for name in MEDIA if row.get(name)), None):
-        raise DataError(f"{where} has {media}", rule="an evaluation asks in text", fix="leave such rows out")
-    extra = row.get("extra_info") or {}
-    fields = {
-        **row,
-        RAW_PROMPT: [{name: value for name, value in one.items() if value is not None} for one in messages],
-        "extra_info": extra,
-        "index": extra.get("index", 0),
-        "tools_kwargs": extra.get("tools_kwargs", {}),
-        "interaction_kwargs": extra.get("interaction_kwargs", {}),
-    }
-    return {name: value for name, value in fields.items() if name not in MEDIA}
+    return rows
 
 
 @dataclass
@@ -232,3 +217,69 @@ def _parsed(line: str) -> Fields | None:
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
+
+
+# What was found: pass@k per data source, a row per agent, the difference of two teams on the same tasks.
+
+
+def summary(records: Sequence[Fields]) -> Fields:
+    """Sessions that failed count as 0, as in validation."""
+    failed = [record for record in records if record["failed"]]
+    # mean@n and pass@k with intervals over tasks, as validation has them.
+    sources: Table = {source: dict(report(list(tasks.values()))) for source, tasks in _by_source(records).items()}
+    if overall := mean_of_sets(list(sources.values())):
+        sources["mean_of_sets"] = overall
+    acts: dict[str, list[Fields]] = defaultdict(list)
+    for act in (act for record in records for act in record["acts"]):
+        acts[act["agent"]].append(act)
+    return {
+        "tasks": len({record["task"] for record in records}),
+        "sessions": len(records),
+        "failed": len(failed),
+        "faults": dict(Counter(record["faults"][-1]["kind"] for record in failed)),
+        "sources": sources,
+        "agents": {agent: _of_acts(found, len(records)) for agent, found in acts.items()},
+    }
+
+
+def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
+    """Shares and means over the acts of an agent."""
+    own = [act["reward"] for act in acts if act["reward"] is not None]
+    calls = sum(act["tool_calls"] for act in acts)
+    return {
+        "acts_per_session": len(acts) / sessions,
+        "malformed": fmean([act["malformed"] is not None for act in acts]),
+        "truncated": fmean([act["truncated"] for act in acts]),
+        "tokens_per_act": fmean([act["tokens"] for act in acts]),
+        **({"own_reward": fmean(own)} if own else {}),
+        **({"tool_errors": sum(act["tool_errors"] for act in acts) / calls} if calls else {}),
+    }
+
+
+def difference(first: Sequence[Fields], second: Sequence[Fields]) -> Table:
+    """The first minus the second, per source: of each task the two results are compared with each other, and the
+    interval is over tasks."""
+    theirs, differences = _by_source(second), {}
+    for source, mine in _by_source(first).items():
+        pairs = [(values, theirs[source][task]) for task, values in mine.items()]
+        sessions = min(len(values) for pair in pairs for values in pair)
+        differences[source] = _with_interval(f"mean@{sessions}", [fmean(a) - fmean(b) for a, b in pairs])
+        for k in ks(sessions):
+            differences[source] |= _with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
+    return differences
+
+
+def _with_interval(name: str, per_task: Sequence[float]) -> dict[str, float]:
+    low, high = interval(per_task)
+    return {name: fmean(per_task), f"{name}/low": low, f"{name}/high": high}
+
+
+def _solved(values: Sequence[float], k: int) -> float:
+    return pass_at_k(len(values), sum(value >= SOLVED for value in values), k)
+
+
+def _by_source(records: Sequence[Fields]) -> dict[str, dict[int, list[float]]]:
+    values: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        values[record["source"]][record["task"]].append(record["value"])
+    return values

@@ -99,12 +99,12 @@ def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
         if not pairs:
             continue
         before, after = (fmean(values) for values in zip(*pairs, strict=True))
-        if len(pairs) == 1:
-            differences.append(MetricDifference(key, before, after, None, None, "1 step"))
-            continue
-        half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
-        low, high = after - before - half, after - before + half
-        differences.append(MetricDifference(key, before, after, low, high, f"{len(pairs)} steps"))
+        low = high = None
+        if len(pairs) > 1:
+            half = ERRORS * stdev(b - a for a, b in pairs) / math.sqrt(len(pairs))
+            low, high = after - before - half, after - before + half
+        over = f"{len(pairs)} steps" if len(pairs) > 1 else "1 step"
+        differences.append(MetricDifference(key, before, after, low, high, over))
     return differences
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder import session_files
@@ -17,8 +18,6 @@ from verl_mas.run_folder.blocks import block_at, blocks_of, lines_of
 from verl_mas.run_folder.records import Listed, Record, listed, read_index, unpacked
 from verl_mas.run_folder.session_files import SessionFile
 
-K = TypeVar("K")
-V = TypeVar("V")
 Attempts: TypeAlias = Literal["last", "all"]
 KEPT = 4  # Blocks, and steps of advantages, that stay in memory: sessions are mostly read one after the other
 Advantages: TypeAlias = Mapping[str, float]  # By the key of an act
@@ -79,15 +78,15 @@ class SessionIndex:
         self.left_out = 0
         self._listed: dict[Path, tuple[tuple[int, int], list[SessionEntry]]] = {}
         self._files: dict[tuple[str, int], list[SessionFile]] = {}
-        self._advantages: OrderedDict[tuple[str, int], Mapping[str | None, Advantages]] = OrderedDict()
-        self._blocks: OrderedDict[tuple[Path, int], list[bytes]] = OrderedDict()
+        self._advantages = lru_cache(KEPT)(lambda partition, step: self._selected(partition, step)[1])
+        self._block = lru_cache(KEPT)(_block)
         self.refresh()
 
     def refresh(self) -> bool:
         """Lists the sessions again, reading only files that have changed. Returns whether any has."""
         before = self._state()
         self._files, entries = {}, []
-        self._advantages.clear()
+        self._advantages.cache_clear()
         for partition in self._partitions:
             by_step: dict[int, list[SessionFile]] = defaultdict(list)
             for file in session_files.files_of(self.directory / partition):
@@ -120,11 +119,8 @@ class SessionIndex:
         except NOT_A_RECORD as error:
             raise _damaged(entry) from error
         record["attempt"], record["uniform"] = entry.attempt, entry.uniform
-        step = entry.file.parent.name, int(entry.file.name.partition("-")[0])
-        if step not in self._advantages:
-            self._advantages[step] = self._selected(*step)[1]
-            _limit(self._advantages)
-        known = self._advantages[step].get(entry.attempt, {})
+        step = int(entry.file.name.partition("-")[0])
+        known = self._advantages(entry.file.parent.name, step).get(entry.attempt, {})
         for act in record["acts"]:
             act["advantage"] = known.get(act["key"])
         return record
@@ -143,19 +139,33 @@ class SessionIndex:
         return files, {path: state for path, (state, _) in self._listed.items()}
 
     def _selected(self, partition: str, step: int) -> tuple[list[SessionEntry], Mapping[str | None, Advantages]]:
-        files = [file for file in self._files[partition, step] if file.of_advantages]
+        """The sessions of one step, attempt by attempt, and the advantages of the acts of each attempt."""
+        found: list[list[SessionEntry]] = []
+        joined: dict[str | None, Advantages] = {}
+        later: Advantages = {}  # by later attempts, of sessions that none of them started
+        for attempt, own in sorted(self._by_attempt(partition, step).items(), reverse=True):
+            known = {**self._advantages_of(partition, step, attempt), **later}
+            whole = self._attempts == "all" or not found
+            if own and (whole or later):
+                trained = {_session_of(key) for key in later}
+                found.append([entry for entry in own if whole or entry.key in trained])
+                joined[attempt or None] = known
+                started = {entry.key for entry in own}
+                later = {key: value for key, value in known.items() if _session_of(key) not in started}
+            else:
+                later = known
+        return [entry for wanted in reversed(found) for entry in wanted], joined
 
-        def advantages_of(attempt: str) -> Advantages:
-            known: dict[str, float] = {}
-            for file in files:
-                try:
-                    for line in session_files.advantage_lines(file) if file.attempt == attempt else ():
-                        known.update(json.loads(line))
-                except (DataError, ValueError, TypeError) as error:
-                    logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
-            return known
-
-        return selected(self._by_attempt(partition, step), advantages_of, self._attempts == "all")
+    def _advantages_of(self, partition: str, step: int, attempt: str) -> Advantages:
+        known: dict[str, float] = {}
+        files = [file for file in self._files[partition, step] if file.of_advantages and file.attempt == attempt]
+        for file in files:
+            try:
+                for line in session_files.advantage_lines(file):
+                    known.update(json.loads(line))
+            except (DataError, ValueError, TypeError) as error:
+                logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
+        return known
 
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
         """The sessions of each attempt, which may be none."""
@@ -188,14 +198,10 @@ class SessionIndex:
             with entry.file.open("rb") as file:
                 file.seek(entry.offset)
                 return file.readline()
-        place = entry.file, entry.offset
-        if place not in self._blocks:
-            block = block_at(*place)
-            if block is None:
-                raise _damaged(entry)
-            self._blocks[place] = lines_of(entry.file, block)
-            _limit(self._blocks)
-        return self._blocks[place][entry.line]
+        lines = self._block(entry.file, entry.offset)
+        if lines is None:
+            raise _damaged(entry)
+        return lines[entry.line]
 
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
@@ -223,28 +229,6 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
     return entries
 
 
-def selected(
-    by_attempt: Mapping[str, Sequence[SessionEntry]], advantages_of: Callable[[str], Advantages], everything: bool
-) -> tuple[list[SessionEntry], dict[str | None, Advantages]]:
-    """The sessions of one step, attempt by attempt, and the advantages of the acts of each attempt."""
-    found: list[list[SessionEntry]] = []
-    joined: dict[str | None, Advantages] = {}
-    later: dict[str, float] = {}  # by later attempts, of sessions that none of them started
-    for attempt in sorted(by_attempt, reverse=True):
-        own = by_attempt[attempt]
-        known = {**advantages_of(attempt), **later}
-        if own and (everything or later or not found):
-            whole = everything or not found
-            trained = {_session_of(key) for key in later}
-            found.append([entry for entry in own if whole or entry.key in trained])
-            joined[attempt or None] = known
-            started = {entry.key for entry in own}
-            later = {key: value for key, value in known.items() if _session_of(key) not in started}
-        else:
-            later = known
-    return [entry for wanted in reversed(found) for entry in wanted], joined
-
-
 def _session_of(act: str) -> str:
     return act.rpartition("_")[0]
 
@@ -267,9 +251,9 @@ def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
     return [replace(entry, uniform=uniform.get((entry.attempt, entry.uid))) for entry in entries]
 
 
-def _limit(kept: OrderedDict[K, V]) -> None:
-    while len(kept) > KEPT:
-        kept.popitem(last=False)
+def _block(file: Path, start: int) -> list[bytes] | None:
+    block = block_at(file, start)
+    return None if block is None else lines_of(file, block)
 
 
 def _damaged(entry: SessionEntry) -> DataError:

@@ -41,12 +41,9 @@ GRAD_NORM = "actor/grad_norm"
 
 
 @dataclass(frozen=True)
-class HeldFinding:
-    """A finding with its evidence: the steps at all of which it held."""
+class HeldFinding(RunFinding):
+    """With its evidence: the steps at all of which it held."""
 
-    kind: str
-    name: str
-    text: str
     first: int
     last: int
     holds: bool  # Still, at the last step

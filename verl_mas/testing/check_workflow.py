@@ -164,8 +164,15 @@ class _Runner:
         return CaseResult("cancelled", [*problems, *_left_over(llm)])
 
     def _llm(self) -> ScriptedLLM:
-        llm = ScriptedLLM if self.wrong is None else partial(_WrongCalls, self.wrong, self.endless)
-        return llm(self.replies, latency=self.latency, fault=self.fault)
+        wrong, replies = self.wrong, ScriptedLLM(self.replies)
+
+        def calls_first(request: Request, branch: int) -> Answer:
+            """Calls the first tool wrongly before each reply, or instead of it."""
+            if wrong and request.tools and (self.endless or request.round == 0):
+                return wrong(request.tools[0]["function"]["name"])
+            return replies.answer(request, branch)
+
+        return ScriptedLLM(calls_first, latency=self.latency, fault=self.fault)
 
     async def _run(
         self, llm: ScriptedLLM, branch: BranchSpec | None, faults: FaultSpec | None
@@ -233,21 +240,6 @@ def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]
     finally:
         sys.set_coroutine_origin_tracking_depth(depth)
     add(warning.source for warning in raised)
-
-
-class _WrongCalls(ScriptedLLM):
-    """Calls the first tool wrongly before each reply, or instead of it."""
-
-    def __init__(
-        self, wrong: Callable[[str], Calls], endless: bool, replies: Replies, *, latency: float, fault: Fault | None
-    ):
-        super().__init__(replies, latency=latency, fault=fault)
-        self.wrong, self.endless = wrong, endless
-
-    def answer(self, request: Request, branch: int) -> Answer:
-        if request.tools and (self.endless or request.round == 0):
-            return self.wrong(request.tools[0]["function"]["name"])
-        return super().answer(request, branch)
 
 
 class Watch:

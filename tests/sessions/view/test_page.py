@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import gzip
 import hashlib
 import json
 import re
@@ -16,7 +17,7 @@ from view_runs import HOSTILE, act, session, write_metrics, write_run, write_tim
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.sessions.view import ViewOptions, write_view
-from verl_mas.sessions.view.page import refresh, unpacked
+from verl_mas.sessions.view.page import refresh
 
 GROUPS = [session(step, f"{step}-{task}", n) for step in (1, 2, 3) for task in (0, 1) for n in (0, 1)]
 
@@ -24,6 +25,10 @@ GROUPS = [session(step, f"{step}-{task}", n) for step in (1, 2, 3) for task in (
 @pytest.fixture
 def run(tmp_path) -> Path:
     return write_metrics(write_run(tmp_path / "run", GROUPS))
+
+
+def unpacked(payload: str) -> str:
+    return gzip.decompress(base64.b64decode(payload)).decode()
 
 
 def payloads(page: Path) -> dict[str, str]:
@@ -161,7 +166,7 @@ def test_a_run_without_metrics_has_the_rewards_of_its_sessions(tmp_path):
     acts = [act(advantage=None, seconds=float("nan"))]
     sessions = [session(1, reward=1.0), session(1, number=1, reward=0.0), session(2, reward=None, acts=acts)]
     page, _ = write_view(write_run(tmp_path, sessions))
-    assert bodies(page)[2]["acts"][0]["seconds"] == "nan", "numbers that JSON does not have are texts"
+    assert bodies(page)[2]["acts"][0]["seconds"] == "NaN", "numbers that JSON does not have are texts"
     assert index_of(page)["curves"] == {"steps": [1], "values": {"session/reward/mean": [0.5]}, "logged": False}
 
 

@@ -6,19 +6,34 @@ one: each writes train.parquet, test.parquet, validation.parquet and manifest.js
 
 from __future__ import annotations
 
+import argparse
 import inspect
+from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
-from verl_mas.cli._arguments import add_json, add_out, free
+from verl_mas.cli._arguments import add_json, add_limit, add_out, free
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
-from verl_mas.cli.data._rows import ABOUT, ROWS, add_arguments, write_rows
-from verl_mas.data import sources
-from verl_mas.data.dataset import DATA_SETS, Loader
-from verl_mas.data.prepare import FILES, MANIFEST, Prepared
+from verl_mas.data import own_rows, sources
+from verl_mas.data.dataset import DATA_SETS, FILES, MANIFEST, Loader, Prepared, write_parquet
+from verl_mas.errors import ConfigError
+from verl_mas.row import DATA_SOURCE
 from verl_mas.run_folder.disk import writing
+from verl_mas.util.text import printable
 
+ROWS = "rows"
+ABOUT = """Rows of your own, from JSON lines, JSON, CSV or parquet, as one parquet file that verl reads.
+
+A template makes the prompt, with columns in braces:
+
+    verl-mas data rows my.jsonl --out train.parquet \\
+        --template "Solve: {problem}" --answer solution
+
+Without --template the prompt is the column `question`. A column that holds messages is taken as it is:
+--template "{messages}".
+"""
 BESIDE = ("corpus.jsonl", "model")  # What some data sets write beside their rows
 
 
@@ -27,7 +42,7 @@ def parser(only: str | None = None) -> Parser:
     command = Parser("verl-mas data", __doc__)
     names = command.add_subparsers(metavar="NAME", required=True)
     if only in (None, ROWS):
-        add_arguments(names.add_parser(ROWS, help=_first(ABOUT), description=ABOUT))
+        add_row_arguments(names.add_parser(ROWS, help=_first(ABOUT), description=ABOUT))
     for name in DATA_SETS if only is None else [only] if only != ROWS else []:
         dataset = DATA_SETS[name]()
         about = inspect.cleandoc(dataset.__doc__ or "")
@@ -71,3 +86,47 @@ def _report(folder: Path, manifest: Mapping[str, object], prepared: Prepared) ->
             lines.append(f"{name}: no revision is pinned; this is {source['revision']}. To repeat it, add {pin}")
     lines += ["sha256 of the rows:", *(f"{sha256}  {FILES[split]}" for split, sha256 in checksums.items())]
     return "".join(f"{line}\n" for line in lines)
+
+
+# `verl-mas data rows`.
+
+
+def add_row_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", type=Path, help=", ".join(own_rows.FORMATS))
+    add_out(parser, "the parquet file to write", required=True)
+    parser.add_argument("--template", default="{question}", metavar="TEXT", help="the user's message")
+    parser.add_argument("--system", metavar="TEXT", help="a template of a system message before it")
+    parser.add_argument("--answer", default="answer", metavar="COLUMN", help="the ground truth")
+    parser.add_argument("--no-answer", action="store_true", help="there is no ground truth: the workflow rewards")
+    source = "a template of verl's data_source, by which metrics are told apart and verl chooses a reward function"
+    parser.add_argument("--source", metavar="TEXT", help=f"{source}; default: the name of the file")
+    parser.add_argument("--split", default="train", help="what extra_info.split says")
+    parser.add_argument("--images", metavar="COLUMN", help="paths of images, which are stored in the parquet file")
+    kept = "also keep this column, in task.extra_info; may be given several times"
+    parser.add_argument("--keep", action="append", default=[], metavar="COLUMN", help=kept)
+    add_limit(parser, "rows at most, from the first")
+    add_json(parser)
+
+
+def write_rows(options: argparse.Namespace) -> int:
+    out = free(options.out, options.force)
+    if out.suffix != ".parquet":
+        raise ConfigError(f"--out {out}", rule="verl reads parquet", fix=f"use --out {out.with_suffix('.parquet')}")
+    source = options.source or options.file.name.partition(".")[0].replace("{", "{{").replace("}", "}}")
+    form = own_rows.RowFormat(
+        prompt=options.template,
+        answer=None if options.no_answer else options.answer,
+        source=source,
+        split=options.split,
+        system=options.system,
+        images=options.images,
+        keep=options.keep,
+    )
+    rows = own_rows.convert(islice(own_rows.read(options.file), options.limit), form, options.file.parent)
+    write_parquet(rows, out)
+    sources, prompt = Counter(str(row[DATA_SOURCE]) for row in rows), rows[0][own_rows.PROMPT]
+    head = f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n"
+    lines = "".join(f"  {message['role']}: {message['content'][:500]}\n" for message in prompt)
+    found = {"file": out, "rows": len(rows), "data_sources": sources, "first_prompt": prompt}
+    show(options, found, head + printable(lines))
+    return 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from verl_mas.cli._arguments import add_settings, pairs
-from verl_mas.data import sources
-from verl_mas.data.dataset import Loader
+from verl_mas.data import own_rows
+from verl_mas.data.dataset import Loader, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.data.sources import PublicSet, RowSource
 from verl_mas.errors import ConfigError
 
@@ -71,13 +71,12 @@ class Reading:
         return Prepared(train, test, validation, self._sources, self._options.keep_overlap, details or {})
 
     def _files(self, files: Mapping[str, Path]) -> list[RowSource]:
-        return [
-            RowSource(name, sources.from_file(path), str(path), {"file": str(path)}) for name, path in files.items()
-        ]
+        return [RowSource(name, own_rows.read(path), str(path), {"file": str(path)}) for name, path in files.items()]
 
     def _public(self, sets: Sequence[PublicSet]) -> list[RowSource]:
         opened = []
-        for one in sources.pinned(sets, self._revisions):
+        for public in sets:
+            one = replace(public, revision=self._revisions.get(public.name, public.revision))
             rows, revision = self._load(one)
             place: dict[str, object] = {"repository": one.repository, "split": one.split}
             record = {**place, "revision": revision, "revision_pinned": one.revision is not None}

@@ -1,25 +1,33 @@
-"""The data set `code`."""
+"""The data set `code`: programming tasks, whose golden programs are run, and what is kept or dropped is counted. Each
+judged row is written to a journal at once, so that preparing a data set again resumes where it ended."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
+import re
+import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
+from tqdm import tqdm
+
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data._public import Reading, add_arguments
 from verl_mas.config.values import load_dataclass
 from verl_mas.data import sources
-from verl_mas.data.code import JOURNAL, CodeItem, Journal, Preparation, refuse_if_empty
-from verl_mas.data.code_golden import Judge, Rules
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
-from verl_mas.data.items import first_of_each
-from verl_mas.data.prepare import Prepared
+from verl_mas.data.code_formats import Dropped, Format, format_of, read
+from verl_mas.data.code_golden import Judge, Judged, Rules
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
+from verl_mas.data.items import Item, first_of_each
 from verl_mas.data.sources import PublicSet, RowSource
+from verl_mas.errors import DataError
 from verl_mas.execution.executor import Execution
+from verl_mas.retrieval.files import Row
 from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
 
@@ -104,3 +112,146 @@ def _identity(part: Sequence[RowSource]) -> list[object]:
         stat = Path(path).stat() if isinstance(path, str) else None
         identities.append([source.name, {**source.record}, [stat.st_size, stat.st_mtime_ns] if stat else None])
     return identities
+
+
+JOURNAL = "judged.jsonl"
+# Where the part of a statement starts that each set writes in its own way.
+SECTION = re.compile(r"^[^\w\n]*(sample |example )?(input|output|examples?|constraints?)\b[^a-z\n]*$", re.I | re.M)
+FORMATTING = re.compile(r"\\[a-zA-Z]+|[^a-z0-9]")
+NARRATIVE = 60  # shorter texts before the first section do not tell tasks apart
+PROGRESS_S = 15.0  # Seconds between two states of the progress
+
+
+class CodeItem(Item):
+    """A programming task. Its ground truth is the text of a Problem."""
+
+    @property
+    def key(self) -> str:
+        """Equal for tasks with the same narrative: sets write formulas, headings and examples in several ways."""
+        section = SECTION.search(self.question)
+        narrative = _plain(self.question[: section.start()] if section else self.question)
+        return narrative if len(narrative) >= NARRATIVE else _plain(self.question)
+
+
+def _plain(text: str) -> str:
+    return FORMATTING.sub("", text.casefold())
+
+
+class Journal:
+    """Rows judged so far, by split, set and number. One of other settings is started over."""
+
+    def __init__(self, path: Path, settings: Mapping[str, object]):
+        self.path = path
+        self.resumed: dict[tuple[str, str, int], Judged] = {}
+        header = json.dumps(settings, sort_keys=True)
+        whole = self._read(header) if path.is_file() else 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = open(path, "ab")  # noqa: SIM115 - closed by `close`
+        self._file.truncate(whole)
+        if not whole:
+            self._append(header)
+
+    def _read(self, header: str) -> int:
+        """Read the rows of an earlier call. Returns the bytes to keep: a last line may be cut."""
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        if not lines or lines[0] != header.encode() + b"\n":
+            sys.stderr.write(f"{self.path} is of other data or settings: all rows are judged again\n")
+            return 0
+        whole = [line for line in lines if line.endswith(b"\n")]
+        for line in whole[1:]:
+            split, name, number, judged = json.loads(line)
+            self.resumed[split, name, number] = Judged(**judged)
+        return sum(map(len, whole))
+
+    def add(self, split: str, name: str, number: int, judged: Judged) -> None:
+        self._append(json.dumps([split, name, number, vars(judged)]))
+
+    def _append(self, line: str) -> None:
+        self._file.write(line.encode() + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Preparation:
+    """Judges the rows of sources, `at_once` at a time, and counts per set."""
+
+    def __init__(self, judge: Judge, journal: Journal, *, at_once: int, golden_required: bool):
+        self._judge, self._journal, self._at_once = judge, journal, at_once
+        self._golden_required = golden_required
+        self.counts: dict[str, object] = {}
+
+    async def items(self, sources: Sequence[RowSource], split: str) -> list[CodeItem]:
+        """The kept tasks, in the order of their rows. Of test rows no golden program is required."""
+        items: list[CodeItem] = []
+        for source in sources:
+            judged = await self._all(source, split)
+            self.counts[source.name] = _counts(judged)
+            kept = (each for each in judged if each.dropped is None)
+            items += [CodeItem(each.question, each.truth, source.name) for each in kept]
+        return items
+
+    async def _all(self, source: RowSource, split: str) -> list[Judged]:
+        judged: dict[int, Judged] = {}
+        running: set[asyncio.Task[None]] = set()
+        progress = tqdm(desc=source.name, total=source.expected, unit=" rows", mininterval=PROGRESS_S)
+        form, kept = None, 0
+
+        def add(number: int, found: Judged) -> None:
+            nonlocal kept
+            judged[number] = found
+            kept += found.dropped is None
+            progress.set_postfix_str(f"{kept:,} kept", refresh=False)
+            progress.update()
+
+        async def judge(number: int, row: Row, form: Format) -> None:
+            found = await self._judged(row, number, source, split, form)
+            self._journal.add(split, source.name, number, found)
+            add(number, found)
+
+        try:
+            for number, row in enumerate(source.read()):
+                form = form or format_of(row, source.title)
+                resumed = self._journal.resumed.get((split, source.name, number))
+                if resumed is not None:
+                    add(number, resumed)
+                    continue
+                if len(running) >= self._at_once:
+                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.gather(*done)  # raises what one of them raised
+                running.add(asyncio.create_task(judge(number, row, form)))
+            await asyncio.gather(*running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            progress.close()
+        return [judged[number] for number in sorted(judged)]
+
+    async def _judged(self, row: Row, number: int, source: RowSource, split: str, form: Format) -> Judged:
+        try:
+            draft = read(row, number, source.title, form)
+            required = self._golden_required and split == TRAIN
+            return await self._judge.judge(draft, f"{source.name} {number}", golden_required=required)
+        except Dropped as dropped:
+            return Judged(dropped=dropped.reason.value)
+
+
+def _counts(judged: Sequence[Judged]) -> dict[str, object]:
+    kept = [each for each in judged if each.dropped is None]
+    return {
+        "kept": len(kept),
+        "with_golden_program": sum(each.golden for each in kept),
+        "dropped": dict(Counter(each.dropped for each in judged if each.dropped is not None)),
+        "examples_from": dict(Counter(each.examples_from for each in kept)),
+        "without_other_tests_than_examples": sum(each.examples_alone for each in kept),
+        "tests_left_out": sum(each.tests_left_out for each in kept),
+    }
+
+
+def refuse_if_empty(items: Sequence[CodeItem], split: str, counts: Mapping[str, object]) -> None:
+    if not items:
+        rule = "each file has at least one task with tests; with --golden required, one with a right golden program"
+        fix = "see the reasons; give other rows, --golden optional, or other --rules and --execution"
+        raise DataError(f"no task of {split} is left: {json.dumps(counts)}", rule=rule, fix=fix)

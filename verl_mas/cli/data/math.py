@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 from verl_mas.cli.data._public import Reading, add_arguments
 from verl_mas.data import sources
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import first_of_each, math_item
-from verl_mas.data.prepare import Prepared
 from verl_mas.data.sources import PublicSet
 
 # Questions per test set for validation during training.

@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_rows, values
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.cli._arguments import add_rows, add_seed, add_settings, values
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.data.reasoning_gym import rows
 from verl_mas.util.splits import TEST, TRAIN
 
@@ -40,7 +39,6 @@ class ReasoningGym(DataSet):
         add_seed(parser, "seed of the training questions; the held-out ones are the same for every seed")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
-        check_rows(options)
         config = values(options.config, "--config NAME=VALUE")
         train, test = (
             [_item(row) for row in rows(options.task, count, split, options.seed, config)]

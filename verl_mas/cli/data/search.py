@@ -6,9 +6,8 @@ import argparse
 
 from verl_mas.cli.data._public import Reading, add_arguments
 from verl_mas.data import sources
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import first_of_each, search_item
-from verl_mas.data.prepare import Prepared
 
 
 @DATA_SETS.register("search")

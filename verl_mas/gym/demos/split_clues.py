@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
-from verl_mas.data.prepare import Prepared
+from verl_mas.data.dataset import Prepared
 from verl_mas.gym import split_clues
 from verl_mas.gym.demos.team import Curves, Levels, TeamDemo
 from verl_mas.gym.split_clues import SplitCluesData, lessons, tiny_workflow

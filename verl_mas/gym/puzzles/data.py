@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from verl_mas.cli._arguments import add_settings, values, whole
 from verl_mas.config.values import load_dataclass
-from verl_mas.data.dataset import DATA_SETS, Loader
+from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
 from verl_mas.data.items import Item
-from verl_mas.data.prepare import Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.puzzles.game import COMPACT, Play, PuzzleAttempt, score_actions
 from verl_mas.gym.puzzles.puzzle import Puzzle, Size, board, row

@@ -72,17 +72,9 @@ class SessionSource:
 class IndexEntry:
     """One session as the index has it."""
 
-    session: int
     status: str
-    reward: float | None
-    answer: str
-    agents: tuple[str, ...]
-    policies: tuple[str, ...]
-    malformed: tuple[str, ...]
-    faults: tuple[str, ...]
-    acts: int
-    tokens: int
-    seconds: float
+    values: Mapping[str, object]  # By column
+    names: Mapping[str, Iterable[str]]  # By column, each once
     searched: tuple[str, ...]
     cut: bool
 
@@ -140,25 +132,21 @@ def _entry(record: Record, searched: int) -> IndexEntry:
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
     ]
     texts, cut = cut_to(parts, searched)
-    return IndexEntry(
-        session=record["session"],
-        status=record["status"],
-        reward=outcome["reward"],
-        answer=one_line(str(outcome["answer"] or ""))[:ANSWER],
-        agents=_names(act["agent"] for act in acts),
-        policies=_names(act["policy"] for act in acts),
-        malformed=_names(act["agent"] for act in acts if act["malformed"] is not None),
-        faults=_names(fault["kind"] for fault in record["faults"]),
-        acts=len(acts),
-        tokens=sum(act.get("sampled_tokens", act["response_tokens"]) for act in acts),
-        seconds=record["seconds"],
-        searched=texts,
-        cut=cut,
-    )
-
-
-def _names(found: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(found))
+    values = {
+        "session": record["session"],
+        "reward": outcome["reward"],
+        "answer": one_line(str(outcome["answer"] or ""))[:ANSWER],
+        "acts": len(acts),
+        "tokens": sum(act.get("sampled_tokens", act["response_tokens"]) for act in acts),
+        "seconds": round(record["seconds"], 2),
+    }
+    names = {
+        "agents": dict.fromkeys(act["agent"] for act in acts),
+        "policies": dict.fromkeys(act["policy"] for act in acts),
+        "malformed": dict.fromkeys(act["agent"] for act in acts if act["malformed"] is not None),
+        "faults": dict.fromkeys(fault["kind"] for fault in record["faults"]),
+    }
+    return IndexEntry(record["status"], values, names, texts, cut)
 
 
 def one_line(text: str) -> str:
@@ -185,6 +173,7 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
     # By value its number, in the order in which they are met first.
     numbers: list[dict[object, int]] = [defaultdict(count().__next__) for _ in range(6)]
     names, policies, kinds, sets, statuses, tasks = (table.__getitem__ for table in numbers)
+    number_of = {"agents": names, "policies": policies, "malformed": names, "faults": kinds}
     for agent in agents:
         names(agent)
     chunks = [name for page in pages for name, _ in page.chunks]
@@ -199,20 +188,17 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
         blocks["size"].append(len(entries))
         for group in page.groups:
             values = (group.uid, tasks(group.task), group.title, group.uniform, len(group.entries))
-            for name, value in zip(groups, values, strict=True):
-                groups[name].append(value)
+            for column, of_group in zip(groups.values(), values, strict=True):
+                column.append(of_group)
         columns["chunk"] += [before + number for number, (_, size) in enumerate(page.chunks) for _ in range(size)]
         columns["place"] += [place for _, size in page.chunks for place in range(size)]
         before += len(page.chunks)
         for entry in entries:
             columns["status"].append(statuses(entry.status))
-            columns["agents"].append(sets(tuple(sorted(map(names, entry.agents)))))
-            columns["policies"].append(sets(tuple(sorted(map(policies, entry.policies)))))
-            columns["malformed"].append(sets(tuple(sorted(map(names, entry.malformed)))))
-            columns["faults"].append(sets(tuple(map(kinds, entry.faults))))
-            for name in ("session", "reward", "answer", "acts", "tokens"):
-                columns[name].append(getattr(entry, name))
-            columns["seconds"].append(round(entry.seconds, 2))
+            for name, found in entry.names.items():
+                columns[name].append(sets(tuple(sorted(map(number_of[name], found)))))
+            for name, value in entry.values.items():
+                columns[name].append(value)
     tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers[:5]), strict=True)
     return {**about, **dict(tables), "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
 
@@ -237,7 +223,8 @@ def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]
     """Those that the run logged; of a run without a file of metrics, the rewards of its sessions."""
     by_step = {step.number: step.values for step in steps}
     for page in pages if not steps else ():
-        rewards = [entry.reward for entry in page.entries if entry.reward is not None]
+        given = (entry.values["reward"] for entry in page.entries)
+        rewards = [reward for reward in given if isinstance(reward, int | float)]
         if rewards:
             name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"
             by_step.setdefault(page.part.step, {})[name] = fmean(rewards)

@@ -10,16 +10,15 @@ import base64
 import gzip
 import hashlib
 import json
-import math
 import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TypeVar
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import write_whole, writing
@@ -31,7 +30,6 @@ from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
 from verl_mas.trainer import timeline
 from verl_mas.util.text import encodable
 
-T = TypeVar("T")
 HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "timeline.js", "list.js", "transcript.js", "app.js")
@@ -125,28 +123,13 @@ def packed(text: str) -> str:
     return base64.b64encode(gzip.compress(encodable(text).encode(), LEVEL, mtime=0)).decode("ascii")
 
 
-def unpacked(payload: str) -> str:
-    return gzip.decompress(base64.b64decode(payload)).decode("utf-8")
-
-
 def as_json(value: object) -> str:
+    """Each NaN and infinity is a text: JSON has none, and a browser refuses the whole payload."""
     dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     try:
         return dumped(value)
     except ValueError:
-        return dumped(_finite(value))
-
-
-def _finite(value: T) -> T:
-    """The same value with each NaN and infinity as text: JSON has none, and a browser refuses the whole payload."""
-    finite: object = value
-    if isinstance(value, float):
-        finite = value if math.isfinite(value) else str(value)
-    elif isinstance(value, dict):
-        finite = {str(name): _finite(item) for name, item in value.items()}
-    elif isinstance(value, list | tuple):
-        finite = [_finite(item) for item in value]
-    return finite  # type: ignore[return-value]
+        return dumped(json.loads(json.dumps(value, default=str), parse_constant=str))
 
 
 @dataclass
@@ -277,14 +260,12 @@ def write_view(
     return out, view
 
 
-def follow(out: Path, view: RunView, wait: Callable[[], None] = lambda: time.sleep(SECONDS)) -> None:
-    """Until Ctrl-C: `wait` raises KeyboardInterrupt."""
-    try:
+def follow(out: Path, view: RunView) -> None:
+    """Until Ctrl-C."""
+    with suppress(KeyboardInterrupt):
         while True:
-            wait()
+            time.sleep(SECONDS)
             refresh(out, view)
-    except KeyboardInterrupt:
-        return
 
 
 def refresh(out: Path, view: RunView) -> bool:

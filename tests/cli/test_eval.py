@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console
 
-from verl_mas.cli._eval_output import tables
+from verl_mas.cli.eval import tables
 
 
 def test_the_name_of_a_source_is_no_markup_and_no_order_to_a_terminal():
