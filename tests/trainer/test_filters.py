@@ -242,6 +242,7 @@ def test_the_records_of_a_step_have_advantages_of_the_tasks_that_are_trained_on(
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly  # the steps above, in a run
 def test_a_run_replaces_tasks_and_weighs_sessions(train_team, tmp_path):
     done = train_team(
         tmp_path / "run",

@@ -137,6 +137,7 @@ def test_the_folder_of_a_run_says_what_it_was_started_with_and_has_the_metrics_b
     assert "Before FSDP" in (run.folder / worker_log.FILE).read_text() and "Before FSDP" not in resumed.output
 
 
+@pytest.mark.nightly  # another whole run; tests/trainer/modes has shorter ones of this mode
 def test_with_no_task_ahead_the_colocated_mode_is_the_synchronous_one_bit_for_bit(unbroken, colocated, weights_of):
     for policy in (*POLICIES, "past"):
         load = (lambda folder: dict(read(folder))) if policy == "past" else weights_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
 
 
@@ -16,7 +16,7 @@ def stub(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(STUB), prepend=os.pathsep)
 
 
-@pytest.mark.parametrize("serving", [pytest.param("together", marks=pytest.mark.nightly), "phases"])
+@pytest.mark.parametrize("serving", ["together", "phases"])
 def test_engines_survive_hundreds_of_cancelled_acts_and_take_the_weights(train_team, tmp_path, monkeypatch, serving):
     """The stub's scheduler ends, as SGLang's does, when it has to sleep or to take weights while a request runs."""
     monkeypatch.setenv("STUB_SGLANG_STEP_S", "0.01")

@@ -118,6 +118,7 @@ def test_each_adapter_has_its_own_rate_and_the_base_is_not_trained(shared):
         assert not any(key.startswith("policy/main/rows") for key in metrics)
 
 
+@pytest.mark.nightly  # policies with weights of their own are resumed in every run of the tests
 def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(shared, resumed):
     assert sorted(resumed.steps) == [3, 4]
     files = sorted(path.name for path in (shared.checkpoint(STEPS) / "one").iterdir())

@@ -13,7 +13,8 @@ import pytest
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.trainer.checkpoint import IN_FLIGHT
 
-pytestmark = pytest.mark.e2e
+# The synchronous mode is killed and resumed in every run of the tests.
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 HERE = Path(__file__).parent
 STEPS, TASKS, SESSIONS, CANDIDATES = 5, 4, 4, 2
 SAVED, DIES = 2, 4
