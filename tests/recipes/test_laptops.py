@@ -80,8 +80,15 @@ def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     size += ["--args", "moves=1"]
     assert data.main(["puzzle", "plan_path", "--out", str(made), *size, "--noise", "0.6", *BRIEF]) == 0
     two_tasks = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
-    scores = ["+mas=planner_executor", "++mas.workflow.args.reward=sparse", "++mas.workflow.args.continuations=1"]
-    scores += ["++mas.branch.commit=uniform", "++mas.workflow.args.max_turns=3"]
+    # The team's group comes after the recipe here, and takes its arguments back.
+    played_on = "mas.workflow.args={text: compact, moves: 1, max_turns: 3, reward: sparse, continuations: 1}"
+    scores = [
+        "+mas=planner_executor",
+        played_on,
+        "mas.branch.commit=uniform",
+        "mas.branch.k=4",
+        "actor_rollout_ref.rollout.n=1",
+    ]
     done = main_ppo(tmp_path / "run", *of(made, *two_tasks, *scores), recipe="plan_path/laptop")
     assert done.exit_code == 0, done.output[-6000:]
     first = done.steps[1]
