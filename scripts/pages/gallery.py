@@ -23,7 +23,6 @@ Tiny models on the CPU, warmed up on demonstrations, which the first command of 
 held-out tasks, one sampled session each; intervals are 95 %.
 
 - *measured*: run to its end, by us
-- *started*: a few steps were run by us; what it learns is not measured
 - *composed*: it passes all checks and has no result yet
 
 | recipe | arguments after `+platform=cpu` | success at the start | at the end | time on 2 cores | status |
