@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.evidence.arms import SEEDS, Arm
 from benchmarks.evidence.intervals import Mean, mean
-from benchmarks.evidence.tables import Results, Run, control, last, line, table
+from benchmarks.evidence.tables import Results, Run, control, first, last, line, table
 
 Number = Callable[[Results], Mean | None]
 
@@ -44,6 +44,11 @@ class Claim:
 
 def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
     return lambda results: results.over_seeds(arm.name, number)
+
+
+def gain(arm: Arm) -> Number:
+    """The last success less the first."""
+    return lambda results: results.over_seeds(arm.name, lambda run: last(run) - first(run))
 
 
 def gap(arm: Arm, other: Arm) -> Number:

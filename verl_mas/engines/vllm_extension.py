@@ -30,8 +30,9 @@ class AdapterExtension(vLLMColocateWorkerExtension):
     mas_adapters: Mapping[str, int] = MappingProxyType({})  # vLLM's numbers of the adapters, by policy
 
     def __new__(cls, **kwargs: Passed) -> AdapterExtension:
-        # From vLLM 0.29 on, `get_unstacked_mapper`, which verl 0.9.1 calls for every adapter, is `get_rename_mapper`.
-        if not hasattr(WeightsMapper, "get_unstacked_mapper"):
+        # verl 0.9.1 calls `get_unstacked_mapper` for every adapter: vLLM 0.24 lacks it, but then it is not called; from
+        # 0.29 on it is `get_rename_mapper`.
+        if hasattr(WeightsMapper, "get_rename_mapper") and not hasattr(WeightsMapper, "get_unstacked_mapper"):
             WeightsMapper.get_unstacked_mapper = WeightsMapper.get_rename_mapper
         extension: AdapterExtension = super().__new__(cls, **kwargs)
         return extension

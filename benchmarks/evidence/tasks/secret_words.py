@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.evidence.arms import Arm, Start, Training, Trial
-from benchmarks.evidence.claims import Claim, gap, success
+from benchmarks.evidence.claims import Claim, gain, gap, influence, success
 from benchmarks.evidence.tables import control
 from benchmarks.evidence.tasks.base import Group, Task
 
@@ -34,15 +34,22 @@ def arms(kind: str) -> tuple[Arm, Arm, Arm]:
 
 
 ADAPTERS, SHARED, ALONE = arms("word")
+# Each knows half of the answer; of kind `pair`, a colour that is guessed is right in 1 of 12.
+PAIR, _, _ = arms("pair")
 
 TASK = Task(
     "secret_words",
     "Secret words",
-    (Group("secret_words_team", (ADAPTERS, SHARED, ALONE), ("shuffled",)),),
+    (
+        Group("secret_words_team", (ADAPTERS, SHARED, ALONE), ("shuffled",)),
+        Group("secret_words_pair", (PAIR,), ("shuffled",)),
+    ),
     (
         Claim("scout and judge with an adapter each name nine words of ten", success(ADAPTERS), low=0.9),
         Claim("with shuffled messages it is at chance", success(ADAPTERS, control("shuffled")), high=0.05),
         Claim("one policy with all weights learns as much", gap(SHARED, ADAPTERS), low=-0.1, seeds=3),
         Claim("the judge alone, which reads the word, is no better", gap(ALONE, ADAPTERS), high=0.1, seeds=3),
+        Claim("where each knows half, a team gains 0.4", gain(PAIR), low=0.4, seeds=3),
+        Claim("and ends 0.4 above what messages of other tasks give", influence(PAIR), low=0.4, seeds=3),
     ),
 )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.evidence.arms import Start, Training, Trial
-from benchmarks.evidence.claims import Claim, success
-from benchmarks.evidence.tables import first, last
+from benchmarks.evidence.claims import Claim, gain, success
 from benchmarks.evidence.tasks.base import Group, Task
 
 STEPS = 60
@@ -25,7 +24,7 @@ TASK = Task(
     (
         Claim(
             "a learner that plays earlier selves wins 0.2 more of its games against a random player",
-            success(PAST, lambda run: last(run) - first(run)),
+            gain(PAST),
             low=0.2,
             seeds=3,
         ),
