@@ -1,32 +1,33 @@
-"""Composes and checks every GPU recipe as for a machine with 8 GPUs. Exit code 1 if one is refused.
+"""Composes and checks every GPU recipe as for two machines with 8 GPUs. Exit code 1 if one is refused.
 
 What only a machine of the run can have, such as data and engines, is not looked for.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import verl_mas
 from verl_mas.checks.run import examine_command
-from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import parse_gpus
 
-MACHINE = parse_gpus("8x80")
-NOT_FOR_GPUS = {"laptop", "common", "roles"}
+MACHINES = parse_gpus("2x8x80")
+NOT_FOR_GPUS = ("laptop", "common", "roles")  # how their names begin
 
 
-def refusals(name: str) -> list[ConfigError]:
-    return examine_command([f"+recipe={name}"], MACHINE).errors
+def refusals(name: str) -> list[str]:
+    return [str(error) for error in examine_command([f"+recipe={name}"], MACHINES).errors]
 
 
 def main() -> int:
     folder = Path(verl_mas.__file__).parent / "config/hydra/recipe"
-    names = sorted(
-        f"{file.parent.name}/{file.stem}" for file in folder.glob("*/*.yaml") if file.stem not in NOT_FOR_GPUS
-    )
-    found = {name: refusals(name) for name in names}
+    files = [file for file in folder.glob("*/*.yaml") if not file.stem.startswith(NOT_FOR_GPUS)]
+    names = sorted(f"{file.parent.name}/{file.stem}" for file in files)
+    with ProcessPoolExecutor(min(8, os.cpu_count() or 1)) as processes:
+        found = dict(zip(names, processes.map(refusals, names), strict=True))
     for name, errors in found.items():
         sys.stdout.write(f"{name}: {'refused' if errors else 'accepted'}\n" + "".join(f"{error}\n" for error in errors))
     return int(any(found.values()) or not found)

@@ -110,8 +110,9 @@ def test_a_pretrained_model_has_to_learn_and_its_curve_is_written(prove, monkeyp
     assert curve == {str(number): end for number, end in enumerate(ends)}
 
 
-def test_a_recipe_is_accepted_as_for_a_machine_that_has_the_gpus_the_engine_and_the_data():
-    assert recipes.refusals("math/shared") == []
+def test_every_recipe_for_gpus_is_accepted_as_for_machines_that_have_them_the_engine_and_the_data(capsys):
+    assert recipes.main() == 0, capsys.readouterr().out
+    assert "math/shared: accepted" in capsys.readouterr().out
     assert recipes.refusals("no_such/recipe")
 
 

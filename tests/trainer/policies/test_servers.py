@@ -20,7 +20,7 @@ def test_an_abort_reaches_all_replicas_and_rejects_requests_until_they_are_resum
     assert [replica.mock_calls for replica in replicas] == [calls, calls]
 
 
-@pytest.mark.parametrize(("given", "seconds"), [({}, 2.0), ({"poll_interval": 0.1}, 0.1)])
+@pytest.mark.parametrize(("given", "seconds"), [({}, 0.25), ({"poll_interval": 0.1}, 0.1)])
 def test_the_rollout_is_polled_as_often_as_configured(monkeypatch, given, seconds):
     monkeypatch.setattr(PPOTrainer, "_build_replay_buffer", lambda self: SimpleNamespace(poll_interval=2.0))
     trainer = object.__new__(TeamTrainer)

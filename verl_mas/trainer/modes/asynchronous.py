@@ -28,7 +28,7 @@ from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import FINISHED, GLOBAL_STEPS, STATUS, TagValues
 from verl_mas.trainer import timeline
 from verl_mas.trainer.policies.separate import SeparatePolicy
-from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.trainer.trainer import POLL_SECONDS, TeamTrainer
 from verl_mas.verl_.types import Actor
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ class TeamBuffer(ReplayBufferAsync):
             max_off_policy_threshold=sampler.max_off_policy_threshold,
             max_off_policy_strategy=sampler.max_off_policy_strategy,
             sampler_kwargs=sampler.sampler_kwargs,
-            poll_interval=sampler.sampler_kwargs.get("poll_interval", 2.0),
+            poll_interval=sampler.sampler_kwargs.get("poll_interval", POLL_SECONDS),
             refill_fn=refill,
         )
         self._most_failures = FAILED_BATCHES * batch_size
