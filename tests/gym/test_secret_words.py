@@ -50,7 +50,8 @@ def test_in_the_control_the_scout_knows_what_it_would_know_in_another_task(kind)
         ("rabbits", "rabbit", 0, 0),
         ("red hat", "red hat", 1, 1),
         ("hat red", "red hat", 1, 0),
-        ("a hat", "red hat", 0.5, 0),
+        ("a red", "red hat", 0.5, 0),
+        ("a hat", "red hat", 0, 0),
         ("", "red hat", 0, 0),
     ],
 )

@@ -139,9 +139,10 @@ class SecretWords(Workflow):
 
 def graded(reply: str, answer: str) -> tuple[float, float]:
     """The F1 score of the reply's words, so that every word too many costs something, and whether they are the answer
-    and nothing else."""
+    and nothing else. What the scout alone knows comes first in the answer; without it the judge's own half earns
+    nothing."""
     words, wanted = reply.lower().replace(".", " ").split(), answer.split()
-    found = (Counter(words) & Counter(wanted)).total()
+    found = (Counter(words) & Counter(wanted)).total() * (wanted[0] in words)
     return 2 * found / (len(words) + len(wanted)), float(words == wanted)
 
 

@@ -34,7 +34,7 @@ def arms(kind: str) -> tuple[Arm, Arm, Arm]:
 
 
 ADAPTERS, SHARED, ALONE = arms("word")
-# Each knows half of the answer; of kind `pair`, a colour that is guessed is right in 1 of 12.
+# Each knows half of the answer; a colour that is guessed is right in 1 of 12.
 PAIR, _, _ = arms("pair")
 
 TASK = Task(
