@@ -6,28 +6,33 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from verl_mas.trainer.trainer import TeamTrainer
 
 
 def register_trainer(trainer_base: ModuleType | None = None) -> None:
-    """Register a team's modes with verl, when verl imports its trainers.
-
-    A registered class checks the configuration again: a run without Hydra has no callback that does.
-    """
-    from omegaconf import DictConfig
+    """Register a team's modes with verl, when verl imports its trainers."""
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
     from verl.trainer.ppo.v1.trainer_base import register_trainer as register
 
-    from verl_mas.checks.team import validate
-    from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer, SeparateAsyncTrainer
-    from verl_mas.trainer.modes.sync import MasTrainer
+    from verl_mas.config.modes import MODES
 
-    def checked(trainer: type[TeamTrainer]) -> type[TeamTrainer]:
-        class CheckedTrainer(trainer):  # type: ignore[valid-type,misc]
-            def __init__(self, config: DictConfig):
-                validate(config)
-                super().__init__(config)
+    class CheckedTrainer(PPOTrainer):
+        """Makes the mode's trainer. Ours are imported late: any of their modules may be what imports verl's trainers,
+        and then is not complete yet."""
 
-        return CheckedTrainer
+        def __new__(cls, config: DictConfig) -> TeamTrainer:  # type: ignore[misc]
+            from verl_mas.checks.team import validate
+            from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer, SeparateAsyncTrainer
+            from verl_mas.trainer.modes.sync import MasTrainer
 
-    for trainer in (MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer):
-        register(trainer.mode.name)(checked(trainer))
+            # Again: a run without Hydra has no callback that does.
+            validate(config)
+            trainers = {
+                trainer.mode.name: trainer for trainer in (MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer)
+            }
+            return trainers[config.trainer.v1.trainer_mode](config)
+
+    for name in MODES:
+        register(name)(CheckedTrainer)

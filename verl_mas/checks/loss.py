@@ -26,6 +26,7 @@ OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "the mean over the
 def check_loss(run: Run) -> Iterator[ConfigError]:
     weighting = run.mas.loss.weighting
     if weighting is None:
+        yield from _norm_without_factor(run)
         return
     mode = LOSS_MODES[weighting]
     for name in run.trained:
@@ -40,6 +41,16 @@ def check_loss(run: Run) -> Iterator[ConfigError]:
             rule = f"this loss of verl adds rows up in a way of its own: {OWN_AGGREGATION[loss]}"
             fix = "set mas.loss.weighting=row" if OWN_AGGREGATION[loss] in LOSS_MODES.values() else _WITHOUT
             yield ConfigError(value, rule=rule, fix=fix)
+
+
+def _norm_without_factor(run: Run) -> Iterator[ConfigError]:
+    for name in run.trained:
+        actor = run.view(name).section("actor")
+        if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+            value = f"policy {name}: actor.loss_agg_mode={actor.loss_agg_mode} without actor.loss_scale_factor"
+            rule = "verl then divides by the longest row of each micro batch, so the gradient depends on their sizes"
+            longest = run.view(name).config.data.max_response_length
+            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.actor.loss_scale_factor={longest}")
 
 
 _WITHOUT = "remove mas.loss.weighting, or choose another loss, such as vanilla"

@@ -22,13 +22,8 @@ def register_platform(platform_manager: ModuleType) -> None:
 
 
 def register_training_engine(transformer_impl: ModuleType) -> None:
-    from verl_mas.platform.fsdp import CpuEngineWithLMHead, CpuEngineWithValueHead, allow_fsdp1
-
-    register = transformer_impl.EngineRegistry.register
-    register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")(CpuEngineWithLMHead)
-    register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")(CpuEngineWithValueHead)
-    if selected():
-        allow_fsdp1(transformer_impl)
+    """The classes register themselves: their module may be what imports verl's, and then is not complete yet."""
+    import verl_mas.platform.fsdp  # noqa: F401
 
 
 def patch_process_group(distributed: ModuleType) -> None:

@@ -6,15 +6,17 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDict
 from torch.distributed.fsdp import _init_utils
 from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_name
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.config import FSDPEngineConfig
+from verl.workers.engine import EngineRegistry
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
 from verl_mas.platform.prefixes import Tree, fits
@@ -41,6 +43,7 @@ _OTHERWISE = ("use_remove_padding", "use_fused_kernels", "calculate_sum_pi_squar
 _TREE = "tree"
 
 
+@EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
 class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
     """Computes a prefix that rows share once, and logits for replies alone, where that is less work."""
 
@@ -108,14 +111,15 @@ class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
         return self.model_config.override_config.get("attn_implementation") == "sdpa" and fits(self.module.config)
 
 
+@EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")
 class CpuEngineWithValueHead(_NothingToOffload, FSDPEngineWithValueHead): ...
-
-
-def allow_fsdp1(transformer_impl: ModuleType) -> None:
-    """FSDP1 wants its parameters on a GPU: torch when it broadcasts them at the start, verl when it reads them."""
-    _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
-    transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined]
 
 
 def _nothing(parameters: object) -> None:
     """They are on the device already."""
+
+
+if get_device_name() == "cpu":
+    # FSDP1 wants its parameters on a GPU: torch when it broadcasts them at the start, verl when it reads them.
+    _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
+    transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined,assignment]

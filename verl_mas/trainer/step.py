@@ -183,9 +183,7 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
     return sorted(kept + filler[:count])
 
 
-def scale_for_skipped(part: PolicyRows, kept: Sequence[int], tokens: Mapping[str, int], mode: str) -> float:
-    """What kept advantages are multiplied by, so that a mean over tokens stays a mean over all of the tokens."""
-    if mode != "token-mean":
-        return 1.0
-    counts = [tokens.get(key, 0) for key in part.batch.keys]
-    return sum(counts[i] for i in kept) / max(sum(counts), 1)
+def scale_for_skipped(counted: Tensor, kept: Sequence[int], mode: str) -> float:
+    """What kept advantages are multiplied by, so that a mean over tokens stays a mean over all of the tokens.
+    `counted`: the tokens of each row that verl divides by."""
+    return 1.0 if mode != "token-mean" else float(counted[list(kept)].sum() / counted.sum().clamp(min=1))

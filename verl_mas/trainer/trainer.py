@@ -46,7 +46,7 @@ from verl_mas.trainer.policies.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.pools.nodes import check_nodes
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.recorded import Recorded
-from verl_mas.trainer.step import Columns, Credit, PolicyRows, in_order, step_columns, write_advantages
+from verl_mas.trainer.step import Credit, PolicyRows, in_order, step_columns, write_advantages
 from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import Validated
 from verl_mas.trainer.watcher import name_actors
@@ -293,7 +293,7 @@ class TeamTrainer(Recorded, Validated):
                 rows = [i for i in trained_on if batch.tags[i][row.GLOBAL_STEPS] == dispatched]
                 self.agent_loop_manager.record_advantages(dispatched, {batch.keys[i]: float(per_row[i]) for i in rows})
         with marked_timer("update_actor", timing_raw, color="red"):
-            self._each(parts, lambda name: self._update(name, parts[name], columns, batch))
+            self._each(parts, lambda name: self._update(name, parts[name]))
         metrics.update(agent_metrics(columns, per_row if trained_on else None, diagnostics))
         metrics.update(policy_metrics(parts, list(self.trained)))
         metrics.update(snapshot_metrics(self.members, self.global_steps))
@@ -346,12 +346,12 @@ class TeamTrainer(Recorded, Validated):
             part.data, part.changed = policy.read(part.batch, part.metrics)
             policy.weigh(part)
 
-    def _update(self, name: str, part: PolicyRows, columns: Columns, batch: Rows) -> None:
+    def _update(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
         rows = part.batch
         with self.timeline.span(timeline.UPDATE, name, part.metrics, "timing/update"):
             if self.mas.skip_zero_advantage:
-                rows = policy.without_zero_advantage(part, columns, batch)
+                rows = policy.without_zero_advantage(part)
             policy.update(rows, part.metrics, counted=part.weights.total)
 
     def _whole(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:

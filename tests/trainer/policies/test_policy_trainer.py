@@ -15,10 +15,11 @@ from transfer_queue import KVBatchMeta
 from verl_mas import data_plane
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec
-from verl_mas.row import OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
+from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
 from verl_mas.trainer.batching import UpdatePlan
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
+from verl_mas.trainer.step import ADVANTAGES, PolicyRows
 from verl_mas.trainer.trainer import TeamTrainer
 
 
@@ -100,3 +101,21 @@ def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch
     _, changed = policy.read(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {})
     found = changed[ROLLOUT_WEIGHTS].unbind()[0].tolist() if ROLLOUT_WEIGHTS in changed else None
     assert found == weights
+
+
+@pytest.mark.parametrize("rejected", [False, True])
+def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejected(monkeypatch, rejected):
+    """verl's mean over tokens is over those before the rejection."""
+    masks = [torch.ones(4), torch.zeros(4) if rejected else torch.ones(4), torch.ones(8)]
+    policy = object.__new__(PolicyTrainer)
+    policy.plan = UpdatePlan(3, 1, 1, 1)
+    policy.config = OmegaConf.create({"actor_rollout_ref": {"actor": {"loss_agg_mode": "token-mean"}}})
+    monkeypatch.setattr(policy, "_balance_batch", lambda rows, metrics: rows, raising=False)
+    batch = KVBatchMeta(partition_id="train", keys=["1-0_0_0", "1-0_1_0", "1-0_2_0"], tags=[{}, {}, {}])
+    data = {RESPONSE_MASK: masks, LOSS_MASK: [torch.ones_like(mask) for mask in masks]}
+    data = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in data.items()}
+    part = PolicyRows(batch, TensorDict(data, batch_size=[3]), advantages=torch.tensor([1.0, 1.0, 0.0]))
+    written = {}
+    monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(fields) or rows)
+    policy.without_zero_advantage(part)
+    assert written[ADVANTAGES].unbind()[0].tolist() == [8 / 16] * 4

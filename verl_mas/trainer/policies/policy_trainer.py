@@ -36,8 +36,6 @@ from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.weight_folder import BACKEND
 from verl_mas.trainer.step import (
     COLUMNS,
-    NO_TOKENS,
-    Columns,
     PolicyRows,
     as_nested,
     scale_for_skipped,
@@ -116,7 +114,7 @@ class PolicyTrainer(LocalPolicy):
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
-        data[LOSS_MASK] = mask  # before tokens are rejected
+        data[LOSS_MASK] = mask  # before tokens are rejected: verl's means over tokens are over these
         if not correction.rollout_is and not correction.rollout_rs:
             return data, {}  # only metrics were asked for
         fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
@@ -129,19 +127,18 @@ class PolicyTrainer(LocalPolicy):
         tokens = trained_tokens(part.data[RESPONSE_MASK])
         part.weights = loss_weights.step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
 
-    def without_zero_advantage(self, part: PolicyRows, columns: Columns, batch: Rows) -> Rows:
-        """The rows of the policy that add to the loss. `columns`: of all rows of the step, `batch`."""
+    def without_zero_advantage(self, part: PolicyRows) -> Rows:
+        """The rows of the policy that add to the loss."""
         assert self.plan is not None
         kept = without_zero_advantage(part, self.plan.updates, self.plan.multiple)
         part.metrics["rows/skipped"] = len(part.batch) - len(kept)
         if len(kept) == len(part.batch):
             return part.batch
-        tokens = dict(zip(batch.keys, columns.tokens.tolist(), strict=True))
-        scale = scale_for_skipped(part, kept, tokens, self.config.actor_rollout_ref.actor.loss_agg_mode)
-        rows = data_plane.select(part.batch, kept)
-        masks = dict(zip(batch.keys, columns.masks, strict=True))
-        new = as_nested(part.advantages[kept] * scale, [masks.get(key, NO_TOKENS) for key in rows.keys])
-        return self._balance_batch(data_plane.write(rows, new), {})
+        counted = trained_tokens(part.data.get(LOSS_MASK, part.data[RESPONSE_MASK]))
+        scale = scale_for_skipped(counted, kept, self.config.actor_rollout_ref.actor.loss_agg_mode)
+        masks = part.data[RESPONSE_MASK].unbind()
+        new = as_nested(part.advantages[kept] * scale, [masks[i] for i in kept])
+        return self._balance_batch(data_plane.write(data_plane.select(part.batch, kept), new), {})
 
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
         """The policy's optimiser steps. `counted`: what the sum over all rows is divided by, in verl's modes that take

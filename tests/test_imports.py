@@ -1,0 +1,37 @@
+"""Every module can be the first one that is imported: verl's imports call our hooks, which import modules of ours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import verl_mas
+
+ROOT = Path(verl_mas.__file__).parents[1]
+# In a fork each, of a process that has imported nothing of verl.
+EVERY_ONE = """
+import os, sys
+import hydra, ray, tensordict, torch, transformers
+failed = []
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        __import__(name)
+        os._exit(0)
+    failed += [name] * bool(os.waitpid(child, 0)[1])
+sys.exit(", ".join(failed) or None)
+"""
+
+
+@pytest.mark.nightly
+def test_any_module_can_be_imported_first():
+    files = [file.relative_to(ROOT).with_suffix("") for file in (ROOT / "verl_mas").rglob("*.py")]
+    names = {".".join(file.parts).removesuffix(".__init__") for file in files}
+    # Those of the extension need vLLM, which stands in an environment of its own.
+    names = sorted(name for name in names if "vllm_" not in name and not name.endswith("__main__"))
+    command = [sys.executable, "-W", "ignore", "-c", EVERY_ONE, *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
