@@ -91,6 +91,28 @@ def test_a_full_conversation_samples_no_more_tokens(policy, play):
     assert [r.text for r in done.session.replies] == ["x", "", ""] and len(server.calls) == 1
 
 
+def test_a_row_is_of_one_temperature_and_none_goes_on_after_a_reply_without_an_end(policy, play, tokenizer):
+    async def varies(task, team):
+        talk = team.a.conversation()
+        for text, sampling in (
+            ("1", {}),
+            ("2", {"temperature": 0.5}),
+            ("3", {"temperature": 0.5, "max_tokens": 2}),
+            ("4", {}),
+        ):
+            await talk.act(text, **sampling)
+        return Outcome(reward=1.0)
+
+    client, server = policy(lambda p, n: "ABCD"[n] * 2)
+    rows = play(varies, client).session.rows()
+    assert [[reply.turn for reply in row.replies] for row in rows] == [[0], [1, 2], [3]]
+    assert [row.generation.temperature for row in rows] == [1.0, 0.5, 1.0]
+    prompts = [tokenizer.decode(call["prompt_ids"]) for call in server.calls]
+    # The tokens so far are the next row's prompt, and after the reply that was cut its text is, with an end of turn.
+    assert server.calls[1]["prompt_ids"][: len(rows[0].generation.prompt_ids)] == rows[0].generation.prompt_ids
+    assert "assistant\nCC<|im_end|>" in prompts[3] and "BB" + tokenizer.eos_token in prompts[3]
+
+
 def test_the_chat_template_gets_the_agents_settings(policy, ask, tokenizer, monkeypatch):
     template = tokenizer.chat_template.replace("assistant\n'", "assistant\n' + (word or '')")
     monkeypatch.setattr(tokenizer, "chat_template", template)

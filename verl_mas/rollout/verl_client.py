@@ -236,8 +236,9 @@ class VerlPolicy:
         decode = partial(self.model.tokenizer.decode, sampled, skip_special_tokens=True)
         text = await loop.loop.run_in_executor(None, decode)
         calls: Sequence[ToolCall] = ()
-        # The results of calls would have no place in a row that is full.
-        if request.tools and len(output.response_ids) < self._rollout.response_length:
+        stop_reason = self._stop_reason(answer, len(prompt.ids), params)
+        # A reply that was cut has no end of turn, which results of calls could follow.
+        if request.tools and stop_reason != "length":
             content, calls = await read_calls(loop, request, sampled)
             text = content if calls else text
         return VerlGeneration(
@@ -247,11 +248,12 @@ class VerlPolicy:
             log_probs=output.response_logprobs,
             output=output,
             text=text,
-            stop_reason=self._stop_reason(answer, len(prompt.ids), params),
+            stop_reason=stop_reason,
             sampled=len(sampled),
             # Greedy engines report log-probs at temperature 1.
             temperature=float(params["temperature"]) or 1.0,
             tool_calls=calls,
+            full=len(output.response_ids) >= self._rollout.response_length,
             versions=answer.extra_fields.get(VERSIONS, ()),
             aborts=answer.extra_fields.get(ABORTS, 0),
         )

@@ -77,7 +77,7 @@ class Generation:
     tool_calls: Sequence[ToolCall] = ()
     # The message as the endpoint sent it, if it wants it back like that.
     message: Message | None = field(default=None, repr=False)
-    # The row has no room for the last messages: it cannot be continued, however short the next one is.
+    # The row has no room for another message: it cannot be continued.
     full: bool = field(default=False, repr=False)
     # In asynchronous modes: tokens and the version of the weights that sampled them, in order; how often an update of
     # the weights interrupted the act.

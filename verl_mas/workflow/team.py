@@ -229,18 +229,23 @@ class Agent(KnownNames):
 class Conversation(KnownNames):
     """Turns of one agent that share their tokens: one row, in which the prompts after the first are masked.
 
-    A branch ends the row: the tokens before it are the prompt of each candidate and of the next row.
+    A branch ends the row: the tokens before it are the prompt of each candidate and of the next row. So does another
+    temperature, as the tokens of a row are of one distribution.
     """
 
     def __init__(self, agent: Agent, messages: list[Message], tools: Tools = ()):
         self._agent, self.messages, self._tools = agent, messages, tools
         self._state: Continuation | None = None
+        self._temperature: object = None  # of the open row, where an act has one of its own
 
     async def act(self, messages: Prompt = (), **sampling: object) -> Reply:
         """The reply to the conversation so far, extended by `messages`."""
         prompt = [*self.messages, *as_messages(messages)]
-        reply = (await self._act(prompt, sampling, 1, self._state))[0]
+        same = sampling.get("temperature") == self._temperature
+        state = self._state if same else self._state and replace(self._state, row=None)
+        reply = (await self._act(prompt, sampling, 1, state))[0]
         self._continue_from(reply, row=reply.row)
+        self._temperature = sampling.get("temperature")
         return reply
 
     async def branch(self, messages: Prompt = (), k: int | None = None, **sampling: object) -> list[Reply]:
@@ -271,7 +276,9 @@ class Conversation(KnownNames):
 
     def _continue_from(self, reply: Reply, row: int | None) -> None:
         self.messages = [*reply.messages, *reply.steps]
-        self._state = Continuation(reply.generation, known=len(self.messages), row=row)
+        # A reply that was cut has no end of turn: what follows has the conversation as a new prompt.
+        cut = reply.truncated and not reply.generation.full
+        self._state = None if cut else Continuation(reply.generation, known=len(self.messages), row=row)
 
 
 def as_messages(prompt: Prompt) -> list[Message]:
