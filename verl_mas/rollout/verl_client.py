@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.engines.sampling import sampling_errors, stop_errors
+from verl_mas.engines.sampling import converted, sampling_errors, stop_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.resumed_reply import merged_versions, reply_limit
@@ -131,7 +131,7 @@ class VerlPolicy:
         params = {
             "temperature": kwargs.temperature,
             "top_p": kwargs.top_p,
-            "top_k": kwargs.top_k,
+            "top_k": kwargs.top_k or -1,
             "repetition_penalty": 1.0,
             "logprobs": rollout.calculate_log_probs,
         }
@@ -140,7 +140,7 @@ class VerlPolicy:
         where = f"sampling of agent {request.agent}"
         raise_all(sampling_errors(request.sampling, rollout.name, where))
         raise_all(stop_errors(request.sampling, rollout, where))
-        return {**params, **request.sampling}
+        return converted({**params, **request.sampling}, where)
 
     async def _prompt(self, loop: ToolAgentLoop, request: Request) -> Prompt:
         if request.continues is not None:
