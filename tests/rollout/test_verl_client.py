@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from verl_mas.config.schema import AgentSpec, FaultSpec
-from verl_mas.errors import ConfigError, FaultKind
+from verl_mas.errors import ConfigError, FaultKind, SessionFault
 from verl_mas.rollout.truncation import fit
 from verl_mas.rollout.verl_client import output_of
 from verl_mas.workflow import Outcome, Request
@@ -93,6 +95,36 @@ def test_a_full_conversation_samples_no_more_tokens(policy, play):
     client, server = policy(lambda p, n: "x", response_length=60)
     done = play(fills_the_row, client)
     assert [r.text for r in done.session.replies] == ["x", "", ""] and len(server.calls) == 1
+
+
+@pytest.mark.parametrize("truncation", ["error", "drop_oldest", "middle"])
+def test_a_text_that_cannot_fit_is_cut_or_refused_before_it_is_tokenised(
+    truncation, policy, loop, tokenizer, monkeypatch
+):
+    client, _ = policy(lambda p, n: "x")
+    read, whole = [], tokenizer.apply_chat_template
+
+    def template(messages, **kwargs):
+        read.append(sum(len(message["content"]) for message in messages))
+        return whole(messages, **kwargs)
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", template)
+    long = [*Q, {"role": "assistant", "content": "a"}, {"role": "user", "content": "q" * 1_000_000}]
+    act = client.generate(Request("a", "u_0", 0, long, truncation=truncation))
+    with nullcontext() if truncation == "middle" else pytest.raises(SessionFault, match="of 76925 tokens"):
+        loop.run_until_complete(act)
+    assert max(read, default=0) < 10_000 and bool(read) == (truncation == "middle")
+
+
+def test_a_conversation_refuses_a_message_that_no_row_can_hold(policy, play):
+    async def floods(task, team):
+        talk = team.a.conversation()
+        await talk.act("one")
+        await talk.act("q" * 1_000_000)
+
+    client, server = policy(lambda p, n: "x")
+    (fault,) = play(floods, client).faults
+    assert fault.kind is FaultKind.LIMIT and "at least 76924 tokens" in fault.cause and len(server.calls) == 1
 
 
 def test_the_chat_template_gets_the_agents_settings(policy, ask, tokenizer, monkeypatch):
