@@ -117,7 +117,8 @@ def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, se
 async def post(server, body, **headers):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     transport = httpx.ASGITransport(server.app())
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    headers = {"Content-Type": "application/json", **headers}
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         return await client.post("/v1/chat/completions", content=content, headers=headers)
 
 
@@ -202,6 +203,45 @@ def test_a_key_is_asked_for_and_a_limit_holds(runtime):
         return sorted(reply.status_code for reply in many)
 
     assert LOOP.run_until_complete(asked()) == [200, 429, 429]
+
+
+SITE, TEXT = "http://evil.example", {"Content-Type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (TEXT, 415),
+        ({"Origin": SITE}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example", "Origin": SITE}, 403),
+        ({"Host": "localhost:80", "Origin": "http://localhost:80"}, 400),
+        ({"Host": "[::1]"}, 400),
+    ],
+)
+def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
+    async def asked():
+        return await post(TeamServer(runtime, name="team"), b"{", **headers)
+
+    assert LOOP.run_until_complete(asked()).status_code == status
+
+
+def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch):
+    monkeypatch.setattr("verl_mas.serve.app.BODY_S", 0.1)
+    sent = []
+
+    async def never():
+        if not sent:
+            await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
+    LOOP.run_until_complete(TeamServer(runtime, name="team").app()(scope, never, send))
+    assert sent[0]["status"] == 408
 
 
 def test_an_endpoint_that_fails_is_named(folder, serve):
