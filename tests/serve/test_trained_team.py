@@ -103,6 +103,37 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
         verl_mas.load(tmp_path / "..")
 
 
+HOSTILE = {
+    "plugins[0]: plugin.py": {"plugins": ["plugin.py"]},
+    "workflow.path: team.py": {"workflow": {"name": "single", "path": "team.py"}},
+    "tools.function_tool_path: tools.py": {"tools": {"function_tool_path": "tools.py"}},
+    "mcp.x.command: touch FILE": {"mcp": {"x": {"command": ["touch", "FILE"]}}},
+    "mcp.x.pass_env: SECRET": {"mcp": {"x": {"command": ["cat"], "pass_env": ["SECRET"]}}},
+    "verl.reward.custom_reward_function.path: f.py": {"verl": {"reward.custom_reward_function.path": "f.py"}},
+    "verl.data.custom_cls.name: x": {"verl": {"data.custom_cls.name": "x"}},
+    "workflow.args.execution.executor: os:system": {
+        "workflow": {"name": "single", "args": {"execution": {"executor": "os:system"}}}
+    },
+    "policies.main.remote.api_key_env: SECRET": {
+        "policies": {"main": {"remote": {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}}}
+    },
+}
+
+
+@pytest.mark.parametrize(("says", "given"), HOSTILE.items())
+def test_what_a_team_of_others_would_run_or_send_is_refused_until_it_is_trusted(says, given, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "s")
+    team = {"format": 1, "workflow": {"name": "single"}, "agents": {}, "policies": {"main": {"folder": "main"}}}
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, **given}).replace("FILE", str(tmp_path / "made")))
+    with pytest.raises(ConfigError) as refused:
+        verl_mas.load(tmp_path)
+    assert says.replace("FILE", str(tmp_path / "made")) in str(refused.value)
+    assert "--trust-remote-code" in refused.value.fix and not (tmp_path / "made").exists()
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, "plugins": ["verl_mas.workflows.single"]}))
+    with pytest.raises(ConfigError, match="main is not there"):
+        verl_mas.load(tmp_path)
+
+
 def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
     url, without_models = f"http://127.0.0.1:{free_port()}", serve(lambda body: "yes").url
     for policy, endpoint, message in (
