@@ -105,6 +105,8 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
 
 HOSTILE = {
     "plugins[0]: plugin.py": {"plugins": ["plugin.py"]},
+    "plugins[0]: verl_mas.evil.py": {"plugins": ["verl_mas.evil.py"]},
+    "plugins[0]: verl_mas./../evil": {"plugins": ["verl_mas./../evil"]},
     "workflow.path: team.py": {"workflow": {"name": "single", "path": "team.py"}},
     "tools.function_tool_path: tools.py": {"tools": {"function_tool_path": "tools.py"}},
     "mcp.x.command: touch FILE": {"mcp": {"x": {"command": ["touch", "FILE"]}}},

@@ -7,6 +7,7 @@ of its variables, and an address has neither a user nor a query.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
 CONTAINED = "contained"  # The executor that runs programs without access to anything
+OURS = re.compile(r"verl_mas(\.\w+)+(?<!\.py)")  # Modules; what ends in .py is a file
 # Raised when a reader of an earlier version would read the file wrongly.
 FORMAT = 1
 Dtype = Literal["bfloat16", "float16", "float32"]
@@ -227,7 +229,7 @@ def asks(team: TeamFile) -> Iterator[str]:
     if isinstance(execution, Mapping) and execution.get("executor", CONTAINED) != CONTAINED:
         named["workflow.args.execution.executor"] = str(execution["executor"])
     for place, what in named.items():
-        if what and not what.startswith("verl_mas."):
+        if what and not OURS.fullmatch(what):
             yield f"{place}: {what}"
 
 
