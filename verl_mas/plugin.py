@@ -16,6 +16,7 @@ from verl_mas.util import worker_folder
 # Module of verl -> our function that registers with it.
 HOOKS = {
     "verl.plugin.platform.platform_manager": "verl_mas.platform:register_platform",
+    "verl.single_controller.ray.base": "verl_mas.platform:keep_ports",
     "verl.utils.distributed": "verl_mas.platform:patch_process_group",
     "verl.workers.engine.fsdp.transformer_impl": "verl_mas.platform:register_training_engine",
     "verl.trainer.ppo.core_algos": "verl_mas.advantage.verl_hook:register_estimators",

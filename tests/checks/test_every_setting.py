@@ -66,7 +66,7 @@ REFUSED = {
     "-1, or a whole number, at least 1": "data.train_max_samples=0",
     NOT_NEGATIVE: """
         data.dataloader_num_workers=-1 trainer.log_val_generations=-1 ray_kwargs.ray_init.num_cpus=-1
-        AR.rollout.temperature=-1 AR.rollout.val_kwargs.temperature=-1 AR.actor.optim.weight_decay=-0.1
+        AR.actor.optim.weight_decay=-0.1
         AR.actor.kl_loss_coef=-0.1 AR.actor.clip_ratio=-1 AR.model.lora_rank=-1
         mas.agents.solver.format_penalty=-1""",
     "at least -1": "trainer.save_freq=-2 trainer.test_freq=-2 AR.rollout.top_k=-2",
@@ -78,7 +78,8 @@ REFUSED = {
     "between 0 and 10": "AR.actor.optim.lr=-1e-6|1e300",
     "between 0 and 1": """
         AR.actor.optim.lr_warmup_steps_ratio=1.5 algorithm.gamma=2 mas.trajectories.sampling_rate=2""",
-    "between 0 and 100": "mas.faults.retries=-1",
+    "between 0.01 and 100": "AR.rollout.repetition_penalty=1e-40",
+    "between 0 and 100": "mas.faults.retries=-1 AR.rollout.temperature=-1|1e9 AR.rollout.val_kwargs.temperature=-1",
     "one of left, right, middle, error": "data.truncation=5|top",
     "console": "trainer.logger=5|[console,bogus]|consol",
     "vanilla": "AR.actor.policy_loss.loss_mode=bogus OV.actor.policy_loss.loss_mode=bogus",

@@ -143,15 +143,14 @@ def test_messages_of_a_chat_template_become_those_of_an_endpoint():
 def streamed(*events: object) -> tuple[dict, list[str]]:
     """The completion, and the texts that were reported."""
 
-    async def lines() -> AsyncIterator[str]:
-        yield ": a comment"
-        for event in events:
-            yield f"data: {json.dumps(event)}"
-            yield ""
-        yield "data: [DONE]"
+    text = ": a comment\r\n" + "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]"
+
+    async def parts() -> AsyncIterator[str]:
+        for place in range(0, len(text), 50):
+            yield text[place : place + 50]
 
     texts: list[str] = []
-    return asyncio.run(Streamed(texts.append).read(lines())), texts
+    return asyncio.run(Streamed(texts.append).read(parts())), texts
 
 
 def delta(finish_reason: str | None = None, **fields: object) -> dict:
@@ -181,6 +180,16 @@ def test_calls_of_tools_are_put_together_by_their_places():
         ("b", {"name": "look", "arguments": ""}),
     ]
     assert texts == []
+
+
+@pytest.mark.parametrize("call", [{}, {"tool_calls": [{"index": 10**9}]}])
+def test_a_response_without_end_is_a_fault(serve, monkeypatch, call):
+    monkeypatch.setattr("verl_mas.endpoints.openai.MAX_RESPONSE", 10_000)
+    with pytest.raises((SessionFault, ValueError), match=r"more than 10,000 bytes|call number"):
+        streamed(delta(**call), *[delta(content="x" * 100)] * 100)
+    endpoint = serve(lambda body: {"content": "x" * 20_000})
+    with pytest.raises(SessionFault, match="more than 10,000 bytes"):
+        verl_mas.run("single", "q", verl_mas.OpenAIClient(endpoint.url, "m"), faults=FaultSpec(retries=0))
 
 
 @pytest.mark.parametrize("events", [(), ({"error": "overloaded"},), ({"choices": ["x"]},), ("x",)])

@@ -260,6 +260,16 @@ def test_broken_weights_stop_the_engine_instead_of_giving_text(model, make_batch
         serve(make_batcher(), [5, 6], max_tokens=3)
 
 
+def test_a_row_whose_scores_are_no_numbers_fails_alone(make_batcher):
+    batcher = make_batcher()
+    (failed,) = batcher.submit([5, 6], RequestSampling(4, repetition_penalty=1e-45))
+    (other,) = batcher.submit([5, 6], RequestSampling(4, ignore_eos=True))
+    run(batcher)
+    assert (failed.finish_reason, other.finish_reason, len(other.tokens)) == ("failed", "length", 4)
+    (alone,) = serve(batcher, [5, 6], max_tokens=4, repetition_penalty=1e-45)
+    assert alone.finish_reason == "failed"
+
+
 @pytest.mark.parametrize("config", [LlamaConfig, Qwen3Config])
 def test_other_architectures_are_served(config):
     sizes = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)

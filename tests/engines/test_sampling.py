@@ -51,7 +51,18 @@ def test_the_names_of_an_engine_that_only_verl_knows_are_not_checked():
     assert list(sampling_errors({"anything": 1}, "trtllm", "act")) == []
 
 
-@pytest.mark.parametrize("given", [{"temperature": -1}, {"n": 3}, {"logprobs": 5}, {"stream": True}])
+OUT_OF_RANGE = [
+    {"temperature": 101},
+    {"repetition_penalty": 1e-40},
+    {"top_k": 10**10},
+    {"stop": ""},
+    {"stop": "x" * 1001},
+    {"stop": ["x"] * 65},
+    {"stop_token_ids": [2**31]},
+]
+
+
+@pytest.mark.parametrize("given", [*OUT_OF_RANGE, {"temperature": -1}, {"n": 3}, {"logprobs": 5}, {"stream": True}])
 def test_a_value_out_of_range_and_what_every_request_has_are_refused_for_every_engine(given):
     for engine in ("vllm", "sglang", "transformers", "trtllm", None):
         assert len(list(sampling_errors(given, engine, "act"))) == 1

@@ -67,10 +67,11 @@ async def test_concurrent_calls_are_answered_with_tokens_log_probs_and_the_step(
 async def test_a_bad_request_fails_alone(make_server):
     server = make_server()
     image = server.generate([5], {}, "r", image_data=["picture"])
-    calls = [ask(server), ask(server, [5] * 128), image]
+    no_numbers = ask(server, [5], repetition_penalty=1e-45)
+    calls = [ask(server), ask(server, [5] * 128), image, no_numbers]
     good, *bad = await asyncio.gather(*calls, return_exceptions=True)
     assert good.token_ids
-    assert [type(error) for error in bad] == [RequestError] * 2
+    assert [type(error) for error in bad] == [RequestError] * 3
     assert "128 tokens of the engine" in str(bad[0])
 
 

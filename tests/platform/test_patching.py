@@ -4,11 +4,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import verl
+from verl.single_controller.ray import base
 
+from verl_mas import platform
 from verl_mas.errors import PatchRefused
 from verl_mas.platform import process_group
 from verl_mas.platform.process_group import AFTER, BEFORE, DIFF, FUNCTIONS
@@ -67,3 +69,30 @@ def test_every_diff_has_a_runtime_twin_and_a_line_in_the_index():
     names = {diff.name for diff in DIFFS.glob("*.diff")}
     assert names == {DIFF}
     assert all(name in (DIFFS / "README.md").read_text() for name in names)
+
+
+def test_a_rendezvous_is_at_a_port_that_the_kernel_gives_to_no_connection(monkeypatch, tmp_path):
+    asked = []
+
+    class Chosen:
+        def options(self, **where):
+            return self
+
+        def remote(self, master_port_range):
+            asked.append(master_port_range)
+            return verls(master_port_range)
+
+    verls = vars(base.get_master_addr_port)["_function"]
+    monkeypatch.setattr(base, "get_master_addr_port", Chosen())
+    monkeypatch.setattr(base.ray, "get", lambda found: found)
+    monkeypatch.setattr(base, "PlacementGroupSchedulingStrategy", lambda **where: None)
+    low = int(platform.RANGE.read_text().split()[0])
+    for _ in range(20):
+        group = SimpleNamespace(_master_addr=None, _master_port=None)
+        getattr(base.RayWorkerGroup, platform.CHOOSES_PORT)(group, None)
+        assert platform.FIRST_PORT <= int(vars(group)["_master_port"]) < low
+    assert len({first for first, _ in asked}) > 10
+    monkeypatch.setattr(platform, "RANGE", tmp_path / "range")
+    assert platform.unused_ports() is None
+    platform.RANGE.write_text("1024\t65535\n")
+    assert platform.unused_ports() is None

@@ -11,7 +11,7 @@ from verl_mas.rollout.busy import Busy, seconds, union
 @pytest.fixture
 def clock(monkeypatch):
     """Sets the time."""
-    monkeypatch.setattr(module.time, "time", lambda: clock.now)
+    monkeypatch.setattr(module.clock, "now", lambda: clock.now)
 
     def clock(now):
         clock.now = now

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from verl_mas.config.schema import AgentSpec, FaultSpec
-from verl_mas.errors import ConfigError, FaultKind
+from verl_mas.errors import ConfigError, FaultKind, SessionFault
 from verl_mas.rollout.truncation import fit
 from verl_mas.rollout.verl_client import output_of
 from verl_mas.workflow import Outcome, Request
@@ -40,6 +42,10 @@ def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
     ):
         ask(client, **request)
         assert server.calls[-1]["sampling_params"] == {**base, **changed}
+    client.config.actor_rollout_ref.rollout.update(temperature=2, top_k=0)
+    ask(client, sampling={"top_p": 1})
+    params = server.calls[-1]["sampling_params"]
+    assert [type(params[name]) for name in ("temperature", "top_p")] == [float, float] and params["top_k"] == -1
     assert ask(client, greedy=True)[0].temperature == 1.0, "greedy log-probs are those of temperature 1"
 
 
@@ -111,6 +117,36 @@ def test_a_row_is_of_one_temperature_and_none_goes_on_after_a_reply_without_an_e
     # The tokens so far are the next row's prompt, and after the reply that was cut its text is, with an end of turn.
     assert server.calls[1]["prompt_ids"][: len(rows[0].generation.prompt_ids)] == rows[0].generation.prompt_ids
     assert "assistant\nCC<|im_end|>" in prompts[3] and "BB" + tokenizer.eos_token in prompts[3]
+
+
+@pytest.mark.parametrize("truncation", ["error", "drop_oldest", "middle"])
+def test_a_text_that_cannot_fit_is_cut_or_refused_before_it_is_tokenised(
+    truncation, policy, loop, tokenizer, monkeypatch
+):
+    client, _ = policy(lambda p, n: "x")
+    read, whole = [], tokenizer.apply_chat_template
+
+    def template(messages, **kwargs):
+        read.append(sum(len(message["content"]) for message in messages))
+        return whole(messages, **kwargs)
+
+    monkeypatch.setattr(tokenizer, "apply_chat_template", template)
+    long = [*Q, {"role": "assistant", "content": "a"}, {"role": "user", "content": "q" * 1_000_000}]
+    act = client.generate(Request("a", "u_0", 0, long, truncation=truncation))
+    with nullcontext() if truncation == "middle" else pytest.raises(SessionFault, match="of 76925 tokens"):
+        loop.run_until_complete(act)
+    assert max(read, default=0) < 10_000 and bool(read) == (truncation == "middle")
+
+
+def test_a_conversation_refuses_a_message_that_no_row_can_hold(policy, play):
+    async def floods(task, team):
+        talk = team.a.conversation()
+        await talk.act("one")
+        await talk.act("q" * 1_000_000)
+
+    client, server = policy(lambda p, n: "x")
+    (fault,) = play(floods, client).faults
+    assert fault.kind is FaultKind.LIMIT and "at least 76924 tokens" in fault.cause and len(server.calls) == 1
 
 
 def test_the_chat_template_gets_the_agents_settings(policy, ask, tokenizer, monkeypatch):

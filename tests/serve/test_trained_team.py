@@ -103,6 +103,39 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
         verl_mas.load(tmp_path / "..")
 
 
+HOSTILE = {
+    "plugins[0]: plugin.py": {"plugins": ["plugin.py"]},
+    "plugins[0]: verl_mas.evil.py": {"plugins": ["verl_mas.evil.py"]},
+    "plugins[0]: verl_mas./../evil": {"plugins": ["verl_mas./../evil"]},
+    "workflow.path: team.py": {"workflow": {"name": "single", "path": "team.py"}},
+    "tools.function_tool_path: tools.py": {"tools": {"function_tool_path": "tools.py"}},
+    "mcp.x.command: touch FILE": {"mcp": {"x": {"command": ["touch", "FILE"]}}},
+    "mcp.x.pass_env: SECRET": {"mcp": {"x": {"command": ["cat"], "pass_env": ["SECRET"]}}},
+    "verl.reward.custom_reward_function.path: f.py": {"verl": {"reward.custom_reward_function.path": "f.py"}},
+    "verl.data.custom_cls.name: x": {"verl": {"data.custom_cls.name": "x"}},
+    "workflow.args.execution.executor: os:system": {
+        "workflow": {"name": "single", "args": {"execution": {"executor": "os:system"}}}
+    },
+    "policies.main.remote.api_key_env: SECRET": {
+        "policies": {"main": {"remote": {"base_url": "http://evil/v1", "model": "m", "api_key_env": "SECRET"}}}
+    },
+}
+
+
+@pytest.mark.parametrize(("says", "given"), HOSTILE.items())
+def test_what_a_team_of_others_would_run_or_send_is_refused_until_it_is_trusted(says, given, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "s")
+    team = {"format": 1, "workflow": {"name": "single"}, "agents": {}, "policies": {"main": {"folder": "main"}}}
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, **given}).replace("FILE", str(tmp_path / "made")))
+    with pytest.raises(ConfigError) as refused:
+        verl_mas.load(tmp_path)
+    assert says.replace("FILE", str(tmp_path / "made")) in str(refused.value)
+    assert "--trust-remote-code" in refused.value.fix and not (tmp_path / "made").exists()
+    (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, "plugins": ["verl_mas.workflows.single"]}))
+    with pytest.raises(ConfigError, match="main is not there"):
+        verl_mas.load(tmp_path)
+
+
 def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, serve):
     url, without_models = f"http://127.0.0.1:{free_port()}", serve(lambda body: "yes").url
     for policy, endpoint, message in (
@@ -117,7 +150,8 @@ def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, se
 async def post(server, body, **headers):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     transport = httpx.ASGITransport(server.app())
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+    headers = {"Content-Type": "application/json", **headers}
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         return await client.post("/v1/chat/completions", content=content, headers=headers)
 
 
@@ -202,6 +236,45 @@ def test_a_key_is_asked_for_and_a_limit_holds(runtime):
         return sorted(reply.status_code for reply in many)
 
     assert LOOP.run_until_complete(asked()) == [200, 429, 429]
+
+
+SITE, TEXT = "http://evil.example", {"Content-Type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        (TEXT, 415),
+        ({"Origin": SITE}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Host": "evil.example", "Origin": SITE}, 403),
+        ({"Host": "localhost:80", "Origin": "http://localhost:80"}, 400),
+        ({"Host": "[::1]"}, 400),
+    ],
+)
+def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
+    async def asked():
+        return await post(TeamServer(runtime, name="team"), b"{", **headers)
+
+    assert LOOP.run_until_complete(asked()).status_code == status
+
+
+def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch):
+    monkeypatch.setattr("verl_mas.serve.app.BODY_S", 0.1)
+    sent = []
+
+    async def never():
+        if not sent:
+            await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
+    LOOP.run_until_complete(TeamServer(runtime, name="team").app()(scope, never, send))
+    assert sent[0]["status"] == 408
 
 
 def test_an_endpoint_that_fails_is_named(folder, serve):

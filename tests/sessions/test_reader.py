@@ -1,6 +1,7 @@
 """Sessions are read as they were written: attempts apart, compressed or not, damage limited to what it hit."""
 
 import json
+from datetime import datetime, timedelta
 
 import pytest
 from session_records import Recorder
@@ -21,10 +22,21 @@ def acts(folder, **wanted):
 
 
 @pytest.fixture
-def attempts():
-    first, second = new_attempt(), new_attempt()
-    assert first < second
-    return first, second
+def attempts(tmp_path_factory, monkeypatch):
+    """The clock goes back an hour between the two."""
+    folder = tmp_path_factory.mktemp("records")
+    first = new_attempt(folder)
+    file = file_of(folder, False, 1, first, "0", compressed=True)
+    file.parent.mkdir()
+    file.touch()
+    monkeypatch.setattr("verl_mas.run_folder.session_files.datetime", Past)
+    return first, new_attempt(folder)
+
+
+class Past(datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) - timedelta(hours=1)
 
 
 @pytest.mark.parametrize("compressed", [False, True])

@@ -20,8 +20,9 @@ from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
-from verl_mas.trainer.checkpoint import QUEUE_FOLDER, RNG_FILE, Checkpoints, left_out, other_run, run_identity
+from verl_mas.trainer.checkpoint import RNG_FILE, Checkpoints, left_out, other_run, run_identity
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamWorkflow, read_team
 
 
@@ -101,16 +102,16 @@ class Queue:
 def test_tasks_in_flight_are_a_part_of_a_checkpoint_and_old_ones_lose_all_parts(checkpoints, tmp_path):
     checkpoints.queue = Queue()
     folders = [checkpoints.save(step, {}) for step in (1, 2, 3, 4)]
-    for part in ("a", "b", QUEUE_FOLDER):
+    for part in ("a", "b", QUEUE):
         assert [(folder / part).exists() for folder in folders] == [False, True, True, True]
     assert steps(tmp_path) == [2, 3, 4]
     checkpoints.queue.tasks = 0
     load_from(checkpoints, folders[3])
     assert checkpoints.queue.tasks == 5
-    (folders[3] / QUEUE_FOLDER / "state.pkl").write_text("cut")
-    with pytest.raises(DiskError, match=f"{QUEUE_FOLDER} cannot be read"):
+    (folders[3] / QUEUE / "state.pkl").write_text("cut")
+    with pytest.raises(DiskError, match=f"{QUEUE} cannot be read"):
         load_from(checkpoints, folders[3])
-    (folders[3] / QUEUE_FOLDER / "state.pkl").unlink()
+    (folders[3] / QUEUE / "state.pkl").unlink()
     assert steps(tmp_path) == [2, 3]
 
 

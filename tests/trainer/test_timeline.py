@@ -14,7 +14,7 @@ def clock(monkeypatch):
     """Sets the time."""
 
     def clock(now):
-        monkeypatch.setattr(module.time, "time", lambda: now)
+        monkeypatch.setattr(module.clock, "now", lambda: now)
 
     clock(10.0)
     return clock

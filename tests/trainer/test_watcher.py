@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,7 +140,12 @@ def interrupted(two, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(watcher.ray, "shutdown", ends.shutdown)
         monkeypatch.setattr(watcher.sys, "excepthook", ends.otherwise)
         monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo"])
-        Watcher().on_run_start(two(trainer__default_local_dir=str(tmp_path)))
+        watching = Watcher()
+        watching.on_run_start(two(trainer__default_local_dir=str(tmp_path)))
+        if isinstance(error, SystemExit):
+            with pytest.raises(KeyboardInterrupt) as stopped:
+                watching.stop()
+            error = stopped.value
         watcher.sys.excepthook(type(error), error, None)
         return capsys.readouterr().err, [name for name, _, _ in ends.mock_calls]
 
@@ -150,7 +157,30 @@ def test_ctrl_c_is_one_line_after_the_end_of_ray_and_another_error_is_pythons(in
     resume = "run the same command again: python -m verl.trainer.main_ppo"
     assert printed == f"\nverl-mas: interrupted; saved: nothing yet, in {tmp_path}; to resume: {resume}\n"
     assert ends == ["shutdown", "kill", "exit"]
+    assert interrupted(SystemExit()) == (printed.replace("interrupted", "stopped"), ends)
     assert interrupted(ValueError()) == ("", ["otherwise"])
+
+
+PROGRAM = """
+import os, threading, time, ray
+from omegaconf import OmegaConf
+from verl_mas.trainer import watcher
+watcher.mode_of = lambda config: True
+trainer = {"default_local_dir": os.getcwd(), "val_only": True, "resume_mode": "auto"}
+watching, config = watcher.Watcher(), OmegaConf.create({"trainer": trainer})
+watching.on_run_start(config)
+watching.on_job_start(config)
+ray.init(num_cpus=1, include_dashboard=False)
+threading.Timer(4, os.kill, (os.getpid(), 15)).start()
+ray.get(ray.remote(time.sleep).remote(60))
+"""
+
+
+@pytest.mark.e2e
+def test_sigterm_ends_a_run_with_what_is_saved_although_ray_has_a_handler(tmp_path):
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGTERM and "SIGTERM received" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith(f"verl-mas: stopped; saved: nothing yet, in {tmp_path}")
 
 
 COMMAND = "  resume: run the same command again: python -m verl.trainer.main_ppo 'data.path=a b'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import suppress
 
 import pytest
@@ -61,6 +62,16 @@ def test_every_act_is_recorded_with_agent_turn_and_order(run):
     expected = [("a", 0, 0, "1", True), ("b", 0, 0, "x", True), ("a", 1, 0, "2", True)]
     assert acts(done.session.replies, "agent", "turn", "branch", "text", "committed") == expected
     assert done.session.answer == "2" and done.session.info == {"acts": 3} and not done.failed
+
+
+def test_a_clock_that_is_set_back_makes_no_time_negative(run, monkeypatch):
+    async def set_back(task, team):
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        return Outcome(answer=await team.a.act(task.messages), reward=1.0)
+
+    session = run(set_back, ScriptedLLM("x")).session
+    (reply,) = session.replies
+    assert min(session.seconds, reply.started, reply.seconds) >= 0 and session.record()["started"] > 1e9
 
 
 def test_sampling_goes_from_agent_to_act_and_validation_keeps_its_own_decoding(run):

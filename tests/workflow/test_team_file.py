@@ -95,6 +95,7 @@ def test_files_have_their_whole_path_and_names_stay(tmp_path, monkeypatch):
         ({"format": 2}, "format 2"),
         ({"workflow": {"name": ""}}, "workflow.name"),
         ({"policies": {"../x": {"folder": "../x"}}}, "policy name '../x'"),
+        ({"policies": {"queue": {}}}, "policy name 'queue'"),
         ({"policies": {"x": {"folder": "../x"}}}, r"folder=\.\./x"),
         ({"policies": {"x": {"snapshot_of": "../y"}}}, r"policies\.x\.snapshot_of=\.\./y"),
         ({"policies": {"x": {"adapter_of": "y"}}}, r"policies\.x\.adapter_of=y"),

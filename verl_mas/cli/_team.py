@@ -20,7 +20,9 @@ def add_loading(parser: argparse.ArgumentParser) -> None:
     served = "an OpenAI-compatible server that has this policy; without one it is loaded into this process"
     add_settings(parser, "--endpoint", served, form="POLICY=URL")
     add_settings(parser, "--engine", "settings of the engine of this process: threads, device, dtype, cache_gib, seed")
-    parser.add_argument("--trust-remote-code", action="store_true", help="run the Python files of the models")
+    parser.add_argument(
+        "--trust-remote-code", action="store_true", help="run the code that the folder and its models name"
+    )
 
 
 def load_runtime(options: argparse.Namespace, folder: Path, sampling: Mapping[str, object] | str = "") -> Runtime:

@@ -72,9 +72,9 @@ def _build(options: argparse.Namespace) -> int:
 
 
 def _serve(options: argparse.Namespace) -> int:
-    import uvicorn
     from fastapi import FastAPI
 
+    from verl_mas.cli._http import Server
     from verl_mas.retrieval.server import create_app
 
     _check(options)
@@ -88,7 +88,7 @@ def _serve(options: argparse.Namespace) -> int:
     def app() -> FastAPI:
         return create_app(lambda: _opened(options), options.topk, failed)
 
-    server = uvicorn.Server(uvicorn.Config(app, factory=True, log_level="warning"))
+    server = Server(app, factory=True)
     with listening(options.host, options.port) as listens, contextlib.suppress(KeyboardInterrupt):
         sys.stdout.write(f"{url_of(listens)}/retrieve\n")
         sys.stdout.flush()

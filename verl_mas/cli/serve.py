@@ -35,15 +35,13 @@ def main(argv: list[str]) -> int:
     key = _key(options.host, options.api_key_env, allowed=options.no_api_key)
     # Before models are loaded: a port in use is found at once.
     with listening(options.host, options.port) as listens, loaded(options, options.dir) as runtime:
-        import uvicorn
-
+        from verl_mas.cli._http import Server
         from verl_mas.serve.app import TeamServer
 
         server = TeamServer(runtime, name=options.name, key=key, max_sessions=options.max_sessions)
         sys.stdout.write(f"{url_of(listens)}/v1 serves {', '.join(server.models)}\n")
         sys.stdout.flush()
-        config = uvicorn.Config(server.app(), log_level="warning", access_log=False, timeout_graceful_shutdown=3)
-        uvicorn.Server(config).run(sockets=[listens])
+        Server(server.app()).run(sockets=[listens])
     return 0
 
 

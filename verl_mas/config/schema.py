@@ -6,11 +6,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 from verl_mas.config.mcp import McpSpec
-from verl_mas.config.values import Above, Checked, Count, NotNegative, Positive, Range, Share, Text
+from verl_mas.config.values import Above, Checked, Count, Length, NotNegative, Positive, Range, Share, Text
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
 FreeSettings: TypeAlias = dict[str, Any]
 Weighting: TypeAlias = Literal["row", "agent", "session", "token"]
+# What engines hold a number in; a larger one would end some of them.
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+StopText: TypeAlias = Annotated[str, Length(1, 1000)]
+Temperature: TypeAlias = Annotated[float, Range(0, 100)]
+Penalty: TypeAlias = Annotated[float, Range(0.01, 100)]
 # The policy of a run that names none, and the pool of a policy that names none.
 DEFAULT_POLICY = "main"
 DEFAULT_POOL = "shared"
@@ -36,13 +41,13 @@ class WorkflowSpec:
 class Sampling(TypedDict, total=False):
     """Sampling settings of an agent, where they differ from those of the rollout."""
 
-    temperature: NotNegative
+    temperature: Temperature
     """0: greedy. The row's temperature reaches the trainer."""
 
     top_p: Annotated[float, Above(0), Range(high=1)]
     """Sample from the most probable tokens that add up to this share."""
 
-    top_k: Literal[-1] | Count
+    top_k: Literal[-1] | Annotated[int, Range(1, INT32)]
     """Sample from this many most probable tokens; -1: from all."""
 
     min_p: Share
@@ -51,19 +56,19 @@ class Sampling(TypedDict, total=False):
     max_tokens: Count
     """The longest reply."""
 
-    stop: str | list[str]
+    stop: StopText | Annotated[list[StopText], Length(0, 64)]
     """Texts that end a reply."""
 
-    stop_token_ids: list[Annotated[int, Range(0)]]
+    stop_token_ids: Annotated[list[Annotated[int, Range(0, INT32)]], Length(0, 1024)]
     """Tokens that end a reply."""
 
     ignore_eos: bool
     """Whether a reply continues after the end-of-sequence token."""
 
-    seed: int
+    seed: Annotated[int, Range(-INT64, INT64)]
     """Of the request; every reply to one prompt is then the same."""
 
-    repetition_penalty: Positive
+    repetition_penalty: Penalty
     """1: none. Refused for an agent that trains, as the trainer's log-probs leave it out."""
 
     presence_penalty: Annotated[float, Range(-2, 2)]

@@ -76,19 +76,21 @@ class Above(ValueRule):
 
 
 @dataclass(frozen=True)
-class NotEmpty(ValueRule):
+class Length(Range):
+    """Of a text in characters, or of a list in items."""
+
     def holds(self, value: Any) -> bool:
-        return len(value) > 0
+        return super().holds(len(value))
 
     def __str__(self) -> str:
-        return "not empty"
+        return "not empty" if self == Length(1) else f"of length {super().__str__()}"
 
 
 Count = Annotated[int, Range(1)]
 NotNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Above(0)]
 Share = Annotated[float, Range(0, 1)]
-Text = Annotated[str, NotEmpty()]
+Text = Annotated[str, Length(1)]
 
 
 def load_dataclass(kind: type[T], values: object, path: str) -> T:

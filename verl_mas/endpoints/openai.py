@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import httpx
 
@@ -26,6 +26,8 @@ from verl_mas.workflow.streaming import ON_TEXT
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+Part = TypeVar("Part", str, bytes)
+MAX_RESPONSE, MAX_CALLS = 64_000_000, 1000
 RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> the name of OpenAI
 
 
@@ -99,17 +101,17 @@ class OpenAIClient:
             async with self._client().stream("POST", f"{self.base_url}/chat/completions", json=body) as response:
                 if on_text is not None and response.headers.get("content-type", "").startswith("text/event-stream"):
                     with self._completion("events that end early or have another form"):
-                        return _checked(await Streamed(on_text).read(response.aiter_lines()))
-                await response.aread()
+                        return _checked(await Streamed(on_text).read(response.aiter_text()))
+                body = b"".join([part async for part in _bounded(response.aiter_bytes())])
         except httpx.TransportError as error:
             cause = f"{type(error).__name__} from {self.base_url}: {error}"
             raise SessionFault(FaultKind.REFUSED, cause) from error
         # Cut after the key is hidden: half a key is not recognised.
-        text = hidden(response.text, self._key)[:500]
+        text = hidden(body.decode(errors="replace"), self._key)[:500]
         if response.is_error:
             raise SessionFault(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {text}")
         with self._completion(text):
-            return _checked(response.json())
+            return _checked(json.loads(body))
 
     @contextmanager
     def _completion(self, response: str) -> Iterator[None]:
@@ -143,6 +145,27 @@ class OpenAIClient:
             )
             self._loop = loop
         return self._http
+
+
+async def _bounded(parts: AsyncIterator[Part]) -> AsyncIterator[Part]:
+    """The parts of a body, which a server may send without end."""
+    size = 0
+    async for part in parts:
+        size += len(part)
+        if size > MAX_RESPONSE:
+            raise SessionFault(FaultKind.REFUSED, f"a response of more than {MAX_RESPONSE:,} bytes")
+        yield part
+
+
+async def _lines(parts: AsyncIterator[str]) -> AsyncIterator[str]:
+    line: list[str] = []
+    async for part in parts:
+        first, *others = part.split("\n")
+        line.append(first)
+        for other in others:
+            yield "".join(line)
+            line = [other]
+    yield "".join(line)
 
 
 def _checked(completion: JsonObject) -> JsonObject:
@@ -246,9 +269,9 @@ class Streamed:
     usage: JsonObject | None = None
     events: int = 0
 
-    async def read(self, lines: AsyncIterator[str]) -> JsonObject:
-        """The completion, as one that is not streamed."""
-        async for line in lines:
+    async def read(self, parts: AsyncIterator[str]) -> JsonObject:
+        """The completion, as one that is not streamed, from its text in parts."""
+        async for line in _lines(_bounded(parts)):
             if not line.startswith(DATA) or (data := line.removeprefix(DATA).strip()) == DONE:
                 continue
             self._add(json.loads(data))
@@ -278,6 +301,8 @@ class Streamed:
 
     def _call(self, part: JsonObject) -> None:
         calls: list[JsonObject] = self.message.setdefault("tool_calls", [])
+        if int(part["index"]) > MAX_CALLS:
+            raise ValueError(f"call number {part['index']}")
         while len(calls) <= int(part["index"]):
             calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
         call, function = calls[part["index"]], part.get("function") or {}

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from verl_mas.config.schema import Sampling
 from verl_mas.config.values import load_dataclass, settable
 from verl_mas.engines.facts import ENGINES, facts_of
-from verl_mas.errors import ConfigError, InvalidInput
+from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
 
 # What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
@@ -60,9 +60,15 @@ def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) 
             fix = nearest(name, sorted(known - SET_FOR_EVERY_REQUEST - set(SET_BY_US)))
             yield ConfigError(f"{path}.{name}={given[name]!r}", rule=rule, fix=fix)
     try:
-        load_dataclass(Sampling, {name: given[name] for name in given if name in settable(Sampling)}, path)
-    except InvalidInput as error:
-        yield ConfigError(error.value, rule=error.rule, fix=error.fix)
+        converted(given, path)
+    except ConfigError as error:
+        yield error
+
+
+def converted(given: Mapping[str, object], path: str) -> dict[str, object]:
+    """Flat settings as engines take them: a whole temperature becomes a float. Raises ConfigError for one out of range,
+    which some engines turn into an infinity, and then end."""
+    return {**given, **load_dataclass(Sampling, {key: given[key] for key in given if key in settable(Sampling)}, path)}
 
 
 def stop_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:

@@ -1,4 +1,5 @@
-"""The CPU as a platform of verl: `+platform=cpu`, or VERL_PLATFORM=cpu. Never chosen by auto-detection.
+"""The CPU as a platform of verl: `+platform=cpu`, or VERL_PLATFORM=cpu. Never chosen by auto-detection. On every
+platform, ports for verl's processes.
 
 `verl_mas.plugin` names the functions here as hooks; each gets the module of verl that was just imported.
 """
@@ -6,9 +7,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from random import SystemRandom
 from types import ModuleType
 
 DEVICE = "cpu"
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # What the kernel gives to connections
+CHOOSES_PORT = "_get_master_addr_port"
+FIRST_PORT = 20_000  # Ray's workers have those below
 
 
 def selected() -> bool:
@@ -31,3 +37,20 @@ def patch_process_group(distributed: ModuleType) -> None:
         from verl_mas.platform.process_group import patch
 
         patch(distributed)
+
+
+def keep_ports(base: ModuleType) -> None:
+    """verl finds a port that is free and uses it seconds later, when the kernel may have given it to a connection. So
+    it looks where the kernel never does."""
+    verls = getattr(base.RayWorkerGroup, CHOOSES_PORT)
+
+    def choose(self: object, pg: object, bundle_index: int = 0, master_port_range: list[int] | None = None) -> None:
+        verls(self, pg, bundle_index, master_port_range or unused_ports())
+
+    setattr(base.RayWorkerGroup, CHOOSES_PORT, choose)
+
+
+def unused_ports() -> list[int] | None:
+    """A range, from a random port on, so that runs of one machine try different ones; None if there is no such port."""
+    last = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0
+    return [SystemRandom().randrange(FIRST_PORT, last - 100), last] if last > FIRST_PORT + 1000 else None

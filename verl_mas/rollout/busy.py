@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
+
+from verl_mas.workflow import clock
 
 # Begin and end, in seconds of the wall clock: spans of several machines are joined.
 Span: TypeAlias = tuple[float, float]
@@ -22,20 +23,20 @@ class Busy:
     @contextmanager
     def request(self) -> Iterator[None]:
         if self._out == 0:
-            self._since = time.time()
+            self._since = clock.now()
         self._out += 1
         try:
             yield
         finally:
             self._out -= 1
             if self._out == 0:
-                self._spans.append((self._since, time.time()))
+                self._spans.append((self._since, clock.now()))
 
     def pop(self) -> tuple[Span, ...]:
         """Since the last call. A span that has not ended is divided here."""
         spans, self._spans = self._spans, []
         if self._out:
-            now = time.time()
+            now = clock.now()
             spans.append((self._since, now))
             self._since = now
         return tuple(spans)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import cast
 
 import ray
@@ -34,7 +35,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]
         with open_dict(self.config):
             # Every worker gets the configuration.
-            self.config[ATTEMPT] = new_attempt()
+            self.config[ATTEMPT] = new_attempt(self._records)
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """As verl's, which gives fewer tasks than workers to the first ones, each time."""
@@ -67,8 +68,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         """Written beside the sessions on disk; keys are those of the rows."""
         spec = load(self.config.get("mas")).trajectories
         if spec.enabled:
-            folder = folder_of(spec, self.config.trainer.default_local_dir)
-            write_advantages(folder, step, self.config[ATTEMPT], advantages, compressed=spec.format == "zst")
+            write_advantages(self._records, step, self.config[ATTEMPT], advantages, compressed=spec.format == "zst")
 
     def pop_counts(self, validate: bool = False) -> SessionCounts:
         """The sessions since the last call: how many, what they reported, how many failed and why.
@@ -83,10 +83,14 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
             logger.warning(
                 "sessions are no longer recorded: %s has reached mas.trajectories.max_gib=%g. The training continues. "
                 "To record again, raise it when the run is resumed, or set mas.trajectories.dir to another folder",
-                folder_of(spec, self.config.trainer.default_local_dir),
+                self._records,
                 spec.max_gib,
             )
         return counts
+
+    @property
+    def _records(self) -> Path:
+        return folder_of(load(self.config.get("mas")).trajectories, self.config.trainer.default_local_dir)
 
     @property
     def _workers(self) -> list[Actor]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import ray
@@ -17,7 +17,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.engines.sampling import sampling_errors, stop_errors
+from verl_mas.engines.sampling import converted, sampling_errors, stop_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.resumed_reply import merged_versions, reply_limit
@@ -25,8 +25,9 @@ from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
 from verl_mas.rollout.truncation import fit
 from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, VERSIONS
+from verl_mas.util.text import characters
 from verl_mas.verl_.types import Fields, Tokenizer
-from verl_mas.workflow.client import Continuation, Generation, Request, ToolCall
+from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tasks import together
 
@@ -56,6 +57,14 @@ class Model:
     processor: object
     hf_model_type: str | None
     mm_processor_kwargs: object
+
+    def least_tokens(self, messages: Sequence[Message]) -> int:
+        """So many tokens at least. Tokenizing a text of megabytes takes minutes and gigabytes."""
+        return -(-characters(messages) // self._longest_token)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        return max(map(len, self.tokenizer.get_vocab()))
 
     # They read nothing but the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
@@ -131,7 +140,7 @@ class VerlPolicy:
         params = {
             "temperature": kwargs.temperature,
             "top_p": kwargs.top_p,
-            "top_k": kwargs.top_k,
+            "top_k": kwargs.top_k or -1,
             "repetition_penalty": 1.0,
             "logprobs": rollout.calculate_log_probs,
         }
@@ -140,7 +149,7 @@ class VerlPolicy:
         where = f"sampling of agent {request.agent}"
         raise_all(sampling_errors(request.sampling, rollout.name, where))
         raise_all(stop_errors(request.sampling, rollout, where))
-        return {**params, **request.sampling}
+        return converted({**params, **request.sampling}, where)
 
     async def _prompt(self, loop: ToolAgentLoop, request: Request) -> Prompt:
         if request.continues is not None:
@@ -166,24 +175,31 @@ class VerlPolicy:
             mm_inputs_out=mm_inputs,
             **media,
         )
-        limit = self._limit(request)
-        ids: list[int] = await loop.loop.run_in_executor(None, lambda: build(list(request.messages)))
-        if len(ids) <= limit:
-            return ids
-        # Placeholders of media must stay aligned with their features, so only text can be cut.
-        rule = "error" if media else request.truncation
-        fitted = await loop.loop.run_in_executor(
-            None,
-            lambda: fit(request.messages, limit, rule, lambda messages: len(build(list(messages))), request.opening),
-        )
-        ids = await loop.loop.run_in_executor(None, lambda: build(fitted))
-        return ids
+        limit, ids = self._limit(request), list[int]()
+
+        def count(messages: Sequence[Message]) -> int:
+            nonlocal ids
+            if not media and (least := self.model.least_tokens(messages)) > limit:
+                return least
+            ids = build(list(messages))
+            return len(ids)
+
+        def fitted_ids() -> list[int]:
+            # Placeholders of media must stay aligned with their features, so only text can be cut.
+            rule = "error" if media else request.truncation
+            fitted = fit(request.messages, limit, rule, count, request.opening)
+            return ids if fitted == list(request.messages) else build(fitted)
+
+        return await loop.loop.run_in_executor(None, fitted_ids)
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)
         same_row = continues.row is not None
-        known = list(request.messages[: continues.known])
-        images = images_of(request.messages[continues.known :])
+        known, new = list(request.messages[: continues.known]), request.messages[continues.known :]
+        images = images_of(new)
+        longest = self._rollout.prompt_length + self._rollout.response_length
+        if not images and (least := self.model.least_tokens(new)) > longest:
+            raise SessionFault(FaultKind.LIMIT, f"messages of at least {least} tokens do not fit in a row of {longest}")
         loop._assert_mm_supported(bool(images))  # noqa: SLF001
         media = previous.multi_modal_data or {}
         merged, mask, log_probs = await loop.ct_merge_context_msg(

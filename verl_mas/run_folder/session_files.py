@@ -47,9 +47,11 @@ class SessionFile:
         return self.worker == ADVANTAGES
 
 
-def new_attempt() -> str:
-    """A name that sorts after those of earlier attempts, on every machine whose clock is right."""
-    return datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+def new_attempt(directory: str | Path) -> str:
+    """A name that sorts after those of the attempts in a folder, also when the clock was set back."""
+    now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
+    last = max((file.attempt for part in PARTITIONS for file in files_of(Path(directory) / part)), default="")
+    return now if now > last else f"{last}+"
 
 
 def partition_of(validate: bool) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
@@ -27,6 +29,7 @@ from verl_mas.workflow.task import Task
 T = TypeVar("T")
 MAX_SESSIONS = 256
 MAX_BODY = 16 << 20
+BODY_S = 60.0  # For the whole of it
 ALIVE_S = 10.0  # A stream in which nothing is sent for so long gets a comment, so that no proxy ends it
 
 
@@ -38,7 +41,7 @@ class TeamServer:
     ):
         self.runtime, self.name = runtime, name or runtime.name
         self._key, self._most, self._running = key, max_sessions, 0
-        self._started, self._lost = int(time.time()), ""
+        self._started, self._lost = int(time.time()), False
 
     @property
     def models(self) -> list[str]:
@@ -54,7 +57,8 @@ class TeamServer:
         return app
 
     async def health(self) -> JSONResponse:
-        found = {"status": self._lost or "ok", "model": self.name, "sessions": self._running}
+        # Without the reason, which may have the places of files: no key is asked for here.
+        found = {"status": "an engine is lost" if self._lost else "ok", "model": self.name, "sessions": self._running}
         return JSONResponse(found, 503 if self._lost else 200)
 
     async def list_models(self, request: Request) -> JSONResponse:
@@ -64,12 +68,13 @@ class TeamServer:
 
     async def chat(self, request: Request) -> Response:
         self._authorise(request)
-        body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_BODY:
-                raise ApiError(413, f"the body has more than {MAX_BODY} bytes")
-        asked = read_request(bytes(body), self.name, list(self.runtime.clients))
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise ApiError(415, "the body is not declared as JSON: Content-Type: application/json")
+        try:
+            body = await asyncio.wait_for(_body(request), BODY_S)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise ApiError(408, f"the body was not complete after {BODY_S:g} s") from error
+        asked = read_request(body, self.name, list(self.runtime.clients))
         if self._running >= self._most:
             raise ApiError(429, f"{self._running} sessions are running, which is the limit; try again", code="busy")
         if asked.stream:
@@ -151,7 +156,7 @@ class TeamServer:
             return Answers.of_session(ended, asked)
         except Exception as error:
             if isinstance(error, EngineLost):
-                self._lost = str(error)
+                self._lost = True
             problem = refusal(error, self.runtime)
             if problem is None:
                 raise
@@ -184,7 +189,14 @@ class TeamServer:
             self._running -= 1
 
     def _authorise(self, request: Request) -> None:
+        """Refuses what a page of another site asks, from a browser on this machine, and a request without the key."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != host:
+            raise ApiError(403, f"a page of {origin} asks, and not one of this server")
         if self._key is None:
+            # A name of others can lead here, and then their page is one of this server to a browser.
+            if _loopback((request.scope.get("server") or ("",))[0]) and not _loopback(urlsplit(f"//{host}").hostname):
+                raise ApiError(403, f"Host: {host} is not a name of this machine; ask localhost, or serve with a key")
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._key.encode()):
@@ -222,6 +234,22 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         gone.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_BODY:
+            raise ApiError(413, f"the body has more than {MAX_BODY} bytes")
+    return bytes(body)
+
+
+def _loopback(host: str | None) -> bool:
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

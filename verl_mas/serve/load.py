@@ -32,7 +32,8 @@ def load(
 
     Its policies run in this process, unless `endpoints` has the URL of an OpenAI-compatible server for them. `engine`:
     settings of the engine of this process, such as `{"threads": 2}`. Agents sample as in validation; `sampling` is
-    `training`, or settings over those of every agent. `trust_remote_code`: run the code of the models.
+    `training`, or settings over those of every agent. `trust_remote_code`: run the code that the
+    folder and its models name.
     """
     # It loads torch and verl.
     from verl_mas.serve.runtime import Runtime

@@ -33,6 +33,7 @@ from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import Scorer, SessionConfig, SessionResult
 from verl_mas.workflow.streaming import Listener, Listening, Usage
 from verl_mas.workflow.task import Task
+from verl_mas.workflow.team_file import TEAM_FILE, asks
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
@@ -63,6 +64,11 @@ class Runtime:
         """`sampling`: over the settings that every agent has in validation, or `training` for those of training."""
         self.trust = trust
         self.folder, self.file = folder, open_export(folder)
+        if not trust and (asked := list(asks(self.file))):
+            rule = "it may be of somebody else, and would run or send these"
+            fix = "read them; if you trust them and the code of its models, add --trust-remote-code, or in Python "
+            fix += "trust_remote_code=True"
+            raise ConfigError(f"{folder / TEAM_FILE}: {'; '.join(asked)}", rule=rule, fix=fix)
         # The `mas` block, in which nothing is trained.
         self.mas = replace(
             load_mas({}),

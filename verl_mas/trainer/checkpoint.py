@@ -27,14 +27,13 @@ from verl_mas.run_folder.disk import free_space
 from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
+from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TeamFile
 
 if TYPE_CHECKING:
     from verl_mas.trainer.running import RunningState
 
 RNG_FILE = "driver_rng.pt"
-# Of TransferQueue, where tasks are in flight. verl would load its own name for it in the middle of the weights.
-QUEUE_FOLDER = "queue"
 # How many tasks those are, in `run.json`.
 IN_FLIGHT = "tasks in flight"
 # The adapters of a run and their bases, in `run.json`.
@@ -96,12 +95,12 @@ class Checkpoints:
                 replace(self.team, step=step).write(folder)
             facts = {**self.run}
             if self.queue:
-                facts[IN_FLIGHT] = self.queue.save(folder / QUEUE_FOLDER)
+                facts[IN_FLIGHT] = self.queue.save(folder / QUEUE)
             complete(folder, facts)
         self._written.append(folder)
         while self._keep and len(self._written) > self._keep:
             old = self._written.pop(0)
-            for part in (*self.policies, QUEUE_FOLDER):
+            for part in (*self.policies, QUEUE):
                 shutil.rmtree(old / part, ignore_errors=True)
         remove_shells(folder.parent)
         return folder
@@ -122,9 +121,9 @@ class Checkpoints:
         for name, policy in self.policies.items():
             with reading(folder, name):
                 policy.load(str(folder), del_local_after_load)
-        if self.queue and (folder / QUEUE_FOLDER).exists():
-            with reading(folder, QUEUE_FOLDER):
-                self.queue.restore(folder / QUEUE_FOLDER)
+        if self.queue and (folder / QUEUE).exists():
+            with reading(folder, QUEUE):
+                self.queue.restore(folder / QUEUE)
         if (folder / RNG_FILE).exists():
             with reading(folder, RNG_FILE):
                 state: Fields = torch.load(folder / RNG_FILE, weights_only=True)
@@ -164,7 +163,7 @@ def reading(folder: Path, part: str) -> Iterator[None]:
 
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
     """Whether the checkpoint in a folder lacks one of these policies."""
-    saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE_FOLDER)
+    saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE)
     missing = [name for name in policies if name not in saved]
     # Where each node has a disk of its own, the checkpoints of the others cannot be seen from here.
     if missing and saved:

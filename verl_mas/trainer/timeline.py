@@ -9,7 +9,6 @@ file; an event `start` says from which step on it repeats what is there. The pag
 from __future__ import annotations
 
 import json
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from verl_mas.errors import DataError
 from verl_mas.metrics import names as metric_names
 from verl_mas.rollout.busy import Span, seconds, union
 from verl_mas.run_folder.disk import append_line, recording
+from verl_mas.workflow import clock
 
 FILE = "timeline.json"
 # Events. Those of TRAINING are a policy's training processes at work.
@@ -83,7 +83,7 @@ class Timeline:
         self.step = 0
 
     def begin(self, step: int) -> None:
-        now = time.time()
+        now = clock.now()
         if self._since is None:
             self._since = now
             self._write(TimelineEvent(START, step, now, now))
@@ -95,9 +95,9 @@ class Timeline:
         self, event: str, policy: str = "", into: MutableMapping[str, float] | None = None, key: str = ""
     ) -> Iterator[None]:
         """`into` gets the seconds under `key`."""
-        begin = time.time()
+        begin = clock.now()
         yield
-        end = time.time()
+        end = clock.now()
         if into is not None:
             into[key] = end - begin
         if self._since is None:
@@ -109,7 +109,7 @@ class Timeline:
 
     def sampled(self, busy: Mapping[str, Sequence[Span]]) -> dict[str, float]:
         """The metrics of the time since the last call. `busy`: when engines had requests, by policy."""
-        now = time.time()
+        now = clock.now()
         window = (now if self._since is None else self._since, now)
         for policy, spans in busy.items():
             for begin, end in union(spans, BRIEF):

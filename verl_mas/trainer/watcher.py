@@ -10,6 +10,7 @@ The last checkpoint has all parts of the run as of one step.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import json
@@ -52,6 +53,9 @@ SECONDS_WITHOUT_GCS = 60.0
 # A connection to a lost node breaks at once, but Ray takes some seconds to be sure of the loss.
 SECONDS_TO_BE_SURE = 20.0
 
+# By which a thread asks the main one to handle SIGTERM. It is not sent.
+SET_SIGTERM = signal.SIGUSR2
+
 NAMESPACE = b"verl-mas"
 # Ray's name or class of an actor -> what it is called here. Those of a policy get their names from the trainer.
 NAMES = {
@@ -81,6 +85,7 @@ class Watcher(Callback):
         self._over = threading.Event()
         # Held by the thread that ends the process.
         self._ending = threading.Lock()
+        self._signal = signal.SIGINT
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         self._config, self._otherwise = config, sys.excepthook
@@ -89,6 +94,7 @@ class Watcher(Callback):
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         self._config = config
         if mode_of(config):
+            signal.signal(SET_SIGTERM, lambda *_: signal.signal(signal.SIGTERM, self.stop))
             threading.Thread(target=self._watch, name="watcher", daemon=True).start()
             # An evaluation has no folder, and its result is what verl prints.
             if not config.trainer.val_only and not config.ray_kwargs.ray_init.get("log_to_driver"):
@@ -103,25 +109,34 @@ class Watcher(Callback):
                 self._end(lost)
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Ctrl-C: Python would print where each of its threads was, and `python -m` end with 1."""
+        """Ctrl-C and SIGTERM: Python would print where each of its threads was, and `python -m` end with 1."""
         if not issubclass(kind, KeyboardInterrupt):
             self._otherwise(kind, error, trace)
             return
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        number, how = self._signal, "interrupted" if self._signal == signal.SIGINT else "stopped"
+        signal.signal(number, signal.SIG_IGN)
         self._over.set()
         ray.shutdown()
         saved, resume = ending(self._config)
-        print(f"\nverl-mas: interrupted; saved: {saved}; to resume: {resume}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"\nverl-mas: {how}; saved: {saved}; to resume: {resume}", file=sys.stderr, flush=True)  # noqa: T201
         sys.stdout.flush()
-        # A loop in a shell ends only if the signal ends the command, whose exit code there is 130.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-        os._exit(128 + signal.SIGINT)  # The first process of a container survives it
+        # A loop in a shell ends only if the signal ends the command, whose exit code there is 130 or 143.
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        os._exit(128 + number)  # The first process of a container survives it
+
+    def stop(self, *_: object) -> NoReturn:
+        """SIGTERM, as a scheduler sends it, ends the run as Ctrl-C does."""
+        # Ray raises an exception of its own.
+        self._signal = signal.SIGTERM
+        raise KeyboardInterrupt
 
     def _watch(self) -> None:
         while not ray.is_initialized():
             if self._over.wait(SECONDS_BETWEEN_LOOKS):
                 return
+        # Now that Ray has set its own, which prints where C++ was. Only the main thread may set one.
+        _thread.interrupt_main(SET_SIGTERM)
         # Before Ray's own: when the driver ends, Ray's processes do.
         atexit.register(self._over.set)
         answered = time.monotonic()

@@ -30,6 +30,14 @@ def all_encodable(value: T) -> T:
     return clean  # type: ignore[return-value]
 
 
+def characters(value: object) -> int:
+    """Of all texts in a value."""
+    if isinstance(value, str):
+        return len(value)
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return sum(map(characters, parts))
+
+
 def printable(text: str, keep: str = "\n\t") -> str:
     """The text with what a terminal would obey instead of print, such as escape sequences, written as `\\x1b`.
 

@@ -16,6 +16,14 @@ GRACE_S = 1.0  # seconds that cancelled work has to end
 STANDING_S = 0.05  # how soon a clock that stood still is looked at again
 
 
+_WALL = time.time() - time.monotonic()
+
+
+def now() -> float:
+    """The wall clock as it was set when this process started: a clock that is set back makes no duration negative."""
+    return _WALL + time.monotonic()
+
+
 class Clock:
     """Counts down from `seconds`, except while it is stopped."""
 

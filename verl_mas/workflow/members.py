@@ -15,8 +15,10 @@ DECODING = ("temperature", "top_p", "top_k")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# First parts of metric names that agents and policies cannot have.
-RESERVED = {"session", "rows", "timing", "group", "padding"}
+# The folder of TransferQueue in a checkpoint. verl has another one, which it would load in the middle of the weights.
+QUEUE, QUEUE_OF_VERL = "queue", "transfer_queue"
+# First parts of metric names, and folders of checkpoints, that agents and policies cannot have.
+RESERVED = {"session", "rows", "timing", "group", "padding", QUEUE, QUEUE_OF_VERL}
 SWAP = "mas.swap.agents"
 ALIKE = ("model", "rollout")  # the overrides that every check of an agent with its policy reads
 

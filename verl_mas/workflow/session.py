@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,7 +18,7 @@ from verl_mas.run_folder.records import SCHEMA, Record
 from verl_mas.util.text import all_encodable
 from verl_mas.workflow import transcript
 from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
-from verl_mas.workflow.clock import Clock, ended, start
+from verl_mas.workflow.clock import Clock, ended, now, start
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.line import Line
@@ -74,7 +73,7 @@ class Session:
         self.boards: list[Record] = []
         self.outcome: Outcome | None = None
         self.score: Score | None = None
-        self.started, self.seconds = time.time(), 0.0
+        self.started, self.seconds = now(), 0.0
         # Seeded by the task and the attempt, so a run can be repeated.
         seed = f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}"
         self.rng = random.Random(seed)
@@ -98,10 +97,10 @@ class Session:
         request = self._request(ask, act.turn, [tool.schema for tool in usable[0].values()])
         given = ask.continues.row if ask.continues else None
         rows = [next(self._new_row) if given is None else given for _ in range(ask.n)]
-        started = time.time()
+        started = now()
         with failures(agent=act.agent, turn=act.turn):
             performed = await self._timed(self._perform(ask, request, usable, rows))
-        seconds = time.time() - started
+        seconds = now() - started
         replies = [
             Reply(
                 replace(act, branch=branch if line.fork is None else line.fork),
@@ -241,7 +240,7 @@ class Session:
     async def close(self) -> None:
         """Cancel every act that is still running: its reply is not needed any more."""
         self._over = True
-        self.seconds = time.time() - self.started
+        self.seconds = now() - self.started
         pending = list(self._pending)
         for act in pending:
             act.cancel()

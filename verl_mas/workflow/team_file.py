@@ -7,7 +7,8 @@ of its variables, and an address has neither a user nor a query.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
@@ -29,6 +30,8 @@ from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
+CONTAINED = "contained"  # The executor that runs programs without access to anything
+OURS = re.compile(r"verl_mas(\.\w+)+(?<!\.py)")  # Modules; what ends in .py is a file
 # Raised when a reader of an earlier version would read the file wrongly.
 FORMAT = 1
 Dtype = Literal["bfloat16", "float16", "float32"]
@@ -209,6 +212,25 @@ def _placed(path: str | None) -> str | None:
 def _code(where: str | None) -> str | None:
     """A file or, unchanged, the name of a module."""
     return _placed(where) if where is not None and where.endswith(".py") else where
+
+
+def asks(team: TeamFile) -> Iterator[str]:
+    """What loading the team of somebody else would run or send, by its place in the file."""
+    named = {"workflow.path": team.workflow.path, **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)}}
+    named |= {f"tools.{name}": path for name, path in vars(team.tools).items()}
+    # Settings that no export writes could name code, too.
+    named |= {f"verl.{key}": str(team.verl[key]) for key in team.verl if key.endswith(".path") or key not in SETTINGS}
+    for name, server in team.mcp.items():
+        named[f"mcp.{name}.command"] = " ".join(server.command)
+        named[f"mcp.{name}.pass_env"] = ", ".join(server.pass_env)
+    for name, policy in team.policies.items():
+        named[f"policies.{name}.remote.api_key_env"] = policy.remote and policy.remote.api_key_env
+    execution = team.workflow.args.get("execution")
+    if isinstance(execution, Mapping) and execution.get("executor", CONTAINED) != CONTAINED:
+        named["workflow.args.execution.executor"] = str(execution["executor"])
+    for place, what in named.items():
+        if what and not OURS.fullmatch(what):
+            yield f"{place}: {what}"
 
 
 def _plain(value: object) -> object:

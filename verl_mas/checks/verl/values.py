@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from verl_mas.config.values import Above, Count, Hint, NotEmpty, NotNegative, Positive, Range, Share, Text, ValueRule
+from verl_mas.config.schema import Penalty, Temperature
+from verl_mas.config.values import Above, Count, Hint, Length, NotNegative, Positive, Range, Share, Text, ValueRule
 from verl_mas.config.verl_settings import verl_settings
 from verl_mas.verl_.sources import find, source_of
 
@@ -86,7 +87,7 @@ Whole = Annotated[int, Range(0)]
 AllOr = Literal[-1] | Count  # -1: all, or never
 Every = Annotated[int, Range(-1)]
 Probability = Annotated[float, Above(0), Range(high=1)]
-Name = Annotated[str, NotEmpty(), Inside()] | None
+Name = Annotated[str, Length(1), Inside()] | None
 Names = str | list[str] | None
 # Of transformers, or a kernel of the hub, which is named by its repository.
 Attention = (
@@ -129,7 +130,7 @@ _LOG_PROB: Mapping[str, Hint] = {
     "log_prob_micro_batch_size_per_gpu": Count | None,
     "log_prob_max_token_len_per_gpu": Count,
 }
-_SAMPLING: Mapping[str, Hint] = {"temperature": NotNegative, "top_k": Every, "top_p": Probability, "n": Count}
+_SAMPLING: Mapping[str, Hint] = {"temperature": Temperature, "top_k": Every, "top_p": Probability, "n": Count}
 
 _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
     "actor_rollout_ref": {"nccl_timeout": Count},
@@ -177,7 +178,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
         "max_model_len": Count | None,
         "prompt_length": Count,
         "response_length": Count,
-        "repetition_penalty": Positive,
+        "repetition_penalty": Penalty,
         "scheduling_policy": Literal["fcfs", "priority"],
         "over_sample_rate": Share,
         "agent.num_workers": Count,

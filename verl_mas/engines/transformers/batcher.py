@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from operator import itemgetter
 from typing import cast
 
@@ -99,7 +100,7 @@ class ContinuousBatcher:
             sample = self._running[row]
             sample.tokens.append(tokens[row])
             sample.log_probs.append(log_probs[row])
-            sample.finish_reason = self._finish_reason(sample)
+            sample.finish_reason = "failed" if isnan(log_probs[row]) else self._finish_reason(sample)
             if sample.finish_reason:
                 finished.append(sample)
                 self._leave(row)
@@ -283,18 +284,21 @@ def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], lis
     """The next token of each row and its log-prob under the distribution it was drawn from.
 
     That distribution is the one after temperature, top-k and top-p (vLLM's `processed_logprobs`); a greedy
-    row reports the model's own.
+    row reports the model's own, and one that has none NaN.
     """
     log_probs = torch.log_softmax(_processed(logits.float(), rows), dim=-1)
-    if log_probs[:, 0].isnan().any():  # one bad logit spoils the whole row
-        raise EngineLost("the model's logits are not a number: its weights are broken")
+    failed = log_probs[:, 0].isnan()  # one bad logit spoils the whole row
+    if failed.any():
+        if logits.isnan().any(dim=-1).all():
+            raise EngineLost("the model's logits are not a number: its weights are broken")
+        log_probs[failed] = 0
     tokens = log_probs.argmax(dim=-1)
     drawn = [number for number, row in enumerate(rows) if not row.sampling.greedy]
     if drawn:
         chances = torch.tensor([rows[number].generator.random() for number in drawn], dtype=torch.float64)
         part = log_probs if len(drawn) == len(rows) else log_probs[drawn]
         tokens[drawn] = _at(part, chances.to(logits.device))
-    chosen = log_probs.gather(1, tokens[:, None])[:, 0]
+    chosen = log_probs.gather(1, tokens[:, None])[:, 0].masked_fill(failed, nan)
     return tokens.tolist(), chosen.tolist()
 
 
@@ -320,9 +324,10 @@ def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
         groups[(*settings, own)].append(number)
     if len(groups) == 1:
         return _process(logits, rows[0])
+    processed = torch.empty_like(logits)
     for numbers in groups.values():
-        logits[numbers] = _process(logits[numbers], rows[numbers[0]])
-    return logits
+        processed[numbers] = _process(logits[numbers], rows[numbers[0]])
+    return processed
 
 
 def _process(logits: torch.Tensor, row: Sample) -> torch.Tensor:

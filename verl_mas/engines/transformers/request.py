@@ -28,7 +28,7 @@ class Options:
         return load_dataclass(cls, (engine_kwargs or {}).get("transformers"), PATH)
 
 
-FinishReason = Literal["stop", "length", "aborted"]
+FinishReason = Literal["stop", "length", "aborted", "failed"]
 
 GREEDY_BELOW = 1e-5  # temperatures under this mean greedy, as in vLLM
 

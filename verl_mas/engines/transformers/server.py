@@ -245,7 +245,13 @@ class TransformersServer:
         for sample in finished:
             self._listeners.pop(sample, None)
             future = self.futures.pop(sample)
-            if not future.done():
+            if future.done():
+                continue
+            if sample.finish_reason == "failed":
+                rule = "the scores of a token are numbers"
+                fix = "set sampling settings closer to their defaults"
+                future.set_exception(RequestError(f"a request with {sample.sampling}", rule=rule, fix=fix))
+            else:
                 future.set_result(None)
 
     def _output(self, sample: Sample | None, with_log_probs: bool) -> TokenOutput:

@@ -1,0 +1,55 @@
+"""A server of a command, and clients that connect and send nothing, or half a head."""
+
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+from verl_mas.cli import _http
+
+HALF = b"POST / HTTP/1.1\r\nX: "
+
+
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+
+@asynccontextmanager
+async def serving(monkeypatch):
+    """The port of a server that may have 16 connections, each for half a second without a head."""
+    monkeypatch.setattr(_http.resource, "getrlimit", lambda kind: (64, 64))
+    monkeypatch.setattr(_http, "HEAD_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        server = _http.Server(app)
+        running = asyncio.create_task(server.serve(sockets=[listens]))
+        yield listens.getsockname()[1]
+        server.should_exit = True
+        await running
+
+
+async def end_of(reader):
+    try:
+        return await asyncio.wait_for(reader.read(), 10)
+    except ConnectionError:
+        return b""
+
+
+def test_connections_without_a_head_are_closed_and_their_number_has_a_limit(monkeypatch):
+    asyncio.run(flooded(monkeypatch))
+
+
+async def flooded(monkeypatch):
+    async with serving(monkeypatch) as port:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(60)]
+        for _, writer in silent:
+            writer.write(HALF)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b"200 OK" in await asyncio.wait_for(reader.readuntil(b"ok"), 10)
+        # The head of a later request may not be late either.
+        writer.write(HALF)
+        assert [await end_of(reader) for reader, _ in [(reader, writer), *silent]] == [b""] * 61
+        for _, writer in silent:
+            writer.close()

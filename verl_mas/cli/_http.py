@@ -1,0 +1,59 @@
+"""The server of the commands that listen, which clients that connect and send nothing cannot stop."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+# A connection without the whole head of a request for so many seconds is closed; uvicorn would keep it.
+HEAD_S = 10.0
+# asyncio accepts so many connections before it looks at one, and logs as many errors when descriptors run out.
+BACKLOG = 128
+
+
+class Server(uvicorn.Server):
+    """`app`: an ASGI application, or with `factory` a function that makes it."""
+
+    def __init__(self, app: object, *, factory: bool = False):
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        # The rest is for engines, files and tools. No limit is -1.
+        self._most = max(descriptors // 4, min(descriptors, 4096) - 512) if descriptors > 0 else 4096
+        self._silent: dict[tuple[object, object], float] = {}
+        config = uvicorn.Config(
+            cast(Any, app),
+            factory=factory,
+            http=cast("type[asyncio.Protocol]", self._connected),
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=3,
+            backlog=BACKLOG,
+            limit_concurrency=self._most,
+        )
+        super().__init__(config)
+
+    def _connected(self, **state: Any) -> asyncio.Protocol:
+        if len(self.server_state.connections) >= self._most:
+            self._close_silent(0)
+        return cast(Any, AutoHTTPProtocol)(**state)
+
+    async def on_tick(self, counter: int) -> bool:
+        self._close_silent(HEAD_S)
+        return await super().on_tick(counter)
+
+    def _close_silent(self, after: float) -> None:
+        """Close connections that are between two requests, or before the first one, for so many seconds."""
+        before, self._silent = self._silent, {}
+        for connection in cast("set[H11Protocol]", self.server_state.connections):
+            cycle = connection.cycle
+            if cycle is None or cycle.response_complete:
+                since = self._silent[connection, cycle] = before.get((connection, cycle), time.monotonic())
+                if time.monotonic() - since >= after:
+                    connection.transport.close()
