@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
 
 import ray
@@ -28,6 +28,7 @@ from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.marks import Marks
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
@@ -56,6 +57,10 @@ class Model:
     processor: object
     hf_model_type: str | None
     mm_processor_kwargs: object
+
+    @cached_property
+    def marks(self) -> Marks:
+        return Marks.of(self.tokenizer)
 
     # They read nothing but the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
@@ -96,6 +101,10 @@ class VerlPolicy:
         self._loops: dict[str, ToolAgentLoop] = {}
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
+        request, forged = self.model.marks.out_of(request)
+        return [replace(reply, forged_tokens=forged) for reply in await self._generate(request, n)]
+
+    async def _generate(self, request: Request, n: int) -> list[Generation]:
         loop = self._loop(request)
         if request.continues is not None and request.continues.generation.full:
             return [_empty_reply(request.continues.generation)] * n

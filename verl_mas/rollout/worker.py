@@ -308,8 +308,9 @@ def _tokens_of(task: Task, model: Model) -> Sequence[int]:
     """The task's own messages as a prompt. It may be what the session failed by: then one token represents it."""
     try:
         with failures():
+            messages, _ = model.marks.written_out(list(task.messages))
             ids: Sequence[int] = model.tokenizer.apply_chat_template(
-                list(task.messages), add_generation_prompt=True, tokenize=True, return_dict=False
+                messages, add_generation_prompt=True, tokenize=True, return_dict=False
             )
             return ids
     except SessionFault:

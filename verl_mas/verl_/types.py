@@ -21,6 +21,8 @@ class Tokenizer(Protocol):
 
     eos_token_id: int
     all_special_tokens: list[str]
+    added_tokens_decoder: dict[int, Any]  # tokenizers.AddedToken
+    chat_template: str | dict[str, str] | None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
