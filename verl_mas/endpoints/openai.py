@@ -20,7 +20,7 @@ from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.marks import Marks
+from verl_mas.workflow.marks import plain_request, written_out
 from verl_mas.workflow.streaming import ON_TEXT
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class OpenAIClient:
         return cls(**asdict(remote))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        request, forged = Marks().out_of(request)
+        request, forged = plain_request(request)
         # Not every server accepts `n`, so there are n requests.
         tasks = [asyncio.ensure_future(self._complete(request)) for _ in range(n)]
         try:
@@ -211,7 +211,7 @@ def _json(arguments: object) -> str:
     given, whole = arguments or {}, {"invalid": arguments}
     with suppress(ValueError, RecursionError):
         given = json.loads(arguments) if isinstance(arguments, str) else given
-        whole, _ = Marks().written_out(given if isinstance(given, dict) else whole)
+        whole, _ = written_out(given if isinstance(given, dict) else whole)
     return arguments if isinstance(arguments, str) and whole == given else json.dumps(whole)
 
 

@@ -59,9 +59,6 @@ class SessionCounts:
         played = [reply for reply in session.replies if not reply.probe]
         probes = [reply for reply in session.replies if reply.probe]
         calls = [(reply.agent, call) for reply in played for call in reply.tool_calls]
-        forged: Counter[str] = Counter()
-        for reply in played:
-            forged[reply.agent] += reply.generation.forged_tokens
         probe_tokens = sum(reply.generation.sampled for reply in probes)
         return cls(
             sessions=1,
@@ -78,7 +75,7 @@ class SessionCounts:
             first_faults={fault.kind.value: described(finished, fault) for fault in reversed(finished.faults)},
             tool_calls=Counter(agent for agent, _ in calls),
             tool_errors=Counter(agent for agent, call in calls if call.error is not None),
-            forged_tokens=forged,
+            forged_tokens=sum((Counter({one.agent: one.generation.forged_tokens}) for one in played), Counter()),
             infos={name: Reported(float(value), 1) for name, value in numbers.items()},
         )
 
@@ -173,7 +170,7 @@ class SessionCounts:
                 metric_names.agent(agent, "tool_errors"): self.tool_errors.get(agent, 0) / count
                 for agent, count in self.tool_calls.items()
             },
-            **{metric_names.agent(agent, "forged_tokens"): n / sessions for agent, n in self.forged_tokens.items() if n},
+            **{metric_names.agent(agent, "forged_tokens"): n / sessions for agent, n in self.forged_tokens.items()},
             **{f"session/faults/{kind}": count for kind, count in self.faults.items()},
         }
 

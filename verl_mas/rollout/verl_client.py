@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -28,7 +29,7 @@ from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.marks import Marks
+from verl_mas.workflow.marks import marks_of, plain_request
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
@@ -59,8 +60,8 @@ class Model:
     mm_processor_kwargs: object
 
     @cached_property
-    def marks(self) -> Marks:
-        return Marks.of(self.tokenizer)
+    def marks(self) -> re.Pattern[str]:
+        return marks_of(self.tokenizer)
 
     # They read nothing but the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
@@ -101,7 +102,7 @@ class VerlPolicy:
         self._loops: dict[str, ToolAgentLoop] = {}
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        request, forged = self.model.marks.out_of(request)
+        request, forged = plain_request(request, self.model.marks)
         return [replace(reply, forged_tokens=forged) for reply in await self._generate(request, n)]
 
     async def _generate(self, request: Request, n: int) -> list[Generation]:
@@ -176,17 +177,16 @@ class VerlPolicy:
             **media,
         )
         limit = self._limit(request)
-        ids: list[int] = await loop.loop.run_in_executor(None, lambda: build(list(request.messages)))
-        if len(ids) <= limit:
-            return ids
         # Placeholders of media must stay aligned with their features, so only text can be cut.
         rule = "error" if media else request.truncation
-        fitted = await loop.loop.run_in_executor(
-            None,
-            lambda: fit(request.messages, limit, rule, lambda messages: len(build(list(messages))), request.opening),
-        )
-        ids = await loop.loop.run_in_executor(None, lambda: build(fitted))
-        return ids
+
+        def fitted() -> list[int]:
+            ids: list[int] = build(list(request.messages))
+            if len(ids) > limit:
+                ids = build(fit(request.messages, limit, rule, lambda kept: len(build(list(kept))), request.opening))
+            return ids
+
+        return await loop.loop.run_in_executor(None, fitted)
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)

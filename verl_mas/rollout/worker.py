@@ -25,7 +25,7 @@ from verl_mas.config.placement import sessions_per_worker, workers
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.endpoints.openai import OpenAIClient
-from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures, raise_all
+from verl_mas.errors import ConfigError, EngineLost, FaultKind, WorkflowError, raise_all
 from verl_mas.mcp.servers import McpServers
 from verl_mas.rollout.counts import SessionCounts, described
 from verl_mas.rollout.stored import answer_of, failed_validation_row, stored_rows
@@ -201,9 +201,8 @@ class MasAgentLoopWorker(_StockWorker):
             # No agent has to act on a base.
             acting = {member.spec.policy for member in session.config.members.values()}
             policy, model = next((policy, model) for policy, model in self.models.items() if policy in acting)
-            prompt_ids = _tokens_of(session.task, model)
             log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
-            return [failed_validation_row(session, policy, model, prompt_ids, dataset, log_probs)]
+            return [failed_validation_row(session, policy, model, dataset, log_probs)]
         if self.mas.faults.then == "fail_group":
             raise GroupFailed(f"session {session.task.session}: {finished.faults[-1]}")
         return []
@@ -302,16 +301,3 @@ def gates_of(mas: MasConfig, policies: Iterable[str]) -> dict[str, Gate]:
     """Policies that one base serves share its engines, and so their gate."""
     gates: dict[str, Gate] = defaultdict(Gate)
     return {name: gates[resident(mas, name)] for name in policies}
-
-
-def _tokens_of(task: Task, model: Model) -> Sequence[int]:
-    """The task's own messages as a prompt. It may be what the session failed by: then one token represents it."""
-    try:
-        with failures():
-            messages, _ = model.marks.written_out(list(task.messages))
-            ids: Sequence[int] = model.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-            return ids
-    except SessionFault:
-        return [model.tokenizer.eos_token_id]

@@ -28,10 +28,6 @@ class Tokenizer(Protocol):
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
 
-    def apply_chat_template(
-        self, conversation: Sequence[dict[str, Any]], *, add_generation_prompt: bool, tokenize: bool, return_dict: bool
-    ) -> list[int]: ...
-
 
 class Trajectory(TypedDict):
     """What verl's agent-loop worker knows of a prompt beside its fields."""

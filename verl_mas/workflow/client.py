@@ -60,7 +60,7 @@ def _deeper(value: object, levels: int) -> bool:
 class Generation:
     """What a policy generated in one go. The token fields are empty when a remote endpoint served it.
 
-    In a conversation the ids are those of the whole row so far; `text`, `sampled` and what follows `versions` are of this
+    In a conversation the ids are those of the whole row so far; `text`, `sampled`, and `versions` and below are of this
     act alone. `text` is without the calls in `tool_calls`.
     """
 
