@@ -10,6 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import httpx
@@ -22,6 +23,7 @@ from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.marks import plain_request, written_out
 from verl_mas.workflow.streaming import ON_TEXT
+from verl_mas.workflow.tasks import together
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,14 +62,10 @@ class OpenAIClient:
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         request, forged = plain_request(request)
-        # Not every server accepts `n`, so there are n requests.
-        tasks = [asyncio.ensure_future(self._complete(request)) for _ in range(n)]
-        try:
-            with without_key(self._key):
-                return [replace(reply, forged_tokens=forged) for reply in await asyncio.gather(*tasks)]
-        finally:
-            for task in tasks:
-                task.cancel()
+        with without_key(self._key):
+            # Not every server accepts `n`, so there are n requests.
+            replies = await together([partial(self._complete, request)] * n)
+        return [replace(reply, forged_tokens=forged) for reply in replies]
 
     async def aclose(self) -> None:
         if self._http is not None:

@@ -186,7 +186,7 @@ class VerlPolicy:
                 ids = build(fit(request.messages, limit, rule, lambda kept: len(build(list(kept))), request.opening))
             return ids
 
-        return await loop.loop.run_in_executor(None, fitted)
+        return await asyncio.to_thread(fitted)
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)
@@ -225,7 +225,7 @@ class VerlPolicy:
         wanted = params.get("max_tokens")
         # A new row without `max_tokens` is limited by the engine.
         if wanted is not None or prompt.mask:
-            params["max_tokens"] = min(_or_default(wanted, left), left)
+            params["max_tokens"] = left if wanted is None else min(wanted, left)
         started = asyncio.get_running_loop().time()
         answer = await self.client.generate(
             request_id=self._request_id(request, branch),
@@ -326,11 +326,11 @@ def _empty_reply(before: Generation) -> Generation:
 def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | None) -> AgentLoopMetrics:
     """Of the whole row. As in verl, the count of preemptions is -1 if the first generation has none."""
     if previous is None:
-        return AgentLoopMetrics(generate_sequences=seconds, num_preempted=_or_default(preempted, -1))
+        return AgentLoopMetrics(generate_sequences=seconds, num_preempted=-1 if preempted is None else preempted)
     before = previous.metrics
     return AgentLoopMetrics(
         generate_sequences=before.generate_sequences + seconds,
-        num_preempted=before.num_preempted + _or_default(preempted, 0),
+        num_preempted=before.num_preempted + (preempted or 0),
     )
 
 
@@ -344,7 +344,3 @@ def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
         if VERSIONS in before and VERSIONS in fields:
             whole[VERSIONS] = merged_versions([*before[VERSIONS], *fields[VERSIONS]])
     return whole
-
-
-def _or_default(value: int | None, default: int) -> int:
-    return default if value is None else value
