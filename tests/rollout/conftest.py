@@ -136,7 +136,7 @@ def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workfl
         tools: Sequence[ToolLike] = (),
         **settings: Any,
     ) -> SessionResult:
-        workflow = workflow_of(run, "a")
+        workflow = workflow_of(run, *(agents or "a"))
         members = members_of(workflow().agents, agents or {}, {"main": PolicySpec()})
         config = SessionConfig(members, {"main": client}, tools=tools_of(tools), **settings)
         return loop.run_until_complete(run_session(workflow, task or Task.of("q"), config))

@@ -29,7 +29,7 @@ def sessions(draw):
             tool_calls=[SimpleNamespace(error=error)],
             probe=probe,
             trainable=draw(st.booleans()),
-            generation=SimpleNamespace(sampled=draw(st.integers(0, 5))),
+            generation=SimpleNamespace(sampled=draw(st.integers(0, 5)), forged_tokens=draw(st.integers(0, 2))),
         )
         for error, probe in zip(errors, probes, strict=True)
     ]
@@ -61,6 +61,8 @@ def test_the_metrics_do_not_depend_on_which_worker_ran_a_session(finished, cut):
     calls = [call.error for reply in replies if not reply.probe for call in reply.tool_calls]
     if calls:
         assert metrics["agent/a/tool_calls"] == len(calls) / len(finished)
+        forged = sum(reply.generation.forged_tokens for reply in replies if not reply.probe)
+        assert metrics.get("agent/a/forged_tokens", 0) == forged / len(finished)
         assert metrics["agent/a/tool_errors"] == calls.count("Error") / len(calls)
     turns = [one.session.info["turns"] for one in whole if isinstance(one.session.info.get("turns"), int)]
     assert metrics.get("session/turns/mean") == (pytest.approx(sum(turns) / len(turns)) if turns else None)

@@ -7,7 +7,6 @@ import torch
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, RewardSpec
 from verl_mas.rollout.stored import failed_validation_row, observation, stored_rows
-from verl_mas.rollout.verl_client import Model
 from verl_mas.workflow import Outcome, Task, Workflow
 
 LETTERS = "abcd"
@@ -121,15 +120,16 @@ def test_rows_of_a_session_have_the_same_fields_as_a_failed_validation(session_r
     rows, _ = session_rows
 
     async def broken(task, team):
+        await team.a.act("q")
         raise KeyError("x")
 
     task = Task([{"role": "user", "content": "go"}], uid="v", step=3, validate=True)
-    done = play(broken, policy(lambda p, n: "x")[0], task=task, faults=FaultSpec(retries=0))
-    row = failed_validation_row(
-        done.session, "main", Model(tokenizer, None, None, {}), [1, 2], dataset(task), log_probs=True
-    )
+    client, server = policy(lambda p, n: "x")
+    done = play(broken, client, task=task, faults=FaultSpec(retries=0))
+    row = failed_validation_row(done.session, {"main": client.model}, dataset(task), log_probs=True)
     assert row.fields.keys() == rows[0].fields.keys()
-    assert (row.tags.prompt_len, row.tags.response_len) == (2, len(row.fields["responses"]))
+    assert row.fields["prompts"].tolist() == server.calls[0]["prompt_ids"]
+    assert row.tags.response_len == len(row.fields["responses"])
     assert row.fields["rm_scores"].tolist() == [0.0] and row.fields["response_mask"].tolist() == [0]
     assert not row.tags.trainable
 

@@ -15,7 +15,7 @@ from saved_policies import adapted, finish, save_adapter, save_lora, save_shards
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_mas.config.schema import AgentSpec, RemoteSpec
-from verl_mas.serve.adapter import log_probs, prompt_ids
+from verl_mas.serve.adapter import PROMPT, log_probs
 from verl_mas.serve.model import read_weights
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.checkpoint import BASES, fingerprint
@@ -152,7 +152,7 @@ def test_what_merging_into_a_coarse_base_changes_is_printed(base, run, tmp_path)
     run.complete(a={"model": str(coarse)})
     [printed] = differences(run.export("--merge"))
     assert loaded(run.out / "a").dtype == torch.bfloat16 and 1e-4 < printed < 1
-    ids = prompt_ids(AutoTokenizer.from_pretrained(run.out / "a"))
+    ids = AutoTokenizer.from_pretrained(run.out / "a")(PROMPT)["input_ids"]
     again = log_probs(loaded(run.out / "a", dtype=torch.float32), ids) - log_probs(fine, ids)
     assert float(again.abs().max()) == pytest.approx(printed, rel=0.01)
 

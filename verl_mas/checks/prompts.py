@@ -24,6 +24,7 @@ from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Generation, LLMClient, Request
+from verl_mas.workflow.marks import plain_request
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.run import run_session
@@ -186,6 +187,7 @@ def _tokens_of(view: View, request: Request, limit: int) -> int | None:
     chat = ChatTemplate.of_model(view.section("model"))
     if chat is None:
         return None
+    request, _ = plain_request(request)
     settings = {**(view.run.config.data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
     tools = {"tools": list(request.tools)} if request.tools else {}
     return chat.length(chat.render(request.messages, {**settings, **tools}), limit)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import io
 import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import httpx
@@ -21,7 +21,9 @@ from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.marks import plain_request, written_out
 from verl_mas.workflow.streaming import ON_TEXT
+from verl_mas.workflow.tasks import together
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,17 +60,14 @@ class OpenAIClient:
     @classmethod
     def of(cls, remote: RemoteSpec) -> OpenAIClient:
         """From `mas.policies.<name>.remote`."""
-        return cls(**dataclasses.asdict(remote))
+        return cls(**asdict(remote))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        # Not every server accepts `n`, so there are n requests.
-        tasks = [asyncio.ensure_future(self._complete(request)) for _ in range(n)]
-        try:
-            with without_key(self._key):
-                return list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
+        request, forged = plain_request(request)
+        with without_key(self._key):
+            # Not every server accepts `n`, so there are n requests.
+            replies = await together([partial(self._complete, request)] * n)
+        return [replace(reply, forged_tokens=forged) for reply in replies]
 
     async def aclose(self) -> None:
         if self._http is not None:
@@ -228,13 +227,13 @@ def _call(call: JsonObject, name: str) -> JsonObject:
 
 
 def _json(arguments: object) -> str:
-    """An endpoint refuses a conversation with arguments that are not JSON, also if its model wrote them."""
-    if not isinstance(arguments, str):
-        return json.dumps(arguments or {})
-    try:
-        return arguments if isinstance(json.loads(arguments), dict) else json.dumps({"invalid": arguments})
-    except (ValueError, RecursionError):
-        return json.dumps({"invalid": arguments})
+    """An endpoint refuses a conversation with arguments that are not JSON, also if its model wrote them, and reads what
+    is JSON before it renders it: escapes may spell marks."""
+    given, whole = arguments or {}, {"invalid": arguments}
+    with suppress(ValueError, RecursionError):
+        given = json.loads(arguments) if isinstance(arguments, str) else given
+        whole, _ = written_out(given if isinstance(given, dict) else whole)
+    return arguments if isinstance(arguments, str) and whole == given else json.dumps(whole)
 
 
 def _content(content: object) -> object:

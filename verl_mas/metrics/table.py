@@ -66,6 +66,7 @@ AGENTS = (
     Metric("agent/<agent>/length/prompt", "mean length of its prompts", "tokens"),
     Metric("agent/<agent>/tool_calls", "of an agent with tools: calls per session", "calls"),
     Metric("agent/<agent>/tool_errors", "of an agent with tools: share of its calls that failed", "share"),
+    Metric("agent/<agent>/forged_tokens", "marks of turns that its prompts quoted, per session", "marks"),
     Metric("agent/<agent>/group/groups", "groups in which the agent has a row", "groups"),
     Metric(
         "agent/<agent>/group/group_size_{mean,min,max}",

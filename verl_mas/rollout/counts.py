@@ -46,6 +46,7 @@ class SessionCounts:
     first_faults: Mapping[str, str] = field(default_factory=dict)  # the first of each kind, whole
     tool_calls: Mapping[str, int] = field(default_factory=dict)  # by agent
     tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls of which an error came
+    forged_tokens: Mapping[str, int] = field(default_factory=dict)  # by agent, where there are any
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
     record_bytes: int = 0  # on disk, of sessions
     without_space: int = 0  # sessions that were not recorded as mas.trajectories.max_gib was reached
@@ -74,6 +75,7 @@ class SessionCounts:
             first_faults={fault.kind.value: described(finished, fault) for fault in reversed(finished.faults)},
             tool_calls=Counter(agent for agent, _ in calls),
             tool_errors=Counter(agent for agent, call in calls if call.error is not None),
+            forged_tokens=sum((Counter({one.agent: one.generation.forged_tokens}) for one in played), Counter()),
             infos={name: Reported(float(value), 1) for name, value in numbers.items()},
         )
 
@@ -168,6 +170,7 @@ class SessionCounts:
                 metric_names.agent(agent, "tool_errors"): self.tool_errors.get(agent, 0) / count
                 for agent, count in self.tool_calls.items()
             },
+            **{metric_names.agent(agent, "forged_tokens"): n / sessions for agent, n in self.forged_tokens.items()},
             **{f"session/faults/{kind}": count for kind, count in self.faults.items()},
         }
 

@@ -32,14 +32,18 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
     ]
 
 
-def failed_validation_row(
-    session: Session, policy: str, model: Model, prompt_ids: Sequence[int], dataset: Fields, log_probs: bool
-) -> StoredRow:
-    """A validation session that failed counts as zero; without a row it would drop out of the average."""
+def failed_validation_row(session: Session, models: Mapping[str, Model], dataset: Fields, log_probs: bool) -> StoredRow:
+    """A validation session that failed counts as zero; without a row it would drop out of the average.
+
+    Its prompt is the first one of the policy, or one token if there was none.
+    """
     task = session.task
-    member = next(member for member in session.config.members.values() if member.spec.policy == policy)
+    # No agent has to act on a base, and those of endpoints have no tokens.
+    member = next(member for member in session.config.members.values() if member.spec.policy in models)
+    policy, model = member.spec.policy, models[member.spec.policy]
+    prompts = (reply.generation.prompt_ids for reply in session.replies if reply.policy == policy)
     output = AgentLoopOutput(
-        prompt_ids=list(prompt_ids),
+        prompt_ids=list(next(prompts, ())) or [model.tokenizer.eos_token_id],
         response_ids=[model.tokenizer.eos_token_id],
         response_mask=[0],
         response_logprobs=[0.0] if log_probs else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -29,6 +30,7 @@ from verl_mas.util.text import characters
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.marks import marks_of, plain_request
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
@@ -65,6 +67,10 @@ class Model:
     @cached_property
     def _longest_token(self) -> int:
         return max(map(len, self.tokenizer.get_vocab()))
+
+    @cached_property
+    def marks(self) -> re.Pattern[str]:
+        return marks_of(self.tokenizer)
 
     # They read nothing but the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
@@ -105,6 +111,10 @@ class VerlPolicy:
         self._loops: dict[str, ToolAgentLoop] = {}
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
+        request, forged = plain_request(request, self.model.marks)
+        return [replace(reply, forged_tokens=forged) for reply in await self._generate(request, n)]
+
+    async def _generate(self, request: Request, n: int) -> list[Generation]:
         loop = self._loop(request)
         if request.continues is not None and request.continues.generation.full:
             return [_empty_reply(request.continues.generation)] * n
@@ -188,9 +198,9 @@ class VerlPolicy:
             # Placeholders of media must stay aligned with their features, so only text can be cut.
             rule = "error" if media else request.truncation
             fitted = fit(request.messages, limit, rule, count, request.opening)
-            return ids if fitted == list(request.messages) else build(fitted)
+            return ids if fitted == list(request.messages) else cast("list[int]", build(fitted))
 
-        return await loop.loop.run_in_executor(None, fitted_ids)
+        return await asyncio.to_thread(fitted_ids)
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)
@@ -232,7 +242,7 @@ class VerlPolicy:
         wanted = params.get("max_tokens")
         # A new row without `max_tokens` is limited by the engine.
         if wanted is not None or prompt.mask:
-            params["max_tokens"] = min(_or_default(wanted, left), left)
+            params["max_tokens"] = left if wanted is None else min(wanted, left)
         started = asyncio.get_running_loop().time()
         answer = await self.client.generate(
             request_id=self._request_id(request, branch),
@@ -335,11 +345,11 @@ def _empty_reply(before: Generation) -> Generation:
 def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | None) -> AgentLoopMetrics:
     """Of the whole row. As in verl, the count of preemptions is -1 if the first generation has none."""
     if previous is None:
-        return AgentLoopMetrics(generate_sequences=seconds, num_preempted=_or_default(preempted, -1))
+        return AgentLoopMetrics(generate_sequences=seconds, num_preempted=-1 if preempted is None else preempted)
     before = previous.metrics
     return AgentLoopMetrics(
         generate_sequences=before.generate_sequences + seconds,
-        num_preempted=before.num_preempted + _or_default(preempted, 0),
+        num_preempted=before.num_preempted + (preempted or 0),
     )
 
 
@@ -353,7 +363,3 @@ def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
         if VERSIONS in before and VERSIONS in fields:
             whole[VERSIONS] = merged_versions([*before[VERSIONS], *fields[VERSIONS]])
     return whole
-
-
-def _or_default(value: int | None, default: int) -> int:
-    return default if value is None else value

@@ -13,7 +13,6 @@ from typing import Any
 import ray
 from omegaconf import DictConfig
 from tensordict import TensorDict
-from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopWorkerTQ
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.rollout_trace import rollout_trace_attr
@@ -25,7 +24,7 @@ from verl_mas.config.placement import sessions_per_worker, workers
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.endpoints.openai import OpenAIClient
-from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault, WorkflowError, failures, raise_all
+from verl_mas.errors import ConfigError, EngineLost, FaultKind, WorkflowError, raise_all
 from verl_mas.mcp.servers import McpServers
 from verl_mas.rollout.counts import SessionCounts, described
 from verl_mas.rollout.stored import answer_of, failed_validation_row, stored_rows
@@ -191,19 +190,16 @@ class MasAgentLoopWorker(_StockWorker):
         if finished.failed:
             return await self._without_rows(finished, dataset)
         for reply in finished.session.replies:
-            if self.distillation_enabled and reply.generation.has_tokens and not reply.probe:
-                await self._teacher(output_of(reply.generation), task, dataset)
+            if reply.generation.has_tokens and not reply.probe:  # verl's method does nothing without distillation
+                output, given = output_of(reply.generation), {"validate": task.validate, "sample_kwargs": dataset}
+                await self._compute_teacher_logprobs(output, output.prompt_ids, output.response_ids, **given)
         return stored_rows(finished.session, self.models, dataset)
 
     async def _without_rows(self, finished: SessionResult, dataset: Fields) -> list[StoredRow]:
         session = finished.session
         if session.task.validate:
-            # No agent has to act on a base.
-            acting = {member.spec.policy for member in session.config.members.values()}
-            policy, model = next((policy, model) for policy, model in self.models.items() if policy in acting)
-            prompt_ids = _tokens_of(session.task, model)
             log_probs = self.config.actor_rollout_ref.rollout.calculate_log_probs
-            return [failed_validation_row(session, policy, model, prompt_ids, dataset, log_probs)]
+            return [failed_validation_row(session, self.models, dataset, log_probs)]
         if self.mas.faults.then == "fail_group":
             raise GroupFailed(f"session {session.task.session}: {finished.faults[-1]}")
         return []
@@ -220,15 +216,6 @@ class MasAgentLoopWorker(_StockWorker):
             fix = "set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True"
             raise WorkflowError("a session without a reward", rule=rule, fix=fix)
         return Score(answer.reward_score, answer.extra_fields.get(REWARD_EXTRA_INFO, {}))
-
-    async def _teacher(self, output: AgentLoopOutput, task: Task, dataset: Fields) -> None:
-        await self._compute_teacher_logprobs(
-            output,
-            prompt_ids=output.prompt_ids,
-            response_ids=output.response_ids,
-            validate=task.validate,
-            sample_kwargs=dataset,
-        )
 
     async def _record(self, finished: SessionResult) -> None:
         self.counts[finished.session.task.validate] += SessionCounts.of(finished)
@@ -302,15 +289,3 @@ def gates_of(mas: MasConfig, policies: Iterable[str]) -> dict[str, Gate]:
     """Policies that one base serves share its engines, and so their gate."""
     gates: dict[str, Gate] = defaultdict(Gate)
     return {name: gates[resident(mas, name)] for name in policies}
-
-
-def _tokens_of(task: Task, model: Model) -> Sequence[int]:
-    """The task's own messages as a prompt. It may be what the session failed by: then one token represents it."""
-    try:
-        with failures():
-            ids: Sequence[int] = model.tokenizer.apply_chat_template(
-                list(task.messages), add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-            return ids
-    except SessionFault:
-        return [model.tokenizer.eos_token_id]

@@ -65,7 +65,7 @@ class SavedAdapter:
         between the log-probs of a prompt with what is written and with the adapter, both in float32."""
         model, dtype = load_base(base, trust=trust)
         adapted = self._on(model, base)
-        ids = prompt_ids(tokenizer)
+        ids = tokenizer(PROMPT)["input_ids"]
         expected = log_probs(adapted, ids)
         merged = adapted.merge_and_unload(safe_merge=True)
         # Parameters only: `to` would round the frequencies of rotary positions, which are in no file.
@@ -124,14 +124,6 @@ def _start_config(policy: TeamPolicy) -> dict[str, object]:
 def _set_precision(model: nn.Module, dtype: torch.dtype) -> None:
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
-
-
-def prompt_ids(tokenizer: PreTrainedTokenizerBase) -> Sequence[int]:
-    """A prompt as the model reads one."""
-    if not tokenizer.chat_template:
-        return list(tokenizer(PROMPT)["input_ids"])
-    messages = [{"role": "user", "content": PROMPT}]
-    return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False))
 
 
 @torch.no_grad()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import textwrap
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -18,16 +19,19 @@ def encodable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def all_encodable(value: T) -> T:
-    """The same value with every text in it, names included, made encodable."""
+def in_texts(change: Callable[[str], str], value: T) -> T:
+    """The same value with every text in it, names included, changed."""
     clean: object = value
     if isinstance(value, str):
-        clean = encodable(value)
+        clean = change(value)
     elif isinstance(value, dict):
-        clean = {all_encodable(name): all_encodable(item) for name, item in value.items()}
+        clean = {in_texts(change, name): in_texts(change, item) for name, item in value.items()}
     elif type(value) in (list, tuple):
-        clean = type(value)(map(all_encodable, value))  # type: ignore[call-arg,call-overload]
+        clean = type(value)(in_texts(change, item) for item in value)  # type: ignore[call-arg,attr-defined]
     return clean  # type: ignore[return-value]
+
+
+all_encodable = partial(in_texts, encodable)
 
 
 def characters(value: object) -> int:

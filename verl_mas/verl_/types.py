@@ -21,16 +21,14 @@ class Tokenizer(Protocol):
 
     eos_token_id: int
     all_special_tokens: list[str]
+    added_tokens_decoder: dict[int, Any]  # tokenizers.AddedToken
+    chat_template: str | dict[str, str] | None
 
     def get_vocab(self) -> dict[str, int]: ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str: ...
-
-    def apply_chat_template(
-        self, conversation: Sequence[dict[str, Any]], *, add_generation_prompt: bool, tokenize: bool, return_dict: bool
-    ) -> list[int]: ...
 
 
 class Trajectory(TypedDict):

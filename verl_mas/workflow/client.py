@@ -60,9 +60,8 @@ def _deeper(value: object, levels: int) -> bool:
 class Generation:
     """What a policy generated in one go. The token fields are empty when a remote endpoint served it.
 
-    In a conversation the ids are those of the whole row so far; `text`, `sampled`, `versions` and `aborts` are of this
-    act alone.
-    `text` is without the calls in `tool_calls`.
+    In a conversation the ids are those of the whole row so far; `text`, `sampled`, and `versions` and below are of this
+    act alone. `text` is without the calls in `tool_calls`.
     """
 
     text: str
@@ -83,6 +82,7 @@ class Generation:
     # the weights interrupted the act.
     versions: Sequence[Sequence[int]] = field(default=(), repr=False)
     aborts: int = 0
+    forged_tokens: int = 0  # marks of turns that texts of the prompt spelled, and that it has as ordinary text
 
     @property
     def has_tokens(self) -> bool:

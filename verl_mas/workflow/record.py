@@ -61,6 +61,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         "temperature": generation.temperature,
         "versions": generation.versions,
         "aborts": generation.aborts,
+        "forged_tokens": generation.forged_tokens,
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
         # Of a local reward that consists of more than one thing.

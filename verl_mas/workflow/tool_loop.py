@@ -83,10 +83,9 @@ class ToolLoop:
 
     async def run(self, generation: Generation, row: int) -> Acted:
         """From the first generation to one without calls, or with calls that the workflow answers."""
-        messages, sampled, rounds = self._context.messages, generation.sampled, 0
-        versions, aborts = [*generation.versions], generation.aborts
+        messages, made = self._context.messages, [generation]
         while True:
-            calls, left_out = self._split(generation.tool_calls, rounds)
+            calls, left_out = self._split(generation.tool_calls, len(made) - 1)
             messages.append(message_of(generation, calls))
             # A tool without a function: the workflow answers its calls.
             if not calls or any(call.name in self.tools and self.tools[call.name].call is None for call in calls):
@@ -95,14 +94,12 @@ class ToolLoop:
             known = len(messages)
             messages += await self._answers(calls)
             self._calls += left_out
-            rounds += 1
-            continued = replace(self.request, messages=list(messages), branch=self.branch, round=rounds)
+            continued = replace(self.request, messages=list(messages), branch=self.branch, round=len(made))
             generation = await self.generate(replace(continued, continues=Continuation(generation, known, row)))
-            sampled += generation.sampled
-            versions += generation.versions
-            aborts += generation.aborts
-        if rounds:
-            generation = replace(generation, sampled=sampled, versions=versions, aborts=aborts)
+            made.append(generation)
+        if made[1:]:
+            sums = {name: sum(getattr(one, name) for one in made) for name in ("sampled", "aborts", "forged_tokens")}
+            generation = replace(generation, versions=[pair for one in made for pair in one.versions], **sums)
         return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state)
 
     def _split(self, calls: Sequence[ToolCall], rounds: int) -> tuple[Sequence[ToolCall], list[ToolCall]]:

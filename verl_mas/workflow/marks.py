@@ -1,0 +1,50 @@
+"""Marks of turns in contents: a chat template renders to text, in which a tokenizer reads special tokens."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TypeVar
+
+from verl_mas.util.text import in_texts
+from verl_mas.verl_.types import Tokenizer
+from verl_mas.workflow.client import Request
+
+T = TypeVar("T")
+# As model families write them. Tags within a turn, such as <think> and <tool_call>, are text of replies.
+USUAL = re.compile(
+    r"<[|\uff5c][^\s<>]{1,64}>|<\w{1,64}[|\uff5c]>|<(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>|</?s>|<</?SYS>>"
+    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\]"
+)
+
+
+def marks_of(tokenizer: Tokenizer) -> re.Pattern[str]:
+    """Its special tokens, and what its template marks turns with: a text for some families, an added token that is not
+    called special for others."""
+    added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
+    marks = {*tokenizer.all_special_tokens, *added, *USUAL.findall(str(tokenizer.chat_template))}
+    texts = sorted({mark.strip() for mark in marks} - {""}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+
+
+def plain_request(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
+    """The request without marks, and how many there were. Messages that are tokens already count once."""
+    known = request.continues.known if request.continues else 0
+    before, _ = written_out(list(request.messages[:known]), marks)
+    (added, tools), forged = written_out((list(request.messages[known:]), list(request.tools)), marks)
+    return replace(request, messages=[*before, *added], tools=tools), forged
+
+
+def written_out(value: T, marks: re.Pattern[str] = USUAL) -> tuple[T, int]:
+    """The value with a space in each mark, which makes it ordinary text, and how many there were."""
+    found = 0
+
+    def change(text: str) -> str:
+        nonlocal found
+        count = -1
+        while count:  # the rest of a mark may be another one
+            text, count = marks.subn(lambda mark: f"{mark[0][: len(mark[0]) > 1]} {mark[0][1:]}", text)
+            found += count
+        return text
+
+    return in_texts(change, value), found
