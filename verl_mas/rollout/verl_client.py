@@ -190,7 +190,8 @@ class VerlPolicy:
             fitted = fit(request.messages, limit, rule, count, request.opening)
             return ids if fitted == list(request.messages) else build(fitted)
 
-        return await loop.loop.run_in_executor(None, fitted_ids)
+        fitted: list[int] = await loop.loop.run_in_executor(None, fitted_ids)
+        return fitted
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)
