@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 from verl_mas.checks.run import check_checkpoint, check_logger
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
@@ -9,8 +11,19 @@ from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.checkpoint import run_identity
 
 
+def model(folder, **config):
+    """The folder of a model of the same name."""
+    (folder / "m").mkdir(parents=True)
+    (folder / "m/config.json").write_text(json.dumps({"hidden_size": 8, **config}))
+    return folder / "m"
+
+
 def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained(tmp_path, monkeypatch):
-    base = ["+mas=solver_verifier", "actor_rollout_ref.model.path=m", f"trainer.default_local_dir={tmp_path}"]
+    base = [
+        "+mas=solver_verifier",
+        f"actor_rollout_ref.model.path={model(tmp_path)}",
+        f"trainer.default_local_dir={tmp_path}",
+    ]
 
     def composed(*more: str):
         config = compose([*base, "algorithm.adv_estimator=agent_grpo", *more])
@@ -23,7 +36,11 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
     folder = tmp_path / "global_step_3"
     folder.mkdir()
     complete(folder, run_identity(composed()))
-    tuned = ("data.train_batch_size=8", "++mas.workflow.args.max_rounds=3", "actor_rollout_ref.model.path=/moved/m")
+    tuned = (
+        "data.train_batch_size=8",
+        "++mas.workflow.args.max_rounds=3",
+        f"actor_rollout_ref.model.path={model(tmp_path / 'moved', transformers_version=1)}",
+    )
     assert errors(*tuned) == []
     other = "algorithm.adv_estimator=team_grpo"
     by_path = (f"trainer.resume_from_path={folder}", "trainer.resume_mode=resume_path")
@@ -31,6 +48,16 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
         assert errors(other, *same) == []
     (error,) = errors(other)
     assert "adv_estimator=agent_grpo, and this run has team_grpo" in error.value
+    # Weights that cannot be loaded are refused in any case.
+    for changed in (
+        "trainer.n_gpus_per_node=2",
+        "actor_rollout_ref.actor.strategy=fsdp2",
+        "actor_rollout_ref.model.lora_rank=8",
+        f"actor_rollout_ref.model.path={model(tmp_path / 'wide', hidden_size=16)}",
+    ):
+        for mode in ([], ["trainer.val_only=true"], by_path):
+            (error,) = errors(changed, *mode)
+            assert "main with processes=8" in error.value and "same shape" in error.rule
     running = RunLock(tmp_path)
     monkeypatch.setattr(lock, "WAIT_S", 0)
     (error,) = errors()

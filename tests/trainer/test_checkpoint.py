@@ -20,7 +20,7 @@ from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
-from verl_mas.trainer.checkpoint import RNG_FILE, Checkpoints, left_out, other_run, run_identity
+from verl_mas.trainer.checkpoint import RNG_FILE, STORED, Checkpoints, left_out, other_run, run_identity
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.members import QUEUE
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamWorkflow, read_team
@@ -245,4 +245,5 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
     config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
     names = {"algorithm.adv_estimator": "agent_grpo", "mas.workflow.name": "solver_verifier", "models": {"main": "m"}}
     agents = {"policy of agents": {"solver": "main", "verifier": "main"}, "mas.swap.agents": [], "snapshots": {}}
-    assert run_identity(Run.of(config)) == {**names, **agents}
+    stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "config.json": None}
+    assert run_identity(Run.of(config)) == {**names, **agents, STORED: {"main": stored}}

@@ -11,6 +11,8 @@ import uvicorn
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # A connection without the whole head of a request for so many seconds is closed; uvicorn would keep it.
@@ -42,7 +44,7 @@ class Server(uvicorn.Server):
     def _connected(self, **state: Any) -> asyncio.Protocol:
         if len(self.server_state.connections) >= self._most:
             self._close_silent(0)
-        return cast(Any, AutoHTTPProtocol)(**state)
+        return cast("Callable[..., asyncio.Protocol]", AutoHTTPProtocol)(**state)
 
     async def on_tick(self, counter: int) -> bool:
         self._close_silent(HEAD_S)

@@ -101,16 +101,16 @@ class OpenAIClient:
                 if on_text is not None and response.headers.get("content-type", "").startswith("text/event-stream"):
                     with self._completion("events that end early or have another form"):
                         return _checked(await Streamed(on_text).read(response.aiter_text()))
-                body = b"".join([part async for part in _bounded(response.aiter_bytes())])
+                answer = b"".join([part async for part in _bounded(response.aiter_bytes())])
         except httpx.TransportError as error:
             cause = f"{type(error).__name__} from {self.base_url}: {error}"
             raise SessionFault(FaultKind.REFUSED, cause) from error
         # Cut after the key is hidden: half a key is not recognised.
-        text = hidden(body.decode(errors="replace"), self._key)[:500]
+        text = hidden(answer.decode(errors="replace"), self._key)[:500]
         if response.is_error:
             raise SessionFault(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {text}")
         with self._completion(text):
-            return _checked(json.loads(body))
+            return _checked(json.loads(answer))
 
     @contextmanager
     def _completion(self, response: str) -> Iterator[None]:

@@ -19,6 +19,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import snapshots, trained
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
+from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
@@ -38,8 +39,11 @@ RNG_FILE = "driver_rng.pt"
 IN_FLIGHT = "tasks in flight"
 # The adapters of a run and their bases, in `run.json`.
 ADAPTERS, BASES = "adapters", "bases"
+# How the whole weights of a policy are stored, in `run.json`.
+STORED = "stored weights"
 # Of the end of each file of weights, which a fingerprint reads.
 BYTES = 1 << 16
+CONFIG = "config.json"
 
 
 class Saved(Protocol):
@@ -176,6 +180,13 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
 def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
     """Why a run of this identity cannot resume from a checkpoint. Another run's is taken where it is named."""
     yield from other_adapters(checkpoint, run)
+    before, now = _policies_in(checkpoint.run, STORED), _policies_in(run, STORED)
+    for name in (name for name in now if name in before and not _agree(before[name], now[name])):
+        yield ConfigError(
+            f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
+            rule="whole weights are loaded by as many processes of the same strategy, into a model of the same shape",
+            fix="have the same as in that run, or set trainer.resume_mode=disable to begin anew",
+        )
     if config.trainer.resume_mode == "auto" and not config.trainer.val_only:
         yield from other_run(checkpoint, run)
 
@@ -184,7 +195,7 @@ def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[Con
     """How the run of a checkpoint differs from this one, beside its adapters."""
     before, folder = checkpoint.run, checkpoint.folder
     for key, value in run.items():
-        if key not in (ADAPTERS, BASES) and before.get(key, value) != value:
+        if key not in (ADAPTERS, BASES, STORED) and before.get(key, value) != value:
             yield ConfigError(
                 f"{folder} was trained with {key}={before[key]}, and this run has {value}",
                 rule="a run resumes from the last checkpoint of its folder",
@@ -216,6 +227,7 @@ def run_identity(run: Run) -> dict[str, object]:
         "mas.swap.agents": list(run.mas.swap.agents),
         "snapshots": {name: spec.snapshot.of for name, spec in specs.items() if spec.snapshot},
         "models": {name: models[name].name for name in full},
+        STORED: {name: _stored(run, name, models[name]) for name in full},
     }
     if shared:
         adapters = {name: _adapter_settings(run.view(name)) for name, spec in specs.items() if spec.adapter_of}
@@ -223,6 +235,23 @@ def run_identity(run: Run) -> dict[str, object]:
         of_bases = {name: {"model": models[name].name, "fingerprint": fingerprint(models[name])} for name in shared}
         identity |= {ADAPTERS: adapters, BASES: of_bases}
     return identity
+
+
+def _stored(run: Run, name: str, model: Path) -> dict[str, object]:
+    view, pool = run.view(name), run.mas.policies[name].pool
+    strategy = str(view.value("actor.strategy"))
+    # Other strategies store weights that any number of processes loads.
+    sharded = strategy.startswith("fsdp") and pool in run.mas.pools
+    shape = hashlib.sha256(_configuration(model)).hexdigest()[:16] if (model / CONFIG).is_file() else None
+    processes = sum(pool_shape(run, pool)) if sharded else None
+    return {"processes": processes, "strategy": strategy, "lora_rank": view.get("model.lora_rank"), CONFIG: shape}
+
+
+def _configuration(model: Path) -> bytes:
+    """Without what changes when the same model is saved again."""
+    config = json.loads((model / CONFIG).read_bytes())
+    kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
+    return json.dumps(kept, sort_keys=True).encode()
 
 
 def _adapter_settings(view: View) -> dict[str, object]:
@@ -238,10 +267,7 @@ def fingerprint(model: Path) -> str | None:
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")]) if model.is_dir() else []
     if not files:
         return None
-    config = json.loads((model / "config.json").read_bytes())
-    # Without what changes when the same model is saved again.
-    kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
-    digest = hashlib.sha256(json.dumps(kept, sort_keys=True).encode())
+    digest = hashlib.sha256(_configuration(model))
     for file in files:
         size = file.stat().st_size
         with file.open("rb") as opened:
@@ -264,7 +290,7 @@ def other_adapters(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterato
                 + (f"{again}{checkpoint.folder / name}" if name in before else ""),
             )
     before, now = _policies_in(checkpoint.run, BASES), _policies_in(run, BASES)
-    for name in (name for name in now if name in before and not _same_base(before[name], now[name])):
+    for name in (name for name in now if name in before and not _agree(before[name], now[name])):
         yield ConfigError(
             f"the adapters in {checkpoint.folder} were trained on {_text(before[name])}, and the base {name} of this "
             f"run is {_text(now[name])}",
@@ -279,9 +305,9 @@ def _policies_in(run: Mapping[str, object], key: str) -> dict[str, dict[str, obj
     return of_policies
 
 
-def _same_base(before: Mapping[str, object], now: Mapping[str, object]) -> bool:
-    known = [key for key in ("model", "fingerprint") if before[key] is not None and now[key] is not None]
-    return all(before[key] == now[key] for key in known)
+def _agree(before: Mapping[str, object], now: Mapping[str, object]) -> bool:
+    """In what both know."""
+    return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)
 
 
 def _text(settings: Mapping[str, object] | None) -> str:

@@ -216,7 +216,10 @@ def _code(where: str | None) -> str | None:
 
 def asks(team: TeamFile) -> Iterator[str]:
     """What loading the team of somebody else would run or send, by its place in the file."""
-    named = {"workflow.path": team.workflow.path, **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)}}
+    named: dict[str, str | None] = {
+        "workflow.path": team.workflow.path,
+        **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)},
+    }
     named |= {f"tools.{name}": path for name, path in vars(team.tools).items()}
     # Settings that no export writes could name code, too.
     named |= {f"verl.{key}": str(team.verl[key]) for key in team.verl if key.endswith(".path") or key not in SETTINGS}
@@ -224,7 +227,7 @@ def asks(team: TeamFile) -> Iterator[str]:
         named[f"mcp.{name}.command"] = " ".join(server.command)
         named[f"mcp.{name}.pass_env"] = ", ".join(server.pass_env)
     for name, policy in team.policies.items():
-        named[f"policies.{name}.remote.api_key_env"] = policy.remote and policy.remote.api_key_env
+        named[f"policies.{name}.remote.api_key_env"] = policy.remote.api_key_env if policy.remote else None
     execution = team.workflow.args.get("execution")
     if isinstance(execution, Mapping) and execution.get("executor", CONTAINED) != CONTAINED:
         named["workflow.args.execution.executor"] = str(execution["executor"])

@@ -48,4 +48,7 @@ def test_a_folder_can_be_written_where_its_nearest_parent_can(tmp_path):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
     assert place.not_writable(tmp_path / "file/b") == f"{tmp_path}/file is a file"
+    (tmp_path / "link").symlink_to("link")
+    assert place.not_writable(tmp_path / "link/b") == f"{tmp_path}/link is a link to nowhere"
+    assert "File name too long" in place.not_writable(tmp_path / ("x" * 300))
     assert place.not_writable(Path("/proc/nowhere")).startswith("/proc")

@@ -16,7 +16,7 @@ from verl_mas.checks.verl.place import is_remote, missing
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
-from verl_mas.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.sources import find, names_in
 from verl_mas.verl_.types import Fields
 
@@ -60,7 +60,8 @@ def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
     for setting in () if _read_by_user_code(config) else SETTINGS:
         for path in _paths(config, setting)[:1]:
             first = _first_row(config, setting, path)
-            if isinstance(first, FirstRow) and is_prompt(first.row.get(str(config.data.prompt_key))):
+            prompt = str(config.data.prompt_key)
+            if isinstance(first, FirstRow) and is_prompt(first.row.get(prompt)) and not _no_mappings(first.row):
                 yield replace(first, validation=setting == "data.val_files")
 
 
@@ -140,6 +141,9 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         value = f"{first.file}, column {key!r}, first row has {broken}"
         fix = "clean the texts and write the file again"
         yield ConfigError(value, rule="tokenizers take text in UTF-8 without null bytes", fix=fix)
+    for name in _no_mappings(first.row):
+        value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
+        yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")
     if lacking := list(_reward_columns(config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"
@@ -148,6 +152,10 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         else:
             reason = f"{rule} it in every session that the workflow does not reward itself"
             yield ConfigWarning(value, reason=reason, fix=fix)
+
+
+def _no_mappings(row: Fields) -> list[str]:
+    return [name for name in (EXTRA_INFO, REWARD_MODEL) if not isinstance(row.get(name) or {}, dict)]
 
 
 def is_prompt(value: object) -> bool:

@@ -86,11 +86,12 @@ def not_writable(folder: Path) -> str:
     if "\0" in str(folder):
         return "it has a null byte"
     parent = folder
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir():
-        return f"{parent} is a file"
     try:
+        # A link to nowhere is there, and cannot be made.
+        while not parent.is_symlink() and not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir():
+            return f"{parent} is a {'file' if parent.exists() else 'link to nowhere'}"
         # Permissions alone do not tell: root has them in /proc and on a read-only disk.
         with tempfile.TemporaryFile(dir=parent):
             return ""
