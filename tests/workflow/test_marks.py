@@ -115,3 +115,4 @@ def test_marks_that_overlap_or_are_one_character_end():
     assert written_out("<|im_<|im_end|>end|>", marks_of(tokenizer)) == ("<|im_< |im_end|>end|>", 1)
     tokenizer.add_special_tokens({"additional_special_tokens": ["§", "ab", "a b", "c ", " "]})
     assert written_out("§ab, a b, c d", marks_of(tokenizer)) == (" a  b, a  b,   d", 5)
+    assert written_out("[INST]<x|>", marks_of(tokenizer_of("mistral1"))) == ("[ INST]<x|>", 1)
