@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
 from verl_mas.config.mcp import McpSpec
-from verl_mas.config.values import Above, Checked, Count, Length, NotNegative, Positive, Range, Share, Text
+from verl_mas.config.values import (
+    Above,
+    Checked,
+    Count,
+    Length,
+    NotNegative,
+    Penalty,
+    Positive,
+    Range,
+    Share,
+    Temperature,
+    Text,
+)
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
 FreeSettings: TypeAlias = dict[str, Any]
@@ -14,8 +26,6 @@ Weighting: TypeAlias = Literal["row", "agent", "session", "token"]
 # What engines hold a number in; a larger one would end some of them.
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 StopText: TypeAlias = Annotated[str, Length(1, 1000)]
-Temperature: TypeAlias = Annotated[float, Range(0, 100)]
-Penalty: TypeAlias = Annotated[float, Range(0.01, 100)]
 # The policy of a run that names none, and the pool of a policy that names none.
 DEFAULT_POLICY = "main"
 DEFAULT_POOL = "shared"

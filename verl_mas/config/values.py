@@ -90,6 +90,9 @@ Count = Annotated[int, Range(1)]
 NotNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Above(0)]
 Share = Annotated[float, Range(0, 1)]
+# Of sampling, in which an engine makes no infinity of a score.
+Temperature = Annotated[float, Range(0, 100)]
+Penalty = Annotated[float, Range(0.01, 100)]
 Text = Annotated[str, Length(1)]
 
 

@@ -29,7 +29,7 @@ from verl_mas.sessions.run import is_run, open_run
 from verl_mas.trainer.adapters import files as adapter_files
 from verl_mas.trainer.checkpoint import BASES, fingerprint
 from verl_mas.trainer.policies import weight_folder
-from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, asks
 
 CARD, CURVE = "README.md", "validation.svg"
 MARK = "<!-- Written by verl-mas export. -->"  # By it an export recognises its own card
@@ -306,7 +306,8 @@ class Card:
         yield "```python\nimport verl_mas\n"
         yield 'with verl_mas.load("DIR") as team:\n    print(team.run("...").answer)\n```\n'
         yield "    verl-mas chat DIR\n    verl-mas serve DIR\n    verl-mas eval DIR --data test.parquet --n 16\n"
-        yield f"DIR is this folder; `{TEAM_FILE}` has the workflow, the agents and their settings.\n"
+        trust = " It names code or variables: read them, and add `--trust-remote-code`." if any(asks(team)) else ""
+        yield f"DIR is this folder; `{TEAM_FILE}` has the workflow, the agents and their settings.{trust}\n"
         for name, policy in team.policies.items():
             if policy.folder is not None:
                 served = f"DIR/{name} --served-model-name {name}"

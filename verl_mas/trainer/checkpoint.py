@@ -185,7 +185,7 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
         yield ConfigError(
             f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
             rule="whole weights are loaded by as many processes of the same strategy, into a model of the same shape",
-            fix="have the same as in that run, or set trainer.resume_mode=disable, which starts from the model",
+            fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
         )
     if config.trainer.resume_mode == "auto" and not config.trainer.val_only:
         yield from other_run(checkpoint, run)

@@ -14,8 +14,20 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
-from verl_mas.config.schema import Penalty, Temperature
-from verl_mas.config.values import Above, Count, Hint, Length, NotNegative, Positive, Range, Share, Text, ValueRule
+from verl_mas.config.values import (
+    Above,
+    Count,
+    Hint,
+    Length,
+    NotNegative,
+    Penalty,
+    Positive,
+    Range,
+    Share,
+    Temperature,
+    Text,
+    ValueRule,
+)
 from verl_mas.config.verl_settings import verl_settings
 from verl_mas.verl_.sources import find, source_of
 
