@@ -45,11 +45,12 @@ def check_loss(run: Run) -> Iterator[ConfigError]:
 
 def _norm_without_factor(run: Run) -> Iterator[ConfigError]:
     for name in run.trained:
-        actor = run.view(name).section("actor")
-        if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
-            value = f"policy {name}: actor.loss_agg_mode={actor.loss_agg_mode} without actor.loss_scale_factor"
+        view = run.view(name)
+        mode = view.get("actor.loss_agg_mode")
+        if mode == "seq-mean-token-sum-norm" and view.get("actor.loss_scale_factor") is None:
+            value = f"policy {name}: actor.loss_agg_mode={mode} without actor.loss_scale_factor"
             rule = "verl then divides by the longest row of each micro batch, so the gradient depends on their sizes"
-            longest = run.view(name).config.data.max_response_length
+            longest = run.config.data.max_response_length
             yield ConfigError(value, rule=rule, fix=f"set {SECTION}.actor.loss_scale_factor={longest}")
 
 
