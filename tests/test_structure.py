@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 48_376,
     "lines of its core": 16_272,
-    "lines of tests": 39_754,
+    "lines of tests": 39_756,
     "lines of headers": 6_027,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,
