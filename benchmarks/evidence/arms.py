@@ -56,6 +56,8 @@ class Training:
     overrides: tuple[str, ...] = ()
     # Whether the policies are saved, for evaluations.
     keeps: bool = False
+    # With `verl_mas`'s CPU platform, or on a GPU.
+    on_gpu: bool = False
     seeds: int = SEEDS
 
     @property

@@ -111,7 +111,7 @@ class Runner:
         metrics = folder / "metrics.jsonl"
         metrics.unlink(missing_ok=True)
         overrides = [
-            "+platform=cpu",
+            *([] if isinstance(piece.arm, Training) and piece.arm.on_gpu else ["+platform=cpu"]),
             f"+mas={piece.arm.workflow}",
             *piece.arm.trial.settings,
             f"data.train_files={start}/train.parquet",

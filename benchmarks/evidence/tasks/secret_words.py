@@ -9,33 +9,42 @@ from benchmarks.evidence.tasks.base import Group, Task
 
 STEPS = 48
 METRIC = "val-core/{}/acc/mean@1"
+# Each run has a small part of the card, so that several of them share one.
+VLLM = (
+    "+recipe=smollm2/qwen3",
+    "actor_rollout_ref.rollout.enforce_eager=true",
+    "actor_rollout_ref.rollout.gpu_memory_utilization=0.1",
+    "++actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=2147483648",
+)
+ONE_POLICY = (
+    *("~mas.policies.scout", "~mas.policies.judge", "mas.agents.scout.policy=main", "mas.agents.judge.policy=main"),
+    *("actor_rollout_ref.model.lora_rank=0", "actor_rollout_ref.actor.optim.lr=1e-5"),
+    "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
+)
+# Three acts a session, and longer prompts; more sessions, as groups of eight often have one score.
+ASKING = (
+    *("data.max_prompt_length=112", "actor_rollout_ref.rollout.max_model_len=122", "actor_rollout_ref.rollout.n=16"),
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16384",
+)
 
 
-def trial(name: str) -> Trial:
-    return Trial(
-        name,
-        STEPS,
-        METRIC.format("secret_words"),
-        controls={"shuffled": METRIC.format("secret_words_shuffled")},
-        settings=(f"trainer.total_training_steps={STEPS}", "trainer.test_freq=8"),
-    )
-
-
-def arms(kind: str) -> tuple[Arm, Arm, Arm]:
-    """An adapter per agent; one policy with all weights; and the judge alone, which reads what the scout knows."""
+def trained(name: str, kind: str, *overrides: str, steps: int = STEPS, on_gpu: bool = False, seeds: int = 3) -> Arm:
+    shuffled = {"shuffled": METRIC.format("secret_words_shuffled")}
+    settings = (f"trainer.total_training_steps={steps}", f"trainer.test_freq={steps // 6}")
+    trial = Trial(kind, steps, METRIC.format("secret_words"), controls=shuffled, settings=settings)
     start = Start(f"smollm2_{kind}", ("data", "smollm2", "--kind", kind))
-
-    def arm(name: str, *overrides: str, seeds: int = 3) -> Arm:
-        return Training(f"{kind}_{name}", trial(kind), start, "secret_words", overrides, seeds=seeds)
-
-    adapters = arm("adapters", "+recipe=smollm2/laptop", seeds=5 if kind == "word" else 3)
-    shared = arm("shared", "+recipe=smollm2/laptop_shared")
-    return adapters, shared, arm("alone", "+recipe=smollm2/laptop_shared", "++mas.workflow.args.control=all")
+    return Training(f"{kind}_{name}", trial, start, "secret_words", overrides, on_gpu=on_gpu, seeds=seeds)
 
 
-ADAPTERS, SHARED, ALONE = arms("word")
+ADAPTERS = trained("adapters", "word", "+recipe=smollm2/laptop", seeds=5)
+# All weights of one policy; and the judge alone, which reads what the scout knows.
+SHARED = trained("shared", "word", *VLLM, *ONE_POLICY, on_gpu=True)
+ALONE = trained("alone", "word", *VLLM, *ONE_POLICY, "++mas.workflow.args.control=all", on_gpu=True)
 # Each knows half of the answer; a colour that is guessed is right in 1 of 12.
-PAIR, _, _ = arms("pair")
+PAIR = trained("adapters", "pair", "+recipe=smollm2/laptop")
+# The scout knows four colours: two that it names unasked and one that the judge guesses are right in 1 of 4.
+ASKED = trained("adapters", "asked", *VLLM, *ASKING, steps=96, on_gpu=True)
 
 TASK = Task(
     "secret_words",
@@ -43,6 +52,7 @@ TASK = Task(
     (
         Group("secret_words_team", (ADAPTERS, SHARED, ALONE), ("shuffled",)),
         Group("secret_words_pair", (PAIR,), ("shuffled",)),
+        Group("secret_words_asked", (ASKED,), ("shuffled",)),
     ),
     (
         Claim("scout and judge with an adapter each name nine words of ten", success(ADAPTERS), low=0.9),
@@ -51,5 +61,7 @@ TASK = Task(
         Claim("the judge alone, which reads the word, is no better", gap(ALONE, ADAPTERS), high=0.1, seeds=3),
         Claim("where each knows half, a team gains 0.4", gain(PAIR), low=0.4, seeds=3),
         Claim("and ends 0.4 above what messages of other tasks give", influence(PAIR), low=0.4, seeds=3),
+        Claim("where the judge has to ask first, a team gains 0.4", gain(ASKED), low=0.4, seeds=3),
+        Claim("and ends 0.4 above what answers of other tasks give", influence(ASKED), low=0.4, seeds=3),
     ),
 )
