@@ -158,10 +158,16 @@ _JUDGE = {
     "asked": "Read your friend's message and answer with the colour.",
 }
 _ASK = "You ask a friend for the colour of a thing in one short question."
+# A small model names one of two things, or nothing, until it sees a turn in which both are named.
+_SHOWN = {
+    "word": (),
+    "pair": (("Secret thing: chair\nMessage: The secret colour is blue.", "blue chair"),),
+    "asked": (("Thing: chair\nMessage: The chair is blue.", "blue"),),
+}
 
 
 def asking(secret: Secret) -> list[Message]:
-    return _prompt(_ASK, secret.own)
+    return _prompt(_ASK, secret.own, shown=(("Thing: chair", "What colour is the chair?"),))
 
 
 def telling(secret: Secret, question: str) -> list[Message]:
@@ -169,8 +175,11 @@ def telling(secret: Secret, question: str) -> list[Message]:
 
 
 def judging(secret: Secret, note: str) -> list[Message]:
-    return _prompt(_JUDGE[secret.kind], secret.own, f"Message: {note}")
+    return _prompt(_JUDGE[secret.kind], secret.own, f"Message: {note}", shown=_SHOWN[secret.kind])
 
 
-def _prompt(role: str, *lines: str) -> list[Message]:
-    return [{"role": "system", "content": role}, {"role": "user", "content": "\n".join(line for line in lines if line)}]
+def _prompt(role: str, *lines: str, shown: Sequence[tuple[str, str]] = ()) -> list[Message]:
+    """`shown`: turns that come before, each with its reply."""
+    turns = [pair for turn in shown for pair in zip(("user", "assistant"), turn, strict=True)]
+    last = "\n".join(line for line in lines if line)
+    return [{"role": name, "content": text} for name, text in (("system", role), *turns, ("user", last))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.evidence.arms import Arm, Start, Training, Trial
+from benchmarks.evidence.arms import Start, Training, Trial
 from benchmarks.evidence.claims import Claim, gain, gap, influence, success
 from benchmarks.evidence.tables import control
 from benchmarks.evidence.tasks.base import Group, Task
@@ -21,17 +21,13 @@ ONE_POLICY = (
     *("actor_rollout_ref.model.lora_rank=0", "actor_rollout_ref.actor.optim.lr=1e-5"),
     "actor_rollout_ref.actor.fsdp_config.model_dtype=fp32",
 )
-# Three acts a session, and longer prompts; more sessions, as groups of eight often have one score.
-ASKING = (
-    *("data.max_prompt_length=112", "actor_rollout_ref.rollout.max_model_len=122", "actor_rollout_ref.rollout.n=16"),
-    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16384",
-    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=16384",
-)
 
 
-def trained(name: str, kind: str, *overrides: str, steps: int = STEPS, on_gpu: bool = False, seeds: int = 3) -> Arm:
+def trained(
+    name: str, kind: str, *overrides: str, steps: int = STEPS, on_gpu: bool = False, seeds: int = 3
+) -> Training:
     shuffled = {"shuffled": METRIC.format("secret_words_shuffled")}
-    settings = (f"trainer.total_training_steps={steps}", f"trainer.test_freq={steps // 6}")
+    settings = (f"trainer.total_training_steps={steps}", "trainer.test_freq=8")
     trial = Trial(kind, steps, METRIC.format("secret_words"), controls=shuffled, settings=settings)
     start = Start(f"smollm2_{kind}", ("data", "smollm2", "--kind", kind))
     return Training(f"{kind}_{name}", trial, start, "secret_words", overrides, on_gpu=on_gpu, seeds=seeds)
@@ -40,11 +36,12 @@ def trained(name: str, kind: str, *overrides: str, steps: int = STEPS, on_gpu: b
 ADAPTERS = trained("adapters", "word", "+recipe=smollm2/laptop", seeds=5)
 # All weights of one policy; and the judge alone, which reads what the scout knows.
 SHARED = trained("shared", "word", *VLLM, *ONE_POLICY, on_gpu=True)
-ALONE = trained("alone", "word", *VLLM, *ONE_POLICY, "++mas.workflow.args.control=all", on_gpu=True)
+# Its three runs were to have 48 steps. The card was taken back at step 41 of two of them.
+ALONE = trained("alone", "word", *VLLM, *ONE_POLICY, "++mas.workflow.args.control=all", steps=40, on_gpu=True)
 # Each knows half of the answer; a colour that is guessed is right in 1 of 12.
 PAIR = trained("adapters", "pair", "+recipe=smollm2/laptop")
 # The scout knows four colours: two that it names unasked and one that the judge guesses are right in 1 of 4.
-ASKED = trained("adapters", "asked", *VLLM, *ASKING, steps=96, on_gpu=True)
+ASKED = trained("adapters", "asked", "+recipe=smollm2/laptop")
 
 TASK = Task(
     "secret_words",
