@@ -22,13 +22,22 @@ CPUS = 32
 @contextmanager
 def ray_head(proof: Proof) -> Iterator[dict[str, str]]:
     """`ray start --head`; the variables with which a run finds it, without an address, as on a machine of its own."""
-    ray = shutil.which("ray", path=str(Path(sys.executable).parent)) or "ray"
     # Ray's sockets need a short path.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     env = {"RAY_TMPDIR": folder}
     port = str(_free_port())
     command = [
-        *(ray, "start", "--head", "--block", f"--port={port}", f"--num-cpus={CPUS}", "--include-dashboard=false"),
+        *(
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--head",
+            "--block",
+            f"--port={port}",
+            f"--num-cpus={CPUS}",
+            "--include-dashboard=false",
+        ),
         *(["--num-gpus=1"] if proof.cpu else []),
     ]
     with (proof.folder / "ray.log").open("w") as log:

@@ -23,25 +23,23 @@ ONE_POLICY = (
 )
 
 
-def trained(
-    name: str, kind: str, *overrides: str, steps: int = STEPS, on_gpu: bool = False, seeds: int = 3
-) -> Training:
+def trained(kind: str, name: str, *given: str, steps: int = STEPS, on_gpu: bool = False, seeds: int = 3) -> Training:
     shuffled = {"shuffled": METRIC.format("secret_words_shuffled")}
     settings = (f"trainer.total_training_steps={steps}", "trainer.test_freq=8")
     trial = Trial(kind, steps, METRIC.format("secret_words"), controls=shuffled, settings=settings)
     start = Start(f"smollm2_{kind}", ("data", "smollm2", "--kind", kind))
-    return Training(f"{kind}_{name}", trial, start, "secret_words", overrides, on_gpu=on_gpu, seeds=seeds)
+    return Training(f"{kind}_{name}", trial, start, "secret_words", given, on_gpu=on_gpu, seeds=seeds)
 
 
-ADAPTERS = trained("adapters", "word", "+recipe=smollm2/laptop", seeds=5)
+ADAPTERS = trained("word", "adapters", "+recipe=smollm2/laptop", seeds=5)
 # All weights of one policy; and the judge alone, which reads what the scout knows.
-SHARED = trained("shared", "word", *VLLM, *ONE_POLICY, on_gpu=True)
+SHARED = trained("word", "shared", *VLLM, *ONE_POLICY, on_gpu=True)
 # Its three runs were to have 48 steps. The card was taken back at step 41 of two of them.
-ALONE = trained("alone", "word", *VLLM, *ONE_POLICY, "++mas.workflow.args.control=all", steps=40, on_gpu=True)
+ALONE = trained("word", "alone", *VLLM, *ONE_POLICY, "++mas.workflow.args.control=all", steps=40, on_gpu=True)
 # Each knows half of the answer; a colour that is guessed is right in 1 of 12.
-PAIR = trained("adapters", "pair", "+recipe=smollm2/laptop")
+PAIR = trained("pair", "adapters", "+recipe=smollm2/laptop")
 # The scout knows four colours: two that it names unasked and one that the judge guesses are right in 1 of 4.
-ASKED = trained("adapters", "asked", "+recipe=smollm2/laptop")
+ASKED = trained("asked", "adapters", "+recipe=smollm2/laptop")
 
 TASK = Task(
     "secret_words",
