@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.utils import MetricsAggregator
 
 from verl_mas.row import RowKey
-from verl_mas.trainer.metrics import agent_metrics, policy_metrics, result_of, step_line
+from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, policy_metrics, result_of, step_line
 from verl_mas.trainer.step import Columns, PolicyRows
 
 
@@ -74,3 +75,25 @@ def test_a_step_reads_as_one_line():
 def test_a_result_has_the_mean_of_each_source_and_no_interval():
     metrics = {"val-core/sums/acc/mean@4": 0.5, "val-core/sums/mean@4/low": 0.4, "val-aux/sums/reward/mean@4": 1.0}
     assert result_of({**metrics, "critic/score/mean": 0.25}) == " | sums/acc/mean@4 0.500"
+
+
+def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sampled(tags):
+    # A token of a tool is in no mask, the third row was sampled one update before, the last is padding.
+    rows = [tags("solver", min_global_steps=None), tags("judge", min_global_steps=4), tags("judge", min_global_steps=3)]
+    values = [*(row.as_dict() for row in rows), tags("judge", min_global_steps=4).as_dict() | {"is_padding": True}]
+    columns = {
+        "loss_mask": [[1, 0, 1], [1], [1], [1]],
+        "old_log_probs": [[-1.0, 9.0, -2.0], [-1.5], [9.0], [9.0]],
+        "rollout_log_probs": [[-1.5, 0.0, -1.0], [-1.25], [0.0], [0.0]],
+    }
+    nested = {
+        name: torch.nested.as_nested_tensor([torch.tensor(row) for row in column], layout=torch.jagged)
+        for name, column in columns.items()
+    }
+    batch = KVBatchMeta(partition_id="train", keys=[f"5-{i}_0_0" for i in range(4)], tags=values)
+    found = log_prob_metrics({"p": PolicyRows(batch, data=TensorDict(nested, 4))}, {"p": 0.1}, step=5)
+    assert found == {
+        **{f"agent/solver/log_probs/{key}": value for key, value in (("mean", 0.75), ("max", 1.0), ("limit", 0.1))},
+        **{f"agent/judge/log_probs/{key}": value for key, value in (("mean", 0.25), ("max", 0.25), ("limit", 0.1))},
+    }
+    assert log_prob_metrics({"p": PolicyRows(batch, data=TensorDict({}, 4))}, {"p": 0.1}, step=5) == {}

@@ -46,6 +46,7 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
         *_without_advantage(window, trained),
         *_of_agents(window, trained),
         *_malformed(window),
+        *_disagreeing(window),
         *_of_policies(window),
         *_stale(window),
         *_dropping(window),
@@ -217,6 +218,18 @@ def _malformed(window: Window) -> Iterator[RunFinding]:
         else:
             cause = "the prompt may not ask for the format, or the model cannot follow it. Read a session record"
         yield RunFinding("malformed", name, f"every reply of agent {name} has been malformed {window.span}: {cause}")
+
+
+def _disagreeing(window: Window) -> Iterator[RunFinding]:
+    for name in window.names(AGENT, "log_probs/mean"):
+        means, limits = (window.of_agent(name, f"log_probs/{key}") for key in ("mean", "limit"))
+        if all(mean > limit for mean, limit in zip(means, limits, strict=True)):
+            text = (
+                f"engine and trainer are {_mean(means):.2g} apart about the log-prob of a token of agent {name} "
+                f"{window.span}, and rounding explains {limits[-1]:g}: what is trained on is not what was sampled. "
+                "Compare the temperature and the dtype of both, and whether the engine has the trainer's weights"
+            )
+            yield RunFinding("disagreeing", name, text)
 
 
 def _of_policies(window: Window) -> Iterator[RunFinding]:

@@ -67,6 +67,12 @@ AGENTS = (
     Metric("agent/<agent>/tool_calls", "of an agent with tools: calls per session", "calls"),
     Metric("agent/<agent>/tool_errors", "of an agent with tools: share of its calls that failed", "share"),
     Metric("agent/<agent>/forged_tokens", "marks of turns that its prompts quoted, per session", "marks"),
+    Metric(
+        "agent/<agent>/log_probs/{mean,max,limit}",
+        "how far engine and trainer are apart about its tokens, where the trainer computes them again",
+        "nats",
+        "the mean stays below the limit, which rounding explains",
+    ),
     Metric("agent/<agent>/group/groups", "groups in which the agent has a row", "groups"),
     Metric(
         "agent/<agent>/group/group_size_{mean,min,max}",

@@ -6,13 +6,14 @@ verl's reducers choose by name ("min" in `mini`), so the names of agents and pol
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from verl_mas.metrics import names as metric_names
-from verl_mas.row import is_padding
+from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowTags, is_padding
 
 if TYPE_CHECKING:
     import torch
@@ -84,6 +85,28 @@ def agent_metrics(
             }
         values |= {metric_names.agent(str(agent), key): value for key, value in own.items()}
     return values | {_agent_first(key): value for key, value in (diagnostics or {}).items()}
+
+
+def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float], step: int) -> dict[str, float]:
+    """Per agent how far apart engine and trainer are about the tokens that the present weights sampled: the same model
+    reads the same tokens at the same temperature, so that only rounding is left. `limits`: of a policy's mean."""
+    apart: dict[str, list[torch.Tensor]] = defaultdict(list)
+    limit: dict[str, float] = {}
+    for name, part in parts.items():
+        if OLD_LOG_PROBS not in part.data:  # the trainer was not asked
+            continue
+        columns = (part.data[column].unbind() for column in (OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, LOSS_MASK))
+        for values, new, old, mask in zip(part.batch.tags, *columns, strict=True):
+            tag = RowTags.of(values)
+            if not is_padding(values) and tag.min_global_steps in (None, step - 1):
+                apart[tag.agent].append((new.double() - old.double()).abs()[mask.bool()])
+                limit[tag.agent] = limits[name]
+    values = {}
+    for agent, rows in apart.items():
+        found = np.concatenate([row.numpy() for row in rows])
+        own = {"mean": found.mean(), "max": found.max(), "limit": limit[agent]} if found.size else {}
+        values |= {metric_names.agent(agent, f"log_probs/{key}"): float(value) for key, value in own.items()}
+    return values
 
 
 def _agent_first(key: str) -> str:

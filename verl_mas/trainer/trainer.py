@@ -38,7 +38,7 @@ from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, differences, left_out, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
 from verl_mas.trainer.members import start, trained_by
-from verl_mas.trainer.metrics import agent_metrics, of_policy, policy_metrics, step_line
+from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, of_policy, policy_metrics, step_line
 from verl_mas.trainer.policies.local_policy import PROFILED, LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
 from verl_mas.trainer.policies.servers import FrozenPolicy
@@ -296,6 +296,8 @@ class TeamTrainer(Recorded, Validated):
             self._each(parts, lambda name: self._update(name, parts[name]))
         metrics.update(agent_metrics(columns, per_row if trained_on else None, diagnostics))
         metrics.update(policy_metrics(parts, list(self.trained)))
+        limits = {name: policy.log_prob_limit for name, policy in self.trained.items()}
+        metrics.update(log_prob_metrics(parts, limits, self.global_steps))
         metrics.update(snapshot_metrics(self.members, self.global_steps))
         if self.mode.asynchronous:
             metrics.update(idle)
