@@ -4,6 +4,8 @@ import asyncio
 import socket
 from contextlib import asynccontextmanager
 
+import pytest
+
 from verl_mas.cli import _http
 
 HALF = b"POST / HTTP/1.1\r\nX: "
@@ -53,3 +55,26 @@ async def flooded(monkeypatch):
         assert [await end_of(reader) for reader, _ in [(reader, writer), *silent]] == [b""] * 61
         for _, writer in silent:
             writer.close()
+
+
+@pytest.mark.parametrize(("grace", "answer"), [(5, b"ok"), (0, b"")])
+def test_a_request_that_runs_has_the_time_of_grace_to_end(grace, answer):
+    async def slow(scope, receive, send):
+        if scope["type"] == "http":
+            await asyncio.sleep(0.5)
+            await app(scope, receive, send)
+
+    async def ended():
+        with socket.create_server(("127.0.0.1", 0)) as listens:
+            server = _http.Server(slow, grace=grace)
+            running = asyncio.create_task(server.serve(sockets=[listens]))
+            reader, writer = await asyncio.open_connection(*listens.getsockname())
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.sleep(0.2)
+            server.should_exit = True
+            found = await end_of(reader)
+            writer.close()
+            await running
+            return found
+
+    assert asyncio.run(ended()).endswith(answer)

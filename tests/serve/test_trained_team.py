@@ -149,10 +149,13 @@ def test_an_endpoint_that_is_down_or_serves_something_else_is_refused(folder, se
 
 async def post(server, body, **headers):
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    transport = httpx.ASGITransport(server.app())
     headers = {"Content-Type": "application/json", **headers}
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+    async with client_of(server) as client:
         return await client.post("/v1/chat/completions", content=content, headers=headers)
+
+
+def client_of(server):
+    return httpx.AsyncClient(transport=httpx.ASGITransport(server.app()), base_url="http://127.0.0.1")
 
 
 @pytest.fixture(scope="module")
@@ -233,6 +236,13 @@ def test_a_key_is_asked_for_and_a_limit_holds(runtime):
         assert (await post(server, body)).status_code == 401
         assert (await post(server, body, Authorization="Bearer wrong")).status_code == 401
         many = await asyncio.gather(*[post(server, body, Authorization="Bearer secret") for _ in range(3)])
+        async with client_of(server) as client:
+            assert (await client.get("/metrics")).status_code == 401
+            measured = (await client.get("/metrics", headers={"Authorization": "Bearer secret"})).text.splitlines()
+        counted = {
+            f'verl_mas_request_seconds_count{{status="{code}"}} {n}.0' for code, n in ((200, 1), (401, 2), (429, 2))
+        }
+        assert {"verl_mas_sessions 0.0", *counted} <= set(measured)
         return sorted(reply.status_code for reply in many)
 
     assert LOOP.run_until_complete(asked()) == [200, 429, 429]

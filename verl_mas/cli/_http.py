@@ -22,9 +22,10 @@ BACKLOG = 128
 
 
 class Server(uvicorn.Server):
-    """`app`: an ASGI application, or with `factory` a function that makes it."""
+    """`app`: an ASGI application, or with `factory` a function that makes it. `grace`: the seconds for requests to end
+    after SIGTERM, when no others are accepted."""
 
-    def __init__(self, app: object, *, factory: bool = False):
+    def __init__(self, app: object, *, factory: bool = False, grace: int = 3):
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # The rest is for engines, files and tools. No limit is -1.
         self._most = max(descriptors // 4, min(descriptors, 4096) - 512) if descriptors > 0 else 4096
@@ -35,7 +36,7 @@ class Server(uvicorn.Server):
             http=cast("type[asyncio.Protocol]", self._connected),
             log_level="warning",
             access_log=False,
-            timeout_graceful_shutdown=3,
+            timeout_graceful_shutdown=grace,
             backlog=BACKLOG,
             limit_concurrency=self._most,
         )

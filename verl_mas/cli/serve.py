@@ -1,7 +1,7 @@
 """Serve an exported team as one model of an OpenAI-compatible server.
 
-The policies are loaded into this process, or are at --endpoint. The server has /v1/chat/completions, /v1/models and
-/health. A policy alone is the model NAME/POLICY.
+The policies are loaded into this process, or are at --endpoint. The server has /v1/chat/completions, /v1/models,
+/health and /metrics. A policy alone is the model NAME/POLICY.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ def parser() -> Parser:
     command.add_argument(
         "--max-sessions", type=whole(1), default=256, metavar="N", help="more requests at once get 429"
     )
+    command.add_argument(
+        "--grace", type=whole(0), default=60, metavar="SECONDS", help="after SIGTERM, for the sessions that run"
+    )
     add_loading(command)
     return command
 
@@ -41,7 +44,7 @@ def main(argv: list[str]) -> int:
         server = TeamServer(runtime, name=options.name, key=key, max_sessions=options.max_sessions)
         sys.stdout.write(f"{url_of(listens)}/v1 serves {', '.join(server.models)}\n")
         sys.stdout.flush()
-        Server(server.app()).run(sockets=[listens])
+        Server(server.app(), grace=options.grace).run(sockets=[listens])
     return 0
 
 

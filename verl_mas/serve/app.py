@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from verl_mas.errors import EngineLost, failures
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
@@ -30,6 +32,7 @@ T = TypeVar("T")
 MAX_SESSIONS = 256
 MAX_BODY = 16 << 20
 BODY_S = 60.0  # For the whole of it
+CHAT = "/v1/chat/completions"
 ALIVE_S = 10.0  # A stream in which nothing is sent for so long gets a comment, so that no proxy ends it
 
 
@@ -42,6 +45,16 @@ class TeamServer:
         self.runtime, self.name = runtime, name or runtime.name
         self._key, self._most, self._running = key, max_sessions, 0
         self._started, self._lost = int(time.time()), False
+        self._measured = CollectorRegistry()
+        sessions = Gauge("verl_mas_sessions", "Sessions that run", registry=self._measured)
+        sessions.set_function(lambda: self._running)
+        self._seconds = Histogram(
+            "verl_mas_request_seconds",
+            f"Of a request to {CHAT}, until its answer was sent. Status 499: the client was gone",
+            ["status"],
+            registry=self._measured,
+            buckets=(0.1, 0.3, 1, 3, 10, 30, 100, 300),
+        )
 
     @property
     def models(self) -> list[str]:
@@ -50,8 +63,10 @@ class TeamServer:
     def app(self) -> FastAPI:
         app = FastAPI(title=f"{self.name}, a team served by verl-mas", docs_url=None, redoc_url=None, openapi_url=None)
         app.add_api_route("/health", self.health, methods=["GET"])
+        app.add_api_route("/metrics", self.metrics, methods=["GET"])
         app.add_api_route("/v1/models", self.list_models, methods=["GET"])
-        app.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
+        app.add_api_route(CHAT, self.chat, methods=["POST"], response_model=None)
+        app.add_middleware(_Timed, seconds=self._seconds)
         app.add_exception_handler(ApiError, _refused)
         app.add_exception_handler(HTTPException, _refused)
         return app
@@ -60,6 +75,11 @@ class TeamServer:
         # Without the reason, which may have the places of files: no key is asked for here.
         found = {"status": "an engine is lost" if self._lost else "ok", "model": self.name, "sessions": self._running}
         return JSONResponse(found, 503 if self._lost else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        self._authorise(request)
+        return Response(generate_latest(self._measured), media_type=CONTENT_TYPE_LATEST)
 
     async def list_models(self, request: Request) -> JSONResponse:
         self._authorise(request)
@@ -203,6 +223,28 @@ class TeamServer:
             raise ApiError(401, "the request has no valid key: Authorization: Bearer KEY", code="invalid_api_key")
 
 
+class _Timed:
+    """The seconds of requests for a chat, by the status of the answer."""
+
+    def __init__(self, app: ASGIApp, seconds: Histogram):
+        self._app, self._seconds = app, seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") != CHAT:
+            return await self._app(scope, receive, send)
+        start, status = time.monotonic(), 500
+
+        async def sent(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+        finally:
+            self._seconds.labels(status).observe(time.monotonic() - start)
+
+
 _SILENCE = ActText("", 0)
 
 
@@ -254,7 +296,7 @@ def _loopback(host: str | None) -> bool:
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, HTTPException):
-        paths = "/v1/chat/completions, /v1/models, /health"
+        paths = f"{CHAT}, /v1/models, /health, /metrics"
         message = f"{request.method} {request.url.path}: {error.detail}; there are {paths}"
         error = ApiError(error.status_code, message)
     assert isinstance(error, ApiError)
