@@ -269,13 +269,15 @@ def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
     assert LOOP.run_until_complete(asked()).status_code == status
 
 
-def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch):
+@pytest.mark.parametrize(("waits", "status"), [(60, 408), (0, 499)])
+def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, status):
+    """It comes too late, or its client is gone."""
     monkeypatch.setattr("verl_mas.serve.app.BODY_S", 0.1)
     sent = []
 
     async def never():
         if not sent:
-            await asyncio.sleep(60)
+            await asyncio.sleep(waits)
         return {"type": "http.disconnect"}
 
     async def send(message):
@@ -284,7 +286,7 @@ def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch):
     headers = [(b"content-type", b"application/json"), (b"host", b"localhost")]
     scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers, "query_string": b""}
     LOOP.run_until_complete(TeamServer(runtime, name="team").app()(scope, never, send))
-    assert sent[0]["status"] == 408
+    assert sent[0]["status"] == status
 
 
 def test_an_endpoint_that_fails_is_named(folder, serve):

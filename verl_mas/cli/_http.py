@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 import time
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 HEAD_S = 10.0
 # asyncio accepts so many connections before it looks at one, and logs as many errors when descriptors run out.
 BACKLOG = 128
+# What clients sent on kept connections when the end came is on its way for so long.
+ON_ITS_WAY_S = 2.0
 
 
 class Server(uvicorn.Server):
@@ -37,6 +40,8 @@ class Server(uvicorn.Server):
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=grace,
+            # Longer than most clients keep a connection: they would ask on one that is being closed.
+            timeout_keep_alive=int(HEAD_S),
             backlog=BACKLOG,
             limit_concurrency=self._most,
         )
@@ -50,6 +55,18 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         self._close_silent(HEAD_S)
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn would at once close a connection that is between two requests, also if the next has been sent."""
+        for server in self.servers:
+            server.close()
+        end = time.monotonic() + ON_ITS_WAY_S
+        while self.server_state.connections and time.monotonic() < end and not self.force_exit:
+            for connection in cast("set[H11Protocol]", self.server_state.connections):
+                if connection.cycle is not None:
+                    connection.cycle.keep_alive = False
+            await asyncio.sleep(0.02)
+        await super().shutdown(sockets)
 
     def _close_silent(self, after: float) -> None:
         """Close connections that are between two requests, or before the first one, for so many seconds."""

@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from verl_mas.errors import EngineLost, failures
@@ -32,6 +33,7 @@ T = TypeVar("T")
 MAX_SESSIONS = 256
 MAX_BODY = 16 << 20
 BODY_S = 60.0  # For the whole of it
+CLIENT_GONE = "the client closed the connection"
 CHAT = "/v1/chat/completions"
 ALIVE_S = 10.0  # A stream in which nothing is sent for so long gets a comment, so that no proxy ends it
 
@@ -94,6 +96,8 @@ class TeamServer:
             body = await asyncio.wait_for(_body(request), BODY_S)
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise ApiError(408, f"the body was not complete after {BODY_S:g} s") from error
+        except ClientDisconnect as error:
+            raise ApiError(499, CLIENT_GONE) from error
         asked = read_request(body, self.name, list(self.runtime.clients))
         if self._running >= self._most:
             raise ApiError(429, f"{self._running} sessions are running, which is the limit; try again", code="busy")
@@ -270,7 +274,7 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():
-            raise ApiError(499, "the client closed the connection")
+            raise ApiError(499, CLIENT_GONE)
         return working.result()
     finally:
         working.cancel()
