@@ -19,9 +19,9 @@ async def app(scope, receive, send):
 
 @asynccontextmanager
 async def serving(monkeypatch):
-    """The port of a server that may have 16 connections, each for half a second without a head."""
+    """The port of a server that may have 16 connections, each for a second without a head."""
     monkeypatch.setattr(_http.resource, "getrlimit", lambda kind: (64, 64))
-    monkeypatch.setattr(_http, "HEAD_S", 0.5)
+    monkeypatch.setattr(_http, "HEAD_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as listens:
         server = _http.Server(app)
         running = asyncio.create_task(server.serve(sockets=[listens]))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # A connection without the whole head of a request for so many seconds is closed; uvicorn would keep it.
-HEAD_S = 10.0
+HEAD_S = 10
 # asyncio accepts so many connections before it looks at one, and logs as many errors when descriptors run out.
 BACKLOG = 128
 # What clients sent on kept connections when the end came is on its way for so long.
@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
             access_log=False,
             timeout_graceful_shutdown=grace,
             # Longer than most clients keep a connection: they would ask on one that is being closed.
-            timeout_keep_alive=int(HEAD_S),
+            timeout_keep_alive=HEAD_S,
             backlog=BACKLOG,
             limit_concurrency=self._most,
         )
