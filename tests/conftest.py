@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -262,6 +263,32 @@ BASE = [
     "data.train_batch_size=8",
     *QUESTIONS,
 ]
+
+
+@pytest.fixture
+def trickling() -> Iterator[str]:
+    """The address of a server that sends a few bytes of a body now and then, without an end."""
+    ended = threading.Event()
+
+    class Trickles(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                while not ended.wait(0.02):
+                    self.wfile.write(b"[[[")
+
+        do_POST = do_GET
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is written to the terminal."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Trickles)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/retrieve"
+    ended.set()
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="session")

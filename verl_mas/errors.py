@@ -26,11 +26,14 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from verl_mas.util.text import encodable
+from verl_mas.util.text import bare_address, encodable
 
 
 class MasError(Exception):
-    """Base of everything that verl-mas raises on purpose."""
+    """Base of everything that verl-mas raises on purpose. No message has the user, password or query of an address."""
+
+    def __init__(self, *texts: str):
+        super().__init__(*map(bare_address, texts))
 
 
 class InvalidInput(MasError, ValueError):
@@ -38,7 +41,7 @@ class InvalidInput(MasError, ValueError):
 
     def __init__(self, value: str, *, rule: str, fix: str):
         super().__init__(f"{value}\n  rule: {rule}\n  fix:  {fix}")
-        self.value, self.rule, self.fix = value, rule, fix
+        self.value, self.rule, self.fix = map(bare_address, (value, rule, fix))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ray pickles exceptions to pass them between processes; the default pickling drops keyword arguments.
@@ -56,6 +59,9 @@ class ConfigWarning:
     value: str
     reason: str
     fix: str
+
+    def __post_init__(self) -> None:
+        vars(self).update({name: bare_address(text) for name, text in vars(self).items()})
 
     def __str__(self) -> str:
         return f"{self.value}\n  reason: {self.reason}\n  fix:    {self.fix}"
@@ -149,7 +155,8 @@ class SessionFault(MasError):
     def __init__(
         self, kind: FaultKind, cause: str, *, agent: str | None = None, turn: int | None = None, traceback: str = ""
     ):
-        self.kind, self.cause, self.agent, self.turn, self.traceback = kind, encodable(cause), agent, turn, traceback
+        self.kind, self.agent, self.turn = kind, agent, turn
+        self.cause, self.traceback = bare_address(encodable(cause)), traceback
         self._where = f" (agent {agent}, turn {turn})" if agent is not None else ""
         super().__init__(f"{kind.value}: {self.cause}{self._where}")
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import time
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -185,6 +187,23 @@ def test_a_flood_that_the_service_sends_whole_is_too_much_output_and_refused_bef
         assert execute(service.url).status is Status.TOO_MUCH_OUTPUT
         with pytest.raises(ConfigError, match="too much output"):
             client(service.url).check()
+
+
+def test_an_error_without_end_is_of_the_service_and_not_of_the_program():
+    flood = says(404, b"x" * (MAX_BODY + 1))
+    with sandbox_service(flood) as service, pytest.raises(ExecutorFailed, match="HTTP 404: 'xxx"):
+        execute(service.url)
+
+
+def test_the_password_of_a_service_is_in_no_message(nowhere):
+    private = nowhere.replace("://", "://me:hunter2@") + "?key=hunter2"
+    for failing in (lambda: execute(private), client(private).check):
+        with pytest.raises((ExecutorFailed, ConfigError), match=re.escape(nowhere)) as raised:
+            failing()
+        assert "hunter2" not in "".join(traceback.format_exception(raised.value))
+    with pytest.raises(ConfigError, match=r"execution\.url=ftp://host") as raised:
+        client("ftp://me:hunter2@host")
+    assert "hunter2" not in str(raised.value)
 
 
 def test_missing_streams_are_empty():

@@ -11,13 +11,14 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import httpx
 
 from verl_mas.config.schema import RemoteSpec
 from verl_mas.endpoints.endpoint import check_endpoint, hidden, without_key
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
+from verl_mas.util.bodies import TooLong, body_of, bounded
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
@@ -28,7 +29,6 @@ from verl_mas.workflow.tasks import together
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Part = TypeVar("Part", str, bytes)
 MAX_RESPONSE, MAX_CALLS = 64_000_000, 1000
 RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> the name of OpenAI
 
@@ -101,8 +101,8 @@ class OpenAIClient:
                 if on_text is not None and response.headers.get("content-type", "").startswith("text/event-stream"):
                     with self._completion("events that end early or have another form"):
                         return _checked(await Streamed(on_text).read(response.aiter_text()))
-                answer = b"".join([part async for part in _bounded(response.aiter_bytes())])
-        except httpx.TransportError as error:
+                answer = await body_of(response, MAX_RESPONSE)
+        except (httpx.TransportError, TooLong) as error:
             cause = f"{type(error).__name__} from {self.base_url}: {error}"
             raise SessionFault(FaultKind.REFUSED, cause) from error
         # Cut after the key is hidden: half a key is not recognised.
@@ -144,16 +144,6 @@ class OpenAIClient:
             )
             self._loop = loop
         return self._http
-
-
-async def _bounded(parts: AsyncIterator[Part]) -> AsyncIterator[Part]:
-    """The parts of a body, which a server may send without end."""
-    size = 0
-    async for part in parts:
-        size += len(part)
-        if size > MAX_RESPONSE:
-            raise SessionFault(FaultKind.REFUSED, f"a response of more than {MAX_RESPONSE:,} bytes")
-        yield part
 
 
 async def _lines(parts: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -270,7 +260,7 @@ class Streamed:
 
     async def read(self, parts: AsyncIterator[str]) -> JsonObject:
         """The completion, as one that is not streamed, from its text in parts."""
-        async for line in _lines(_bounded(parts)):
+        async for line in _lines(bounded(parts, MAX_RESPONSE)):
             if not line.startswith(DATA) or (data := line.removeprefix(DATA).strip()) == DONE:
                 continue
             self._add(json.loads(data))

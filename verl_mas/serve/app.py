@@ -20,6 +20,7 @@ from verl_mas.errors import EngineLost, failures
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
 from verl_mas.serve.requests import ApiError, ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
+from verl_mas.util.bodies import TooLong, whole
 from verl_mas.workflow import client
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import Member
@@ -71,7 +72,9 @@ class TeamServer:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body is not declared as JSON: Content-Type: application/json")
         try:
-            body = await asyncio.wait_for(_body(request), BODY_S)
+            body = await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
+        except TooLong as error:
+            raise ApiError(413, str(error)) from error
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise ApiError(408, f"the body was not complete after {BODY_S:g} s") from error
         asked = read_request(body, self.name, list(self.runtime.clients))
@@ -234,15 +237,6 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         gone.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise ApiError(413, f"the body has more than {MAX_BODY} bytes")
-    return bytes(body)
 
 
 def _loopback(host: str | None) -> bool:

@@ -24,7 +24,7 @@ from verl_mas.config.values import Count, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.disk import write_whole
-from verl_mas.run_folder.secrets import bare_address
+from verl_mas.util.text import bare_address
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
