@@ -80,6 +80,15 @@ class ConfigErrors(ConfigError):
         return ConfigErrors, (self.errors,)
 
 
+def refused_path(error: OSError) -> ConfigError | None:
+    """A path that the system refuses; None for an error that is not of a path."""
+    if not isinstance(error.filename, str):
+        return None
+    rule = "a path is short enough, of the right kind, and this user may read it, or write where something is written"
+    fix = "correct the path or its rights; `ls -ld` of it and of the folders above shows them"
+    return ConfigError(f"{error.filename}: {error.strerror}", rule=rule, fix=fix)
+
+
 def raise_all(problems: Iterable[ConfigError]) -> None:
     """Raises one error as it is and several as one `ConfigErrors`; does nothing without errors."""
     errors = [part for error in problems for part in (error.errors if isinstance(error, ConfigErrors) else [error])]

@@ -8,7 +8,7 @@ import pytest
 from commands import output_of
 
 from verl_mas import cli
-from verl_mas.cli import export
+from verl_mas.cli import export, serve
 from verl_mas.cli._arguments import add_address, add_out, add_run, add_settings, free, values, whole
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.errors import ConfigError, ConfigErrors
@@ -19,6 +19,12 @@ def error(value: str) -> ConfigError:
 
 
 AS_JSON = {"accepted": False, "errors": [{"value": value, "rule": "no", "fix": "yes"} for value in "ab"]}
+
+DENIED_RULE = (
+    "a path is short enough, of the right kind, and this user may read it, or write where something is written"
+)
+DENIED_FIX = "correct the path or its rights; `ls -ld` of it and of the folders above shows them"
+DENIED = {"accepted": False, "errors": [{"value": "/a: Permission denied", "rule": DENIED_RULE, "fix": DENIED_FIX}]}
 
 
 @pytest.fixture
@@ -58,6 +64,18 @@ def test_wrong_arguments_name_the_value_the_rule_and_the_fix(parser, arguments, 
     assert refused.value.rule.startswith("the command is: verl-mas report")
 
 
+@pytest.mark.parametrize("arguments", [["--out", ""], ["--out=", "a"], [""], ["--host", " "], ["--out", "a\0b"]])
+def test_an_argument_that_is_empty_is_refused(parser, arguments):
+    with pytest.raises(UsageError, match="is no name and no path"):
+        parser.parse_args([*arguments, "runs/a"])
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "\x1b[2J"])
+def test_the_name_of_a_served_team_is_one_line(name):
+    with pytest.raises(UsageError, match=r"--name: .* is not one line of text"):
+        serve.parser().parse_args(["exported", "--name", name])
+
+
 def test_help_has_the_defaults_and_keeps_paragraphs_apart(parser):
     text = parser.format_help()
     assert "Report on a run.\n\nMore words." in text and "(default: 8000)" in text and "(default: None)" not in text
@@ -94,9 +112,10 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, capsys):
         # Text of others is no order to a terminal.
         (error("\x1b[2J"), [], 1, "", "verl-mas export: \\x1b[2J\n  rule: no\n  fix:  yes\n"),
         (ConfigErrors([error("a"), error("b")]), ["--json"], 1, f"{json.dumps(AS_JSON, indent=1)}\n", ""),
+        (PermissionError(13, "Permission denied", "/a"), ["--json"], 1, f"{json.dumps(DENIED, indent=1)}\n", ""),
         (KeyboardInterrupt(), [], 130, "", "\nverl-mas export: interrupted\n"),
     ],
-    ids=["refused", "json", "interrupted"],
+    ids=["refused", "json", "path", "interrupted"],
 )
 def test_a_refusal_and_an_interrupt_are_no_tracebacks(monkeypatch, capsys, raised, options, code, out, err):
     def fails(argv):

@@ -43,7 +43,7 @@ def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
     elif "@" in parts.netloc:
         value = f"{setting} has a user name or password, which is not repeated here"
         rule = "a name or password in base_url is shown in logs and process lists, and replaces the key"
-        fix = f"set {setting}={bare_address(base_url)}, and name the environment variable that holds the key in api_key_env"
+        fix = f"set {setting}={bare_address(base_url)}, and name the environment variable of the key in api_key_env"
         yield ConfigError(value, rule=rule, fix=fix)
     elif base_url.rstrip("/").endswith(PATH):
         fix = f"set {setting}={base_url.rstrip('/').removesuffix(PATH)}"

@@ -20,9 +20,13 @@ NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 def write_whole(path: Path, text: str) -> None:
     """A crash, or a power cut, leaves the former content or the new one."""
     new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
-    flush(new)
-    new.replace(path)
+    try:
+        new.write_text(text, encoding="utf-8")
+        flush(new)
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
     flush(path.parent)
 
 

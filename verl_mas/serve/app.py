@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
@@ -28,6 +29,7 @@ from verl_mas.workflow.streaming import ActText, Listener, Listening
 from verl_mas.workflow.task import Task
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 MAX_SESSIONS = 256
 MAX_BODY = 16 << 20
 BODY_S = 60.0  # For the whole of it
@@ -158,8 +160,9 @@ class TeamServer:
             ended = await self.runtime.session(task, listener=listener, sampling=asked.sampling)
             return Answers.of_session(ended, asked)
         except Exception as error:
-            if isinstance(error, EngineLost):
+            if isinstance(error, EngineLost) and not self._lost:
                 self._lost = True
+                logger.error("%s", error)
             problem = refusal(error, self.runtime)
             if problem is None:
                 raise
