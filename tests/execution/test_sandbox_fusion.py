@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import socket
 import time
 import traceback
@@ -195,10 +194,10 @@ def test_an_error_without_end_is_of_the_service_and_not_of_the_program():
         execute(service.url)
 
 
-def test_the_password_of_a_service_is_in_no_message(nowhere):
+def test_a_service_that_is_down_is_named_without_its_password(nowhere):
     private = nowhere.replace("://", "://me:hunter2@") + "?key=hunter2"
     for failing in (lambda: execute(private), client(private).check):
-        with pytest.raises((ExecutorFailed, ConfigError), match=re.escape(nowhere)) as raised:
+        with pytest.raises((ExecutorFailed, ConfigError), match=f"{nowhere}.*: ConnectError") as raised:
             failing()
         assert "hunter2" not in "".join(traceback.format_exception(raised.value))
     with pytest.raises(ConfigError, match=r"execution\.url=ftp://host") as raised:
@@ -218,11 +217,6 @@ def test_a_service_that_runs_programs_is_ready_with_and_without_an_event_loop(re
 
     client(real.url).check()
     asyncio.run(inside())
-
-
-def test_a_service_that_is_down_is_refused_before_a_run_with_its_address(nowhere):
-    with pytest.raises(ConfigError, match=f"{nowhere}/run_code does not serve: ConnectError"):
-        Execution("sandbox_fusion", url=nowhere).check()
 
 
 def test_a_service_that_always_prints_the_same_is_refused():

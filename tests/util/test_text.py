@@ -38,7 +38,15 @@ def test_what_a_terminal_would_obey_is_written_out(text, shown):
 @pytest.mark.parametrize("password", ["pw", "p,w", "p'w", "p:w)", 'p"w', "a@b"])
 @pytest.mark.parametrize(
     "around",
-    ["{}", "url={} fails", "['{}', 'me@home']", '{{"url":"{}","by":"me@home"}}', "({}), me@home", "http://a;b={}"],
+    [
+        "{}",
+        "url={} fails",
+        "{}: it fails",
+        "['{}', 'me@home']",
+        '{{"url":"{}","by":"me@home"}}',
+        "({}), me@home",
+        "http://a;b={}",
+    ],
 )
 def test_addresses_in_a_text_lose_user_and_query_alone(around, password):
     given = around.format(f"https://me:{password}@host:1/v1/x?key=a")

@@ -121,13 +121,6 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     return read
 
 
-def one_line(text: str) -> str:
-    """The `type` of an argument that others read as a name."""
-    if not text.strip() or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text!r} is not one line of text")
-    return text
-
-
 def pairs(given: Sequence[str], form: str = SETTING) -> dict[str, str]:
     """`size=4 walls=0.2` as a mapping of texts."""
     mapping = {}

@@ -12,6 +12,7 @@ from shutil import get_terminal_size
 from typing import NoReturn
 
 from verl_mas.errors import ConfigError
+from verl_mas.util.text import printable
 
 SETTING = "NAME=VALUE"
 
@@ -73,8 +74,8 @@ class Parser(argparse.ArgumentParser):
 
 def _text(given: str) -> str:
     """An argument of any command; an empty one, as of a variable that is not set, would mean something else."""
-    if not given.strip() or "\0" in given:
-        raise argparse.ArgumentTypeError(f"{given!r} is no name and no path")
+    if not given.strip() or printable(given, keep="") != given:
+        raise argparse.ArgumentTypeError(f"{given!r} is not one line of text")
     return given
 
 

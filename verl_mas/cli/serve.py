@@ -10,7 +10,7 @@ import ipaddress
 import os
 import sys
 
-from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, listening, one_line, url_of, whole
+from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, listening, url_of, whole
 from verl_mas.cli._parser import Parser
 from verl_mas.cli._team import add_loading, loaded
 from verl_mas.errors import ConfigError, raise_all
@@ -22,7 +22,7 @@ def parser() -> Parser:
     add_address(command, port=8000)
     command.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key of all requests")
     command.add_argument("--no-api-key", action="store_true", help="serve beyond this machine without a key")
-    command.add_argument("--name", type=one_line, help="the model's name; without it that of the folder")
+    command.add_argument("--name", help="the model's name; without it that of the folder")
     command.add_argument(
         "--max-sessions", type=whole(1), default=256, metavar="N", help="more requests at once get 429"
     )

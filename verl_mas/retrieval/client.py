@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +13,8 @@ import httpx
 from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.files import Row
-from verl_mas.util.bodies import TooLong, answered, waited_for
+from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import bare_address
 
 # Of a response: 64 queries with 100 passages of 10,000 characters. A server that sends more is not a retriever.
@@ -184,16 +184,14 @@ def _refused(what: str) -> InvalidInput:
     return InvalidInput(what, rule=rule, fix="start one with `verl-mas retriever serve`")
 
 
-_Clients = dict[tuple[str, int, float], RetrieverClient]
-_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = weakref.WeakKeyDictionary()
+_clients = PerLoop[dict[tuple[str, int, float], RetrieverClient]](dict)
 
 
 def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClient:
     """The client that all sessions of this event loop share."""
-    clients = _clients.setdefault(asyncio.get_running_loop(), {})
-    key = (url, topk, timeout_s)
+    clients, key = _clients.here(), (url, topk, timeout_s)
     if key not in clients:
-        clients[key] = RetrieverClient(url, topk=topk, timeout_s=timeout_s)
+        clients[key] = RetrieverClient(*key)
     return clients[key]
 
 

@@ -30,6 +30,21 @@ def write_whole(path: Path, text: str) -> None:
     flush(path.parent)
 
 
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the place of this one when it is whole. The next one removes what a kill leaves of it."""
+    new = folder.absolute().with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        new.mkdir(parents=True)
+        yield new
+        if folder.exists():
+            shutil.rmtree(folder)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
 def append_line(path: Path, line: str) -> None:
     """Add a line in one write, so that a crash can cut at most the last line of a file. The next line ends that one."""
     start = ""

@@ -19,7 +19,8 @@ from verl_mas.config.values import Checked, Count, Positive, Range, load_datacla
 from verl_mas.endpoints.endpoint import check_endpoint, hidden
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
-from verl_mas.util.bodies import TooLong, answered, waited_for
+from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.loops import waited_for
 from verl_mas.workflow.team_file import Dtype
 
 # A URL, or the fields of a RemoteSpec. Without a model the endpoint is asked for the one of the policy.

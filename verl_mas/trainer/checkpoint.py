@@ -129,7 +129,8 @@ class Checkpoints:
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
         folder = Path(local_path).parent
         if folder.parent == Path(self.trainer.default_local_dir).absolute():
-            self._written = [one.folder for one in whole_checkpoints(folder.parent) if one.step <= step_of(folder)]
+            until, whole = step_of(folder) or 0, whole_checkpoints(folder.parent)
+            self._written = [one.folder for one in whole if one.step <= until]
         raise_all(other_policies(folder, self.policies))
         if self.running:
             self.running.load(folder)

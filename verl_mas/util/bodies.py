@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import httpx
 
 Part = TypeVar("Part", str, bytes)
-T = TypeVar("T")
 
 
 class TooLong(Exception):
@@ -44,14 +41,9 @@ async def body_of(response: httpx.Response, most: int) -> bytes:
     return bytes(body)
 
 
-async def answered(client: httpx.AsyncClient, method: str, url: str, most: int, **request: object) -> tuple[int, bytes]:
+async def answered(
+    client: httpx.AsyncClient, method: str, url: str, most: int, json: object = None
+) -> tuple[int, bytes]:
     """Status and body of a response."""
-    async with client.stream(method, url, **request) as response:  # type: ignore[arg-type]
+    async with client.stream(method, url, json=json) as response:
         return response.status_code, await body_of(response, most)
-
-
-def waited_for(work: Coroutine[object, object, T], seconds: float | None = None) -> T:
-    """A result for code that is not async, whose caller may have an event loop. Raises TimeoutError: a server that
-    sends a byte now and then meets every limit but one for the whole."""
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, asyncio.wait_for(work, seconds)).result()

@@ -44,7 +44,9 @@ def characters(value: object) -> int:
 
 
 # Of an address in a text: user and password, which may have quotes, the host and the path, and the query.
-_ADDRESS = re.compile(r"""://(?:(?:[^\s/?#'"]|['"](?![\s,:\]})]))*@)?((?:(?!://)[^\s?'",\]})])*)(?:\?[^\s'",\]})]*)?""")
+_ADDRESS = re.compile(
+    r"""://(?:(?:[^\s/?#'"]|['"](?![\s,:\]})]))*@)?((?:(?!://)[^\s?'",\]})])*)(?:\?[^\s'",\]})]*[^\s'",\]}):;.])?"""
+)
 
 
 def bare_address(text: str) -> str:

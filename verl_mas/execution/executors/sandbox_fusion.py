@@ -15,10 +15,11 @@ from typing import TypeAlias
 import httpx
 
 from verl_mas.errors import ConfigError, ExecutorFailed
-from verl_mas.execution.executor import SETTING, Execution, PerLoop, register_executor
+from verl_mas.execution.executor import SETTING, Execution, register_executor
 from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 from verl_mas.execution.wrapper import called, status_of, wrapped
-from verl_mas.util.bodies import TooLong, answered, waited_for
+from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import encodable
 
 PATH = "/run_code"
