@@ -10,10 +10,12 @@ import os
 import pickle
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -268,27 +270,18 @@ BASE = [
 @pytest.fixture
 def trickling() -> Iterator[str]:
     """The address of a server that sends a few bytes of a body now and then, without an end."""
-    ended = threading.Event()
 
-    class Trickles(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            with suppress(OSError):
-                while not ended.wait(0.02):
-                    self.wfile.write(b"[[[")
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with suppress(OSError), connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b"[[[")
+                time.sleep(0.02)
 
-        do_POST = do_GET
-
-        def log_message(self, *_: object) -> None:
-            """Nothing is written to the terminal."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Trickles)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/retrieve"
-    ended.set()
-    server.shutdown()
-    server.server_close()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/retrieve"
 
 
 @pytest.fixture(scope="session")

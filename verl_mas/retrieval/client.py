@@ -150,7 +150,11 @@ class RetrieverClient:
     async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
         try:
             question = {"queries": queries, "topk": topk, "return_scores": True}
-            status, body = await answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
+            asked = answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
+            # The time limit of httpx begins again with every byte.
+            status, body = await asyncio.wait_for(asked, 2 * self.timeout_s)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
         except TooLong as error:
             raise _refused(str(error)) from error
         except httpx.HTTPError as error:
@@ -205,11 +209,7 @@ def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
         finally:
             await client.close()
 
-    try:
-        problem = waited_for(found(), 2 * timeout_s).error
-    except (TimeoutError, asyncio.TimeoutError):
-        problem = f"{bare_address(url)}: no whole response in {2 * timeout_s:g} s"
-    if problem:
+    if problem := waited_for(found()).error:
         rule = "the retriever of a search team is ready before training starts"
         fix = "start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its URL, "
         fix += "which ends in /retrieve"

@@ -17,17 +17,22 @@ from verl_mas.util.text import encodable
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A crash, or a power cut, leaves the former content or the new one."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A new file that takes the place of this one. A crash, or a power cut, leaves the former content or the new."""
     new = path.with_name(path.name + ".new")
     try:
-        new.write_text(text, encoding="utf-8")
+        yield new
         flush(new)
         new.replace(path)
-    except OSError:
+        flush(path.parent)
+    finally:
         new.unlink(missing_ok=True)
-        raise
-    flush(path.parent)
+
+
+def write_whole(path: Path, text: str) -> None:
+    with whole_file(path) as new:
+        new.write_text(text, encoding="utf-8")
 
 
 @contextmanager

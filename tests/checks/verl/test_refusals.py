@@ -6,7 +6,7 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.verl.refusals import Refusals, TimeLimit, as_refusal, user_code
+from verl_mas.checks.verl.refusals import Refusals, TimeLimit, user_code
 from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, DataError
 
 ONE, TWO = ConfigError("x=1", rule="x is 2", fix="set x=2"), ConfigError("y=1", rule="y is 3", fix="set y=3")
@@ -38,16 +38,6 @@ def test_a_check_that_raises_is_an_error_with_its_traceback_and_does_not_end_the
     first, broken, last = found.errors
     assert (first, last) == (ONE, TWO)
     assert "a check raised KeyError: 'pool'" in broken.value and 'raise KeyError("pool")' in broken.value
-
-
-def test_a_path_that_the_system_refuses_is_an_error_without_a_traceback(tmp_path):
-    found = Refusals()
-    for path in (tmp_path, tmp_path / ("x" * 300), tmp_path / "none"):
-        assert found.result(path.open) is None
-    reasons = ("Is a directory", "File name too long", "No such file or directory")
-    for error, reason in zip(found.errors, reasons, strict=True):
-        assert str(tmp_path) in error.value and error.value.endswith(reason) and "ls -ld" in error.fix
-    assert as_refusal(OSError("of no path")).value.startswith("a check raised OSError")
 
 
 def test_a_value_that_cannot_be_resolved_is_an_error_without_a_traceback():
