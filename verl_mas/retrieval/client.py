@@ -151,7 +151,7 @@ class RetrieverClient:
         try:
             question = {"queries": queries, "topk": topk, "return_scores": True}
             asked = answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
-            # The time limit of httpx begins again with every byte.
+            # The time limit of httpx restarts with every byte.
             status, body = await asyncio.wait_for(asked, 2 * self.timeout_s)
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
