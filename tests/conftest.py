@@ -10,11 +10,14 @@ import os
 import pickle
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -262,6 +265,23 @@ BASE = [
     "data.train_batch_size=8",
     *QUESTIONS,
 ]
+
+
+@pytest.fixture
+def trickling() -> Iterator[str]:
+    """The address of a server that sends a few bytes of a body now and then, without an end."""
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with suppress(OSError), connection:
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while True:
+                connection.sendall(b"[[[")
+                time.sleep(0.02)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/retrieve"
 
 
 @pytest.fixture(scope="session")

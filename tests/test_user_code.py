@@ -13,7 +13,9 @@ def test_a_file_is_loaded_once_whatever_its_path_is_written_as(tmp_path, monkeyp
     assert load_module("once.py", "mas.plugins") is load_module(str(tmp_path / "once.py"), "mas.plugins")
 
 
-@pytest.mark.parametrize("where", ["no_such_file.py", "no_such_package.module", "json.no_such_module", "a b", ""])
+@pytest.mark.parametrize(
+    "where", ["no_such_file.py", "no_such_package.module", "json.no_such_module", "a b", "", f"{'x' * 300}.py"]
+)
 def test_a_missing_file_or_module_is_refused_with_the_setting_that_names_it(where):
     with pytest.raises(ConfigError, match=f"mas.plugins={where}\n.*a Python file or the name of a module"):
         load_user_code(MasConfig(plugins=[where]))

@@ -26,11 +26,14 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from verl_mas.util.text import encodable
+from verl_mas.util.text import bare_address, encodable
 
 
 class MasError(Exception):
-    """Base of everything that verl-mas raises on purpose."""
+    """Base of everything that verl-mas raises on purpose. No message has the user, password or query of an address."""
+
+    def __init__(self, *texts: str):
+        super().__init__(*map(bare_address, texts))
 
 
 class InvalidInput(MasError, ValueError):
@@ -38,7 +41,7 @@ class InvalidInput(MasError, ValueError):
 
     def __init__(self, value: str, *, rule: str, fix: str):
         super().__init__(f"{value}\n  rule: {rule}\n  fix:  {fix}")
-        self.value, self.rule, self.fix = value, rule, fix
+        self.value, self.rule, self.fix = map(bare_address, (value, rule, fix))
 
     def __reduce__(self) -> tuple[object, ...]:
         # Ray pickles exceptions to pass them between processes; the default pickling drops keyword arguments.
@@ -57,6 +60,9 @@ class ConfigWarning:
     reason: str
     fix: str
 
+    def __post_init__(self) -> None:
+        vars(self).update({name: bare_address(text) for name, text in vars(self).items()})
+
     def __str__(self) -> str:
         return f"{self.value}\n  reason: {self.reason}\n  fix:    {self.fix}"
 
@@ -72,6 +78,15 @@ class ConfigErrors(ConfigError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return ConfigErrors, (self.errors,)
+
+
+def refused_path(error: OSError) -> ConfigError | None:
+    """A path that the system refuses; None for an error that is not of a path."""
+    if not isinstance(error.filename, str):
+        return None
+    rule = "a path is short enough, of the right kind, and this user may read it, or write where something is written"
+    fix = "correct the path or its rights; `ls -ld` of it and of the folders above shows them"
+    return ConfigError(f"{error.filename}: {error.strerror}", rule=rule, fix=fix)
 
 
 def raise_all(problems: Iterable[ConfigError]) -> None:
@@ -149,7 +164,8 @@ class SessionFault(MasError):
     def __init__(
         self, kind: FaultKind, cause: str, *, agent: str | None = None, turn: int | None = None, traceback: str = ""
     ):
-        self.kind, self.cause, self.agent, self.turn, self.traceback = kind, encodable(cause), agent, turn, traceback
+        self.kind, self.agent, self.turn = kind, agent, turn
+        self.cause, self.traceback = bare_address(encodable(cause)), traceback
         self._where = f" (agent {agent}, turn {turn})" if agent is not None else ""
         super().__init__(f"{kind.value}: {self.cause}{self._where}")
 

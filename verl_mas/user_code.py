@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -34,13 +35,14 @@ def load_module(where: str, setting: str) -> ModuleType:
 
 
 def _load_file(where: str, setting: str) -> ModuleType:
-    file = Path(where).resolve()
+    # Of a path that the system refuses, these functions of os say that there is no file.
+    file = Path(os.path.realpath(where))
     # One name per file, so that a second load finds the first and registers nothing twice.
     name = "verl_mas_user_" + "".join(c if c.isalnum() else "_" for c in str(file))
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None or not file.is_file():
+    if spec is None or spec.loader is None or not os.path.isfile(file):
         raise _missing(where, setting)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module

@@ -11,7 +11,7 @@ from verl_mas import cli
 from verl_mas.cli import export
 from verl_mas.cli._arguments import add_address, add_out, add_run, add_settings, free, values, whole
 from verl_mas.cli._parser import Parser, UsageError
-from verl_mas.errors import ConfigError, ConfigErrors
+from verl_mas.errors import ConfigError, ConfigErrors, refused_path
 
 
 def error(value: str) -> ConfigError:
@@ -19,6 +19,8 @@ def error(value: str) -> ConfigError:
 
 
 AS_JSON = {"accepted": False, "errors": [{"value": value, "rule": "no", "fix": "yes"} for value in "ab"]}
+
+DENIED = PermissionError(13, "Permission denied", "/a")
 
 
 @pytest.fixture
@@ -58,6 +60,13 @@ def test_wrong_arguments_name_the_value_the_rule_and_the_fix(parser, arguments, 
     assert refused.value.rule.startswith("the command is: verl-mas report")
 
 
+@pytest.mark.parametrize("value", ["", " ", "a\0b", "a\nb", "\x1b[2J"])
+def test_an_argument_that_is_empty_or_not_one_line_is_refused(parser, value):
+    for arguments in (["--out", value], [f"--host={value}"], [value]):
+        with pytest.raises(UsageError, match="is not one line of text"):
+            parser.parse_args([*arguments, "runs/a"])
+
+
 def test_help_has_the_defaults_and_keeps_paragraphs_apart(parser):
     text = parser.format_help()
     assert "Report on a run.\n\nMore words." in text and "(default: 8000)" in text and "(default: None)" not in text
@@ -94,9 +103,10 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, capsys):
         # Text of others is no order to a terminal.
         (error("\x1b[2J"), [], 1, "", "verl-mas export: \\x1b[2J\n  rule: no\n  fix:  yes\n"),
         (ConfigErrors([error("a"), error("b")]), ["--json"], 1, f"{json.dumps(AS_JSON, indent=1)}\n", ""),
+        (DENIED, [], 1, "", f"verl-mas export: {refused_path(DENIED)}\n"),
         (KeyboardInterrupt(), [], 130, "", "\nverl-mas export: interrupted\n"),
     ],
-    ids=["refused", "json", "interrupted"],
+    ids=["refused", "json", "path", "interrupted"],
 )
 def test_a_refusal_and_an_interrupt_are_no_tracebacks(monkeypatch, capsys, raised, options, code, out, err):
     def fails(argv):

@@ -15,6 +15,7 @@ import verl_mas
 from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.endpoints.openai import Streamed, as_openai
 from verl_mas.errors import SessionFault
+from verl_mas.util.bodies import TooLong
 
 AGENTS = {"solver": AgentSpec(tools=["press"], tool_timeout_s=0.3)}
 
@@ -195,7 +196,7 @@ def test_calls_of_tools_are_put_together_by_their_places():
 @pytest.mark.parametrize("call", [{}, {"tool_calls": [{"index": 10**9}]}])
 def test_a_response_without_end_is_a_fault(serve, monkeypatch, call):
     monkeypatch.setattr("verl_mas.endpoints.openai.MAX_RESPONSE", 10_000)
-    with pytest.raises((SessionFault, ValueError), match=r"more than 10,000 bytes|call number"):
+    with pytest.raises((TooLong, ValueError), match=r"more than 10,000 bytes|call number"):
         streamed(delta(**call), *[delta(content="x" * 100)] * 100)
     endpoint = serve(lambda body: {"content": "x" * 20_000})
     with pytest.raises(SessionFault, match="more than 10,000 bytes"):

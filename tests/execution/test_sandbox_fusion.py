@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import time
+import traceback
 from dataclasses import replace
 
 import pytest
@@ -187,6 +188,23 @@ def test_a_flood_that_the_service_sends_whole_is_too_much_output_and_refused_bef
             client(service.url).check()
 
 
+def test_an_error_without_end_is_of_the_service_and_not_of_the_program():
+    flood = says(404, b"x" * (MAX_BODY + 1))
+    with sandbox_service(flood) as service, pytest.raises(ExecutorFailed, match="HTTP 404: 'xxx"):
+        execute(service.url)
+
+
+def test_a_service_that_is_down_is_named_without_its_password(nowhere):
+    private = nowhere.replace("://", "://me:hunter2@") + "?key=hunter2"
+    for failing in (lambda: execute(private), client(private).check):
+        with pytest.raises((ExecutorFailed, ConfigError), match=f"{nowhere}.*: ConnectError") as raised:
+            failing()
+        assert "hunter2" not in "".join(traceback.format_exception(raised.value))
+    with pytest.raises(ConfigError, match=r"execution\.url=ftp://host") as raised:
+        client("ftp://me:hunter2@host")
+    assert "hunter2" not in str(raised.value)
+
+
 def test_missing_streams_are_empty():
     silent = {"status": "Finished", "return_code": 0, "stdout": None, "stderr": None, "execution_time": None}
     with sandbox_service(says(200, {"status": "Success", "run_result": silent})) as service:
@@ -199,11 +217,6 @@ def test_a_service_that_runs_programs_is_ready_with_and_without_an_event_loop(re
 
     client(real.url).check()
     asyncio.run(inside())
-
-
-def test_a_service_that_is_down_is_refused_before_a_run_with_its_address(nowhere):
-    with pytest.raises(ConfigError, match=f"{nowhere}/run_code does not serve: ConnectError"):
-        Execution("sandbox_fusion", url=nowhere).check()
 
 
 def test_a_service_that_always_prints_the_same_is_refused():

@@ -21,6 +21,15 @@ def test_an_answer_that_says_more_than_a_value_is_not_that_value(answer: str) ->
     assert objection("7", answer) is not None
 
 
+@pytest.mark.parametrize("truth", ["(1,2)", r"\{1,2\}", "1, 2", r"1 \text{ or } 2"])
+@pytest.mark.parametrize(
+    "more", [r"\text{ or anything else}", r"\text{and no more}", r"\text{ or {x}}", r"\mbox{or 3}"]
+)
+def test_a_word_between_two_values_begins_no_other_text(truth: str, more: str) -> None:
+    assert objection(truth, f"{truth} {more}") == "wrong"
+    assert objection(truth, r"1 \text{ or } 2") is None is objection(truth, "1 or 2")
+
+
 def test_an_odd_bar_separates_and_a_pair_of_bars_is_an_absolute_value() -> None:
     assert objection("7", "8 | 7") == "unreadable"
     assert objection("7", "|-7|") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -242,6 +243,16 @@ def url():
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+def test_the_logs_of_servers_without_a_folder_of_a_run_are_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with McpServers({"good": spec("good")}):
+        assert list(tmp_path.glob("verl-mas-mcp-*/good-*.log"))
+    with pytest.raises(ConfigError, match="not a program"):
+        McpServers({"x": McpSpec(command=["no-such-program"])}).start()
+    gc.collect()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_server_at_a_url_answers_and_one_that_is_down_is_refused(url):

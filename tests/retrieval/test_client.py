@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from contextlib import nullcontext
 
 import httpx
 import pytest
@@ -39,7 +38,7 @@ class Server(httpx.AsyncBaseTransport):
 
 
 def client(server: httpx.AsyncBaseTransport, **options) -> RetrieverClient:
-    return RetrieverClient(URL, transport=server, **{"backoff_s": 0.0, **options})
+    return RetrieverClient(transport=server, **{"url": URL, "backoff_s": 0.0, **options})
 
 
 def ask(server: httpx.AsyncBaseTransport, *queries: str, **options):
@@ -104,8 +103,10 @@ def test_the_response_of_another_kind_of_server_is_an_error(body, says):
     assert says in found.error and not found.passages
 
 
-@pytest.mark.parametrize("status", [200, 404])
-def test_a_response_without_end_is_an_error_after_the_limit(status, monkeypatch):
+@pytest.mark.parametrize(
+    ("status", "says"), [(200, "more than 10,000 bytes"), (404, "HTTP 404: [[["), (503, "HTTP 503")]
+)
+def test_a_response_without_end_is_an_error_after_the_limit(status, says, monkeypatch):
     monkeypatch.setattr("verl_mas.retrieval.client.MAX_RESPONSE_BYTES", 10_000)
     sent = 0
 
@@ -116,7 +117,21 @@ def test_a_response_without_end_is_an_error_after_the_limit(status, monkeypatch)
             yield b"[" * 1_000
 
     (found,) = ask(httpx.MockTransport(lambda request: httpx.Response(status, content=endless())), "q")
-    assert "more than 10,000 bytes" in found.error and sent < 20_000
+    assert says in found.error and sent < 40_000
+
+
+def test_a_retriever_that_sends_a_byte_now_and_then_is_refused(trickling):
+    with pytest.raises(ConfigError, match=r"no whole response in 2 s"):
+        check_reachable(trickling, topk=3, timeout_s=1)
+
+
+def test_the_password_of_a_retriever_is_in_no_message():
+    private = "http://me:hunter2@127.0.0.1:9/retrieve?key=hunter2"
+    shown = re.escape("http://127.0.0.1:9/retrieve: ConnectError")
+    with pytest.raises(ConfigError, match=shown) as raised:
+        check_reachable(private, topk=3)
+    (found,) = ask(Server(503), "q", url=private, retries=0)
+    assert "hunter2" not in f"{raised.value} {found.error}" and "HTTP 503" in found.error
 
 
 def test_a_query_that_cannot_be_sent_fails_alone():
@@ -182,16 +197,16 @@ def test_sessions_of_a_loop_share_a_client():
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9/retrieve", "nonsense", "http://[::1", ""])
 def test_an_unreachable_retriever_or_an_invalid_url_is_refused(url):
-    with pytest.raises(ConfigError, match=re.escape(f"the retriever at {url} does not serve")):
+    with pytest.raises(ConfigError, match=re.escape(f"the retriever does not serve: {url}: ")):
         check_reachable(url, topk=3, timeout_s=2)
 
 
 def test_the_start_check_asks_for_as_many_passages_as_the_run_will(monkeypatch):
-    def few(method, url, json, **_):
-        served = json["topk"] <= 100
-        return nullcontext(httpx.Response(200, json={"result": [[]]}) if served else httpx.Response(422, text="topk"))
+    async def few(_, request):
+        served = json.loads(await request.aread())["topk"] <= 100
+        return httpx.Response(200, json={"result": [[]]}) if served else httpx.Response(422, text="topk")
 
-    monkeypatch.setattr(httpx, "stream", few)
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", few)
     check_reachable(URL, topk=100)
     with pytest.raises(ConfigError, match="HTTP 422: topk"):
         check_reachable(URL, topk=1000)

@@ -115,7 +115,10 @@ def test_before_the_index_is_loaded_the_server_is_alive_but_not_ready(index, mon
     assert client.get("/health").json() == {"status": "alive"}
     assert client.get("/ready").status_code == 503
     with monkeypatch.context() as asking:
-        asking.setattr(httpx, "stream", lambda method, url, json, **_: client.stream(method, "/retrieve", json=json))
+        through = httpx.ASGITransport(client.app)
+        asking.setattr(
+            httpx.AsyncHTTPTransport, "handle_async_request", lambda _, asked: through.handle_async_request(asked)
+        )
         with pytest.raises(ConfigError, match=r"HTTP 503.*not loaded yet(.|\n)*wait until its /ready answers 200"):
             check_reachable("http://here/retrieve", topk=3)
     loaded.set()

@@ -68,6 +68,7 @@ def test_a_damaged_checkpoint_is_not_resumed_from_and_the_one_before_is_named(ki
     [
         ("99998", "names step 99998, but .*global_step_99998 is not there"),
         (" \n", "is empty"),
+        ("1" * 5000, "holds '1{40}', which is no step"),
         ("seven", "holds 'seven', which is no step"),
         (None, "iteration.txt is not there"),
     ],

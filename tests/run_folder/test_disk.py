@@ -21,7 +21,7 @@ def test_a_file_has_its_former_text_until_the_new_one_is_on_the_disk(tmp_path, m
         patch.setattr(os, "fsync", fails_with(errno.ENOSPC))
         with pytest.raises(OSError, match="No space left"):
             write_whole(path, "4")
-    assert path.read_text() == "2"
+    assert path.read_text() == "2" and [one.name for one in tmp_path.iterdir()] == ["pointer"]
     write_whole(path, "4")
     assert path.read_text() == "4" and [one.name for one in tmp_path.iterdir()] == ["pointer"]
 

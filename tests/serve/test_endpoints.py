@@ -9,6 +9,14 @@ from verl_mas.serve.runtime import Runtime
 URL = "http://10.0.0.1:8000/v1"
 
 
+@pytest.mark.parametrize("most", [10, 10_000_000])
+def test_a_list_of_models_without_end_is_refused(most, trickling, monkeypatch):
+    monkeypatch.setattr(endpoints, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(endpoints, "MAX_LIST", most)
+    with pytest.raises(ConfigError, match="more than 10 bytes" if most == 10 else "TimeoutError"):
+        endpoints.remotes({"a": trickling}, {"a": None})
+
+
 @pytest.fixture
 def served(monkeypatch):
     """An endpoint with these models."""

@@ -14,7 +14,7 @@ from saved_policies import exported_pair
 
 import verl_mas
 from verl_mas import cli
-from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.errors import ConfigError, EngineLost, SessionFault
 from verl_mas.serve.app import TeamServer
 from verl_mas.serve.endpoints import EngineSettings
 from verl_mas.serve.runtime import Runtime
@@ -220,6 +220,23 @@ def test_the_words_of_a_policy_alone_are_streamed_as_they_come(runtime, monkeypa
     [reply] = replies(runtime, {"model": "team/a", "stream": True, **ASK})
     deltas = [event["choices"][0]["delta"].get("content") for event in events(reply)]
     assert deltas[:2] == ["two ", "words"]
+
+
+def test_a_lost_engine_is_named_in_the_log_alone(runtime, monkeypatch, caplog):
+    class Lost:
+        async def generate(self, request, n=1):
+            raise EngineLost("the engine of /srv/weights is lost")
+
+    monkeypatch.setitem(runtime.clients, "a", Lost())
+    for reply in replies(runtime, *[{"model": "team/a", **ASK}] * 2):
+        assert reply.status_code == 503 and "/srv" not in reply.text
+    assert [entry.getMessage() for entry in caplog.records] == ["the engine of /srv/weights is lost"]
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "abacus", "meta"])
+def test_a_device_that_is_not_here_is_refused(folder, device):
+    with pytest.raises(ConfigError, match=f"engine device={device}: "):
+        Runtime(folder, EngineSettings(device=device))
 
 
 def test_a_wrong_request_is_refused_with_the_reason(runtime):

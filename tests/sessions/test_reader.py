@@ -81,12 +81,22 @@ def test_a_damaged_block_costs_only_its_sessions_and_is_named(record, tmp_path, 
     content[-3] ^= 1
     first.write_bytes(content)
     second.write_bytes(second.read_bytes()[:-1])
-    assert len(SessionIndex(tmp_path).entries) == 3
-    caplog.clear()
+    assert len(SessionIndex(tmp_path).entries) == 4
     assert [step for step, *_ in acts(tmp_path)] == [1, 2]
-    unfinished, damaged = (entry.getMessage() for entry in caplog.records)
-    assert f"{second}, a block at byte" in unfinished and "was not finished" in unfinished
-    assert f"{first}, the block at byte" in damaged
+    for file, entry in zip((first, second), caplog.records, strict=True):
+        assert f"a session is skipped: {file}, the block at byte" in entry.getMessage()
+
+
+def test_a_block_without_its_index_and_an_emptied_file_are_named(record, tmp_path, caplog):
+    for step in (1, 2, 3):
+        record(step)
+        record.compress()
+    first, second, _ = sorted((tmp_path / "train").iterdir())
+    first.write_bytes(first.read_bytes()[:40])
+    second.write_bytes(b"")
+    assert [step for step, *_ in acts(tmp_path)] == [3]
+    lost, empty = (entry.getMessage() for entry in caplog.records)
+    assert f"{first}, bytes 0 to 40 are no whole block" in lost and f"{second} is empty" in empty
 
 
 def test_advantages_that_are_damaged_are_named_and_the_sessions_are_read(record, tmp_path, caplog):
@@ -96,7 +106,7 @@ def test_advantages_that_are_damaged_are_named_and_the_sessions_are_read(record,
         path = file_of(tmp_path, False, 2, "a", "advantages", compressed)
         path.write_bytes(path.read_bytes()[:-4])
         assert acts(tmp_path, step=2) == [(2, "a", "text of a", None)]
-    assert any(f"{path}, a block" in entry.getMessage() for entry in caplog.records)
+    assert any(f"{path}, the block" in entry.getMessage() for entry in caplog.records)
 
 
 def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):

@@ -115,6 +115,26 @@ def test_tasks_in_flight_are_a_part_of_a_checkpoint_and_old_ones_lose_all_parts(
     assert steps(tmp_path) == [2, 3]
 
 
+def test_a_run_that_resumes_counts_the_checkpoints_of_its_earlier_starts(checkpoints, tmp_path):
+    for step in (1, 2, 3, 9):
+        checkpoints.save(step, {})
+    checkpoints.save(4, {})
+    assert steps(tmp_path) == [3, 4, 9]
+    again = replace(checkpoints)
+    load_from(again, tmp_path / "global_step_4")
+    again.save(5, {})
+    assert steps(tmp_path) == [3, 4, 5, 9], "one of a later step is not of this run"
+    again.save(6, {})
+    assert steps(tmp_path) == [4, 5, 6, 9]
+    elsewhere = replace(
+        checkpoints, trainer=OmegaConf.merge(checkpoints.trainer, {"default_local_dir": f"{tmp_path}/b"})
+    )
+    load_from(elsewhere, tmp_path / "global_step_6")
+    for step in (7, 8, 9):
+        elsewhere.save(step, {})
+    assert steps(tmp_path) == [4, 5, 6, 9]
+
+
 def test_a_checkpoint_whose_policies_have_been_pruned_leaves_nothing(checkpoints, tmp_path):
     first, other = (checkpoints.save(step, {}) for step in (1, 2))
     for pruned in (first / "a", first / "b", other / "a"):

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import orjson
 import pytest
 
-from verl_mas.util.text import all_encodable, encodable, printable
+from verl_mas.util.text import all_encodable, bare_address, encodable, printable
 
 LONE = json.loads('"half \\ud83d"')
 
@@ -32,6 +33,32 @@ def test_a_lone_surrogate_becomes_text_that_every_file_takes_and_the_rest_is_kep
 )
 def test_what_a_terminal_would_obey_is_written_out(text, shown):
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize("password", ["pw", "p,w", "p'w", "p:w)", 'p"w', "a@b"])
+@pytest.mark.parametrize(
+    "around",
+    [
+        "{}",
+        "url={} fails",
+        "{}: it fails",
+        "['{}', 'me@home']",
+        '{{"url":"{}","by":"me@home"}}',
+        "({}), me@home",
+        "http://a;b={}",
+    ],
+)
+def test_addresses_in_a_text_lose_user_and_query_alone(around, password):
+    given = around.format(f"https://me:{password}@host:1/v1/x?key=a")
+    assert bare_address(given) == around.format("https://host:1/v1/x")
+    assert bare_address(bare_address(given)) == bare_address(given)
+
+
+def test_the_addresses_of_a_long_text_take_no_long_time():
+    text = "a.-" * 100_000 + "://a" * 100_000 + "@" * 100_000
+    started = time.monotonic()
+    assert bare_address(text) == text[: 300_000 + 4 * 100_000 - 1]
+    assert time.monotonic() - started < 5
 
 
 def test_text_is_not_changed():

@@ -32,7 +32,8 @@ def member(agent, **policy):
         ((), "at least one agent"),
         *((agents, "a tuple of names") for agents in (None, 5, (1, 2), {"a", "b"})),
         (("a", "b", "a"), "'a' is there twice"),
-        *(((name,), "names are part of metric names") for name in ("../../x", "a b", "rows", "", "a\n")),
+        *(((name,), "names are part of metric names") for name in ("../../x", "a b", "rows", "Rows", "", "a\n")),
+        (("main", "Main"), "(?s)agent name 'main'.*no two alike.*agent name 'Main'"),
     ],
 )
 def test_agents_that_are_not_distinct_or_cannot_be_written_into_metrics_are_refused(agents, says):

@@ -14,7 +14,7 @@ TEAM = ["+mas=solver_verifier", "actor_rollout_ref.rollout.name=vllm", "actor_ro
 
 
 def described(*arguments: str) -> TeamFile:
-    config = compose([*TEAM, *arguments])
+    config = compose([*TEAM[any(one.startswith("+mas=") for one in arguments) :], *arguments])
     return describe(Run.of(config))
 
 
@@ -77,6 +77,10 @@ def test_no_secret_is_written(adapters):
     assert adapters.mcp["files"].url == "http://host:3/mcp"
     assert adapters.mcp["program"].pass_env == ["OTHER", "TOKEN", "PORT"]
     assert adapters.policies["judge"].remote.api_key_env == "THE_KEY"
+    search = described(
+        "+mas=search_team", "++mas.workflow.args.retriever='http://me:hidden@host/retrieve'"
+    ).workflow.args
+    assert search["retriever"] == "http://host/retrieve"
 
 
 def test_files_have_their_whole_path_and_names_stay(tmp_path, monkeypatch):

@@ -48,7 +48,15 @@ from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.planning.step import Assumed, Sample, usual_step
 from verl_mas.run_folder import metrics
-from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, choices, folder_of_step, step_of, to_resume
+from verl_mas.run_folder.checkpoints import (
+    POINTER,
+    Checkpoint,
+    choices,
+    folder_of_step,
+    read_pointer,
+    step_of,
+    to_resume,
+)
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
@@ -62,7 +70,7 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
     """Those of a run without a team are verl's own."""
     trainer = run.config.trainer
     folder = Path(str(trainer.default_local_dir))
-    if not trainer.default_local_dir or "\0" in str(folder):
+    if not isinstance(trainer.default_local_dir, str) or not trainer.default_local_dir or "\0" in str(folder):
         return  # Refused by check_folders.
     yield from check_lock(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
@@ -88,7 +96,7 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
 def check_logger(config: DictConfig) -> Iterator[ConfigError]:
     """Whether verl's logger `file` would write into the metrics file of a team's run."""
     trainer = config.trainer
-    if not trainer.default_local_dir:
+    if not isinstance(trainer.default_local_dir, str):
         return  # Refused by check_folders.
     names = [trainer.logger] if isinstance(trainer.logger, str) else trainer.logger or ()
     theirs = metrics.file_of_verl(str(trainer.project_name), str(trainer.experiment_name))
@@ -119,13 +127,13 @@ def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
             value = f"trainer.resume_mode=resume_path with trainer.resume_from_path={config.trainer.resume_from_path}"
             error = ConfigError(value, rule="it is the folder of a checkpoint, global_step_<step>", fix=choices(folder))
             yield unless_elsewhere(config, error)
-    elif config.trainer.resume_mode == "auto" and (pointer := folder / POINTER).exists():
-        text = pointer.read_text(errors="replace").strip()
-        if not (text.isdecimal() and folder_of_step(folder, int(text)).is_dir()):
+    elif config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
+        (text, step), pointer = pointed, folder / POINTER
+        if step is None or not folder_of_step(folder, step).is_dir():
             found = ", ".join(sorted(path.name for path in folder.glob("global_step_*"))) or "no checkpoint"
             rule = "it holds the step of the latest checkpoint"
             fix = f"write the step of one of them into {pointer}, or set trainer.resume_mode=disable"
-            yield ConfigError(f"{pointer} holds {text[:40]!r}, and {found} is there", rule=rule, fix=fix)
+            yield ConfigError(f"{pointer} holds {text!r}, and {found} is there", rule=rule, fix=fix)
 
 
 # Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.

@@ -12,7 +12,7 @@ import pkgutil
 import sys
 from pathlib import Path
 
-from verl_mas.errors import MasError
+from verl_mas.errors import MasError, refused_path
 
 # The commands in the order in which a new user meets them. Those of no group are listed at the end.
 GROUPS = {
@@ -96,8 +96,11 @@ def _main(argv: list[str]) -> int:
     sys.path.insert(0, os.getcwd())
     try:
         return int(importlib.import_module(module_of(command)).main(rest))
-    except MasError as error:
-        return _refused(command, error, as_json="--json" in rest)
+    except (MasError, OSError) as error:
+        refused = error if isinstance(error, MasError) else refused_path(error)
+        if refused is None:
+            raise
+        return _refused(command, refused, as_json="--json" in rest)
     except KeyboardInterrupt:
         sys.stderr.write(f"\nverl-mas {command}: interrupted\n")
         return 130

@@ -7,10 +7,12 @@ import difflib
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from shutil import get_terminal_size
 from typing import NoReturn
 
 from verl_mas.errors import ConfigError
+from verl_mas.util.text import printable
 
 SETTING = "NAME=VALUE"
 
@@ -28,6 +30,8 @@ class Parser(argparse.ArgumentParser):
         self.below: Mapping[str, Parser] = {}
         kwargs.setdefault("formatter_class", _Formatter)
         super().__init__(prog, description=description, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
+        self.register("type", None, _text)
+        self.register("type", Path, lambda given: Path(_text(given)))
 
     def add_argument(self, *names: str, **settings: object) -> argparse.Action:
         action = super().add_argument(*names, **settings)  # type: ignore[arg-type]
@@ -66,6 +70,13 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(unknown[1].partition("=")[0], known, n=1) if unknown else []
         fix = f"did you mean {close[0]!r}? {listed}" if close else listed
         raise UsageError(_plain(message), rule=f"the command is: {usage}", fix=fix)
+
+
+def _text(given: str) -> str:
+    """An argument of any command; an empty one, as of a variable that is not set, would mean something else."""
+    if not given.strip() or printable(given, keep="") != given:
+        raise argparse.ArgumentTypeError(f"{given!r} is not one line of text")
+    return given
 
 
 def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from verl_mas.data.sources import PublicSet, Rows, checksum
 from verl_mas.errors import DataError
 from verl_mas.registry import Registry
 from verl_mas.retrieval.files import Row
-from verl_mas.run_folder.disk import write_whole, writing
+from verl_mas.run_folder.disk import whole_file, write_whole, writing
 
 MANIFEST = "manifest.json"
 FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}  # by split
@@ -76,9 +76,8 @@ def write_parquet(rows: Sequence[Row], out: Path) -> None:
         raise DataError(f"rows with different types: {error}", rule=rule, fix=fix) from error
     with writing(out, "the rows are written as a whole file"):
         out.parent.mkdir(parents=True, exist_ok=True)
-        part = out.with_name(f"{out.name}.part")
-        pq.write_table(table, part)
-        part.replace(out)
+        with whole_file(out) as new:
+            pq.write_table(table, new)
 
 
 # The rows of a public set, and their revision.

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from urllib.parse import SplitResult, quote, urlsplit
 
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, SessionFault
+from verl_mas.util.text import bare_address
 
 PATH = "/chat/completions"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -40,10 +41,9 @@ def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
         setting_text = f"{setting}, which is not repeated here" if secret else f"{setting}={base_url!r}"
         yield ConfigError(setting_text, rule=ADDRESS, fix=f"set {setting}=http://<host>:<port>/v1")
     elif "@" in parts.netloc:
-        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         value = f"{setting} has a user name or password, which is not repeated here"
         rule = "a name or password in base_url is shown in logs and process lists, and replaces the key"
-        fix = f"set {setting}={bare}, and name the environment variable that holds the key in api_key_env"
+        fix = f"set {setting}={bare_address(base_url)}, and name the environment variable of the key in api_key_env"
         yield ConfigError(value, rule=rule, fix=fix)
     elif base_url.rstrip("/").endswith(PATH):
         fix = f"set {setting}={base_url.rstrip('/').removesuffix(PATH)}"

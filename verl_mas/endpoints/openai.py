@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
 import json
@@ -11,13 +10,15 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import httpx
 
 from verl_mas.config.schema import RemoteSpec
 from verl_mas.endpoints.endpoint import check_endpoint, hidden, without_key
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, raise_all
+from verl_mas.util.bodies import TooLong, body_of, bounded
+from verl_mas.util.loops import PerLoop
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
@@ -28,7 +29,6 @@ from verl_mas.workflow.tasks import together
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Part = TypeVar("Part", str, bytes)
 MAX_RESPONSE, MAX_CALLS = 64_000_000, 1000
 RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> the name of OpenAI
 
@@ -54,8 +54,8 @@ class OpenAIClient:
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
         self.base_url, self.model = base_url.rstrip("/"), model
         self._key_variable, self._timeout, self._concurrency = api_key_env, timeout, concurrency
-        self._http: httpx.AsyncClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        # Connections belong to an event loop, and each `verl_mas.run` starts a new one.
+        self._http = PerLoop(self._client)
 
     @classmethod
     def of(cls, remote: RemoteSpec) -> OpenAIClient:
@@ -70,9 +70,8 @@ class OpenAIClient:
         return [replace(reply, forged_tokens=forged) for reply in replies]
 
     async def aclose(self) -> None:
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        if (client := self._http.discard()) is not None:
+            await client.aclose()
 
     @property
     def _key(self) -> str | None:
@@ -97,12 +96,12 @@ class OpenAIClient:
         on_text = ON_TEXT.get()
         body = body if on_text is None else {**body, **OPTIONS}
         try:
-            async with self._client().stream("POST", f"{self.base_url}/chat/completions", json=body) as response:
+            async with self._http.here().stream("POST", f"{self.base_url}/chat/completions", json=body) as response:
                 if on_text is not None and response.headers.get("content-type", "").startswith("text/event-stream"):
                     with self._completion("events that end early or have another form"):
                         return _checked(await Streamed(on_text).read(response.aiter_text()))
-                answer = b"".join([part async for part in _bounded(response.aiter_bytes())])
-        except httpx.TransportError as error:
+                answer = await body_of(response, MAX_RESPONSE)
+        except (httpx.TransportError, TooLong) as error:
             cause = f"{type(error).__name__} from {self.base_url}: {error}"
             raise SessionFault(FaultKind.REFUSED, cause) from error
         # Cut after the key is hidden: half a key is not recognised.
@@ -134,26 +133,9 @@ class OpenAIClient:
         return {"model": self.model, **sampling, "messages": as_openai(request.messages)}
 
     def _client(self) -> httpx.AsyncClient:
-        """Connections belong to an event loop, and each `verl_mas.run` starts a new one."""
-        loop = asyncio.get_running_loop()
-        if self._http is None or self._loop is not loop:
-            self._http = httpx.AsyncClient(
-                timeout=self._timeout,
-                headers={"Authorization": f"Bearer {self._key}"} if self._key else {},
-                limits=httpx.Limits(max_connections=self._concurrency),
-            )
-            self._loop = loop
-        return self._http
-
-
-async def _bounded(parts: AsyncIterator[Part]) -> AsyncIterator[Part]:
-    """The parts of a body, which a server may send without end."""
-    size = 0
-    async for part in parts:
-        size += len(part)
-        if size > MAX_RESPONSE:
-            raise SessionFault(FaultKind.REFUSED, f"a response of more than {MAX_RESPONSE:,} bytes")
-        yield part
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        limits = httpx.Limits(max_connections=self._concurrency)
+        return httpx.AsyncClient(timeout=self._timeout, headers=headers, limits=limits)
 
 
 async def _lines(parts: AsyncIterator[str]) -> AsyncIterator[str]:
@@ -270,7 +252,7 @@ class Streamed:
 
     async def read(self, parts: AsyncIterator[str]) -> JsonObject:
         """The completion, as one that is not streamed, from its text in parts."""
-        async for line in _lines(_bounded(parts)):
+        async for line in _lines(bounded(parts, MAX_RESPONSE)):
             if not line.startswith(DATA) or (data := line.removeprefix(DATA).strip()) == DONE:
                 continue
             self._add(json.loads(data))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, Protocol, TypeVar, runtime_checkable
 
 from verl_mas.config.values import Above, Count, Range, check_fields
 from verl_mas.errors import ConfigError
@@ -15,28 +13,6 @@ from verl_mas.execution.limits import Answer, Call, Limits, Result
 from verl_mas.registry import Registry
 
 T = TypeVar("T")
-
-
-class PerLoop(Generic[T]):
-    """One value per event loop, such as a semaphore or an HTTP client, which asyncio binds to the loop that uses it.
-
-    For executors, which one loop after another uses.
-    """
-
-    def __init__(self, make: Callable[[], T]):
-        self._make = make
-        self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, T] = weakref.WeakKeyDictionary()
-
-    def here(self) -> T:
-        """The value of the running loop."""
-        loop = asyncio.get_running_loop()
-        if loop not in self._made:
-            self._made[loop] = self._make()
-        return self._made[loop]
-
-    def discard(self) -> T | None:
-        """Forget the value of the running loop, and return it if there is one."""
-        return self._made.pop(asyncio.get_running_loop(), None)
 
 
 SETTING = "mas.workflow.args.execution"

@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -344,12 +344,18 @@ def _wrong(truth: str, answer: str) -> Iterator[bool]:
     """Relations, chains and words that say something else than "it is this value"."""
     yield _compares(answer) and not _is_set(truth)
     yield "=" not in truth and any(not _names(part) for part in _SEPARATOR.split(answer))
-    words = {word.lower() for word in _WORD.findall(_COMMAND.sub(" ", answer))}
-    several = "," in truth or _SEPARATOR.search(truth) is not None
-    allowed = {word.lower() for word in _WORD.findall(truth)} | ({"or", "and"} if several else set())
-    yield not words.isdisjoint(_CHANGING_WORDS - allowed)
+    # Alone, these separate values; in a longer text they begin something else.
+    joins = {"or", "and"} if "," in truth or _SEPARATOR.search(truth) else set()
+    yield not _words(answer, joins).isdisjoint(_CHANGING_WORDS - _words(truth, joins))
     yield any(map(_has_digit, _TEXT.findall(answer))) and _has_digit(_TEXT.sub("", answer))
     yield "_" not in truth and _BASE.search(answer) is not None
+
+
+def _words(text: str, joins: Set[str]) -> set[str]:
+    parts = (_TEXT.sub(" ", text), " ".join({each.strip() for each in _TEXT.findall(text)} - joins))
+    around, within = ({*_WORD.findall(_COMMAND.sub(" ", part).lower())} for part in parts)
+    # With braces in its braces, a text is still around.
+    return around | within if re.search(r"\\(text|mbox|mathrm|operatorname)", parts[0]) else (around - joins) | within
 
 
 def _is_set(truth: str) -> bool:

@@ -15,9 +15,9 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from verl_mas.config.mcp import McpSpec
@@ -59,7 +59,11 @@ class McpServers:
     """
 
     def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
-        folder = Path(log_folder or (tempfile.mkdtemp(prefix="verl-mas-mcp-") if specs else ""))
+        # Without a place, logs are for messages alone, and deleted with these servers.
+        self._temporary = (
+            None if log_folder or not specs else TemporaryDirectory(prefix="verl-mas-mcp-", ignore_cleanup_errors=True)
+        )
+        folder = Path(log_folder or (self._temporary.name if self._temporary else ""))
         self._servers = [_McpServer(name, spec, folder / f"{name}-{os.getpid()}.log") for name, spec in specs.items()]
         self._loop: LoopThread | None = None
         self.tools: list[Tool] = []
@@ -96,6 +100,8 @@ class McpServers:
             atexit.unregister(self.stop)
             loop.result(_all(server.stopped() for server in self._servers))
             loop.close()
+        if self._temporary:
+            self._temporary.cleanup()
 
     def _tool(self, server: _McpServer, listed: mcp_types.Tool) -> Tool:
         async def call(arguments: JsonObject, context: CallContext) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -14,6 +13,9 @@ import httpx
 from verl_mas.errors import ConfigError, InvalidInput
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.files import Row
+from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.loops import PerLoop, waited_for
+from verl_mas.util.text import bare_address
 
 # Of a response: 64 queries with 100 passages of 10,000 characters. A server that sends more is not a retriever.
 MAX_RESPONSE_BYTES = 64_000_000
@@ -78,6 +80,7 @@ class RetrieverClient:
     def __post_init__(self) -> None:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
+        self._shown = bare_address(self.url)  # A model reads it, and every record has it.
         self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -114,7 +117,9 @@ class RetrieverClient:
             results = await self._retrieve(queries, topk)
         except Exception as error:  # noqa: BLE001  boundary: whatever fails, the waiting sessions get a result
             self.breaker.failed()
-            results = [SearchResult(query, error=f"{self.url}: {type(error).__name__}: {error}") for query in queries]
+            results = [
+                SearchResult(query, error=f"{self._shown}: {type(error).__name__}: {error}") for query in queries
+            ]
         for result, (_, future) in zip(results, batch, strict=True):
             # The future of a cancelled session is done already.
             if not future.done():
@@ -140,35 +145,30 @@ class RetrieverClient:
                 break
             self.breaker.succeeded()
             return [SearchResult(query, tuple(hits)) for query, hits in zip(queries, passages, strict=True)]
-        return [SearchResult(query, error=f"{self.url}: {error}") for query in queries]
+        return [SearchResult(query, error=f"{self._shown}: {error}") for query in queries]
 
     async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
         try:
-            async with self._http.stream("POST", self.url, json=_question(queries, topk)) as response:
-                body = bytearray()
-                async for chunk in response.aiter_bytes():
-                    _add(chunk, body)
+            question = {"queries": queries, "topk": topk, "return_scores": True}
+            asked = answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
+            # The time limit of httpx restarts with every byte.
+            status, body = await asyncio.wait_for(asked, 2 * self.timeout_s)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            raise _RetrieverDown(f"no whole response in {2 * self.timeout_s:g} s") from error
+        except TooLong as error:
+            raise _refused(str(error)) from error
         except httpx.HTTPError as error:
             raise _RetrieverDown(f"{type(error).__name__}: {error}".rstrip(": ")) from error
-        if response.status_code >= 500 or response.status_code == 429:
-            raise _RetrieverDown(f"HTTP {response.status_code}")
-        return parse_response(response.status_code, bytes(body), len(queries))
+        refused = f"HTTP {status}: {body[:200].decode(errors='replace')}"
+        if status >= 500 or status == 429:
+            raise _RetrieverDown(refused)
+        if status != 200:
+            raise _refused(refused)
+        return _passages(body, len(queries))
 
 
-def _question(queries: list[str], topk: int) -> Row:
-    return {"queries": queries, "topk": topk, "return_scores": True}
-
-
-def _add(chunk: bytes, body: bytearray) -> None:
-    body += chunk
-    if len(body) > MAX_RESPONSE_BYTES:
-        raise _refused(f"a response of more than {MAX_RESPONSE_BYTES:,} bytes")
-
-
-def parse_response(status: int, body: bytes, queries: int) -> list[list[Passage]]:
-    """The passages of a `/retrieve` response, with or without scores."""
-    if status != 200:
-        raise _refused(f"HTTP {status}: {body[:200].decode(errors='replace')}")
+def _passages(body: bytes, queries: int) -> list[list[Passage]]:
+    """Those of a `/retrieve` response, with or without scores."""
     try:
         result = json.loads(body)["result"]
         passages = [[_passage(item, place) for place, item in enumerate(hits)] for hits in result]
@@ -188,33 +188,29 @@ def _refused(what: str) -> InvalidInput:
     return InvalidInput(what, rule=rule, fix="start one with `verl-mas retriever serve`")
 
 
-_Clients = dict[tuple[str, int, float], RetrieverClient]
-_clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Clients] = weakref.WeakKeyDictionary()
+_clients = PerLoop[dict[tuple[str, int, float], RetrieverClient]](dict)
 
 
 def retriever(url: str, topk: int = 3, timeout_s: float = 30.0) -> RetrieverClient:
     """The client that all sessions of this event loop share."""
-    clients = _clients.setdefault(asyncio.get_running_loop(), {})
-    key = (url, topk, timeout_s)
+    clients, key = _clients.here(), (url, topk, timeout_s)
     if key not in clients:
-        clients[key] = RetrieverClient(url, topk=topk, timeout_s=timeout_s)
+        clients[key] = RetrieverClient(*key)
     return clients[key]
 
 
 def check_reachable(url: str, topk: int, timeout_s: float = 10.0) -> None:
-    """Send a request like those of a run; refuse a server that does not answer it. For any `/retrieve` server."""
-    problem, body = None, bytearray()
-    try:
-        with httpx.stream("POST", url, json=_question(["ping"], topk), timeout=timeout_s, trust_env=False) as response:
-            for chunk in response.iter_bytes():
-                _add(chunk, body)
-        parse_response(response.status_code, bytes(body), 1)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        problem = f"{type(error).__name__}: {error}"
-    except InvalidInput as error:
-        problem = error.value
-    if problem:
+    """Search as a run will; refuse a server that does not answer it. For any `/retrieve` server."""
+
+    async def found() -> SearchResult:
+        client = RetrieverClient(url, topk, timeout_s, retries=0)
+        try:
+            return await client.search("ping")
+        finally:
+            await client.close()
+
+    if problem := waited_for(found()).error:
         rule = "the retriever of a search team is ready before training starts"
         fix = "start `verl-mas retriever serve --index DIR`, wait until its /ready answers 200, and give its URL, "
         fix += "which ends in /retrieve"
-        raise ConfigError(f"the retriever at {url} does not serve: {problem}", rule=rule, fix=fix)
+        raise ConfigError(f"the retriever does not serve: {problem}", rule=rule, fix=fix)

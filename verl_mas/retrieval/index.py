@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol, TypedDict
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.retrieval.corpus import Passage
+from verl_mas.run_folder.disk import replaced
 
 META = "index.json"
 FORMAT = 2
@@ -42,11 +42,8 @@ def build(
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         rule, fix = "an index is built into a new or empty folder", "open it, or remove the folder and build it again"
         raise ConfigError(f"index={path}", rule=rule, fix=fix)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Built in a temporary folder and moved when complete: an interrupted build leaves nothing that looks like an index.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as temporary:
-        unfinished = Path(temporary, "index")
-        unfinished.mkdir()
+    # An interrupted build leaves nothing that looks like an index.
+    with replaced(path) as unfinished:
         if progress:
             from rich.console import Console
             from rich.progress import track
@@ -54,7 +51,6 @@ def build(
             total = len(passages) if isinstance(passages, Sequence) else None
             passages = track(passages, description="Indexing", total=total, console=Console(stderr=True))
         _write(passages, unfinished, encoder)
-        unfinished.replace(path)
     return open_index(path)
 
 

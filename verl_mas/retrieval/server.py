@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import Index
+from verl_mas.util.bodies import TooLong, whole
 
 # Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
 MAX_QUERIES, MAX_TOPK = 16_384, 100
@@ -62,7 +63,10 @@ def create_app(
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
-        query = read(await body_of(request))
+        try:
+            query = read(await whole(request.stream(), MAX_BODY_BYTES))
+        except TooLong as error:
+            raise HTTPException(413, str(error)) from error
         k = query.topk or topk
         if len(query.queries) * k > MAX_PASSAGES:
             raise HTTPException(422, f"{len(query.queries)} queries x topk {k} is more than {MAX_PASSAGES:,} passages")
@@ -72,16 +76,6 @@ def create_app(
         return JSONResponse({"result": [[_item(hit, query.return_scores) for hit in hits] for hits in results]})
 
     return app
-
-
-async def body_of(request: Request) -> bytes:
-    """The body of a request; a longer one than MAX_BODY_BYTES is refused before it is read to its end."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise HTTPException(413, f"the request is longer than {MAX_BODY_BYTES:,} bytes")
-    return bytes(body)
 
 
 def read(body: bytes) -> Query:

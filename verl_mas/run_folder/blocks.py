@@ -68,21 +68,24 @@ def block_of(lines: bytes, index: bytes) -> bytes:
 
 
 def blocks_of(path: Path) -> Iterator[Block]:
-    """The blocks of a file. What is damaged or was not finished is skipped with a warning."""
+    """The blocks of a file whose index is whole, also where their lines are not: so what is lost is known. Others are
+    skipped with a warning."""
     with path.open("rb") as file:
         size, start = path.stat().st_size, 0
         while start < size:
             block = _block(file, start, size)
             if block is not None:
                 yield block
-                start = block.stop
-                continue
+                if block.stop <= size:
+                    start = block.stop
+                    continue
             file.seek(start + 1)
             tail = START.search(file.read())
-            after = start + 1 + tail.start() if tail else None
-            kind = "was not finished" if after is None else "is damaged"
-            logger.warning("%s, a block at byte %d %s and is skipped", path, start, kind)
-            start = size if after is None else after
+            after = start + 1 + tail.start() if tail else size
+            if block is None:
+                what = "%s, bytes %d to %d are no whole block: all that one process wrote of a step is skipped"
+                logger.warning(what, path, start, after)
+            start = after
 
 
 def block_at(path: Path, start: int) -> Block | None:
@@ -111,7 +114,7 @@ def _block(file: BinaryIO, start: int, size: int) -> Block | None:
     (magic, length), head = FRAME.unpack_from(read), Head(*HEAD.unpack_from(read, FRAME.size))
     lines_at = start + FRAME.size + length
     stop = lines_at + head.lines_stored
-    if magic != MAGIC or head.tag != TAG or stop > size:
+    if magic != MAGIC or head.tag != TAG or lines_at > size:
         return None
     listed = file.read(length - HEAD.size)
     if head.checksum != _checksum(head, listed):

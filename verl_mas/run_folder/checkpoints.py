@@ -76,18 +76,27 @@ def latest(folder: Path) -> Checkpoint | None:
 
     Raises ConfigError where the pointer names no complete checkpoint, or is missing although there are some.
     """
-    pointer = folder / POINTER
-    if not pointer.exists():
+    pointer, pointed = folder / POINTER, read_pointer(folder)
+    if pointed is None:
         if whole_checkpoints(folder):
             raise _refused(folder, f"{pointer} is not there")
         return None
-    text = pointer.read_bytes().decode(errors="replace").strip()
-    if not text.isdecimal():
+    text, step = pointed
+    if step is None:
         raise _refused(folder, f"{pointer} holds {text!r}, which is no step" if text else f"{pointer} is empty")
-    found = read(folder_of_step(folder, int(text)))
+    found = read(folder_of_step(folder, step))
     if isinstance(found, Checkpoint):
         return found
     raise _refused(folder, f"{pointer} names step {text}, but {found}")
+
+
+def read_pointer(folder: Path) -> tuple[str, int | None] | None:
+    """The text in the pointer of a run's folder and the step that it is, if it is one; None without a pointer."""
+    pointer = folder / POINTER
+    if not pointer.exists():
+        return None
+    text = pointer.read_bytes().decode(errors="replace").strip()
+    return text[:40], int(text) if text.isdecimal() and len(text) <= 18 else None
 
 
 def to_resume(config: DictConfig) -> Checkpoint | None:

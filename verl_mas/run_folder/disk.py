@@ -17,13 +17,37 @@ from verl_mas.util.text import encodable
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A crash, or a power cut, leaves the former content or the new one."""
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A new file that takes the place of this one. A crash, or a power cut, leaves the former content or the new."""
     new = path.with_name(path.name + ".new")
-    new.write_text(text, encoding="utf-8")
-    flush(new)
-    new.replace(path)
-    flush(path.parent)
+    try:
+        yield new
+        flush(new)
+        new.replace(path)
+        flush(path.parent)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    with whole_file(path) as new:
+        new.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """A new folder that takes the place of this one when it is whole. The next one removes what a kill leaves of it."""
+    new = folder.absolute().with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    try:
+        new.mkdir(parents=True)
+        yield new
+        if folder.exists():
+            shutil.rmtree(folder)
+        new.rename(folder)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def append_line(path: Path, line: str) -> None:

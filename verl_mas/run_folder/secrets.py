@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
+
+from verl_mas.util.text import bare_address
 
 HIDDEN = "(not written)"
 # The last word of a name: `api_key`, `HF_TOKEN`, `--password`. Not `prompt_key`, `max_tokens` or `api_key_env`.
@@ -21,7 +22,6 @@ _NAME = re.compile(
 _FORM = re.compile(
     r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
 )
-_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\",\]})]+", re.IGNORECASE)
 VARIABLES = ("env", "env_vars", "headers")  # Mappings of which every value is hidden, as their names are anything
 SHORTEST = 8  # Shorter ones of an environment could be any word
 
@@ -46,18 +46,7 @@ def clean(text: str) -> str:
     for variable, secret in os.environ.items():
         if is_secret(variable) and len(secret) >= SHORTEST:
             text = text.replace(secret, HIDDEN)
-    return _FORM.sub(HIDDEN, _ADDRESS.sub(lambda found: bare_address(found[0]), text))
-
-
-def bare_address(address: str) -> str:
-    """Without user and query, which may have a password or a key."""
-    try:
-        parts = urlsplit(address)
-    except ValueError:
-        return address
-    if "@" not in parts.netloc and not parts.query:
-        return address
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    return _FORM.sub(HIDDEN, bare_address(text))
 
 
 def clean_command(arguments: Sequence[str]) -> list[str]:

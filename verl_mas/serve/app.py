@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
 from contextlib import aclosing, contextmanager
@@ -23,6 +24,7 @@ from verl_mas.errors import EngineLost, failures
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
 from verl_mas.serve.requests import ApiError, ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
+from verl_mas.util.bodies import TooLong, whole
 from verl_mas.workflow import client
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import Member
@@ -30,6 +32,7 @@ from verl_mas.workflow.streaming import ActText, Listener, Listening
 from verl_mas.workflow.task import Task
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 MAX_SESSIONS = 256
 MAX_BODY = 16 << 20
 BODY_S = 60.0  # For the whole of it
@@ -93,7 +96,9 @@ class TeamServer:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body is not declared as JSON: Content-Type: application/json")
         try:
-            body = await asyncio.wait_for(_body(request), BODY_S)
+            body = await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
+        except TooLong as error:
+            raise ApiError(413, str(error)) from error
         except (TimeoutError, asyncio.TimeoutError) as error:
             raise ApiError(408, f"the body was not complete after {BODY_S:g} s") from error
         except ClientDisconnect as error:
@@ -179,8 +184,9 @@ class TeamServer:
             ended = await self.runtime.session(task, listener=listener, sampling=asked.sampling)
             return Answers.of_session(ended, asked)
         except Exception as error:
-            if isinstance(error, EngineLost):
+            if isinstance(error, EngineLost) and not self._lost:
                 self._lost = True
+                logger.error("%s", error)
             problem = refusal(error, self.runtime)
             if problem is None:
                 raise
@@ -280,15 +286,6 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         gone.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > MAX_BODY:
-            raise ApiError(413, f"the body has more than {MAX_BODY} bytes")
-    return bytes(body)
 
 
 def _loopback(host: str | None) -> bool:

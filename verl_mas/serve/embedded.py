@@ -94,7 +94,7 @@ class Embedded:
             rollout.max_model_len = self.settings.max_model_len or min(longest, positions)
             rollout.custom = {KEY: {name: asdict(one) for name, one in table.items()}}
         rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout)
-        device = self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = _usable(self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         with available(model.path), ExitStack() as stack:
             # Reading weights has one in transformers.
             if hf_logging.is_progress_bar_enabled():
@@ -126,6 +126,16 @@ class Embedded:
 
     def _dtype(self, policy: TeamPolicy) -> str:
         return self.settings.dtype or policy.dtype or "float32"
+
+
+def _usable(device: str) -> str:
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        value = f"engine device={device}: {str(error).splitlines()[0]}"
+        fix = "use device=cpu or device=cuda:0, or leave it out"
+        raise ConfigError(value, rule="the engine computes on a device of this machine", fix=fix) from error
+    return device
 
 
 @dataclass

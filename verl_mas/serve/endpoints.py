@@ -3,6 +3,8 @@ vLLM, SGLang, or any other server). Loads no torch."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +19,14 @@ from verl_mas.config.values import Checked, Count, Positive, Range, load_datacla
 from verl_mas.endpoints.endpoint import check_endpoint, hidden
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
+from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.loops import waited_for
 from verl_mas.workflow.team_file import Dtype
 
 # A URL, or the fields of a RemoteSpec. Without a model the endpoint is asked for the one of the policy.
 Endpoint = str | Mapping[str, object]
-TIMEOUT_S = 10.0
+# Of the list of models of an endpoint.
+TIMEOUT_S, MAX_LIST = 10.0, 4_000_000
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,18 @@ def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
 def _listed(policy: str, url: str, key: str | None) -> list[str]:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     fix = f"start the server, and try curl {url}/models"
+
+    async def asked() -> tuple[int, bytes]:
+        async with httpx.AsyncClient(headers=headers, timeout=TIMEOUT_S) as client:
+            return await answered(client, "GET", f"{url.rstrip('/')}/models", MAX_LIST)
+
     try:
-        response = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=TIMEOUT_S)
-        response.raise_for_status()
-        return [str(one["id"]) for one in response.json()["data"]]
-    except httpx.HTTPStatusError as error:
-        problem = f"it answers /models with HTTP {error.response.status_code}"
+        status, body = waited_for(asked(), 2 * TIMEOUT_S)
+        if status < 300:
+            return [str(one["id"]) for one in json.loads(body)["data"]]
+        problem = f"it answers /models with HTTP {status}"
         fix = f"{fix}; for a server without a list of models, name the model: {_named(policy, url)}"
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, TooLong, TimeoutError, asyncio.TimeoutError) as error:
         problem = f"{type(error).__name__}: {hidden(str(error).splitlines()[0] if str(error) else '', key)}"
     except (ValueError, LookupError, TypeError):
         problem = "its answer to /models is not a list of models"

@@ -3,7 +3,6 @@ the curve of its validation."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +19,7 @@ from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.metrics.names import CORE
 from verl_mas.registry import nearest
 from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, read, step_of, whole_checkpoints
-from verl_mas.run_folder.disk import write_whole, writing
+from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.serve import model
 from verl_mas.serve.adapter import LORA_FILE, SavedAdapter
@@ -88,7 +87,7 @@ class Export:
             # That of an earlier export would describe a folder in which some policies are replaced.
             team.unlink(missing_ok=True)
         for name, policy in chosen.items():
-            with _replaced(self.out / name) as folder:
+            with _writing(self.out / name), replaced(self.out / name) as folder:
                 written = self._policy(policy, folder)
             yield f"{name}: {written}"
         if described and card:
@@ -218,22 +217,6 @@ def _is_exported(path: Path) -> bool:
     if path.is_symlink() or not path.is_dir():
         return path.name == TEAM_FILE and path.is_file()
     return (path / model.TOKENIZER_FILE).is_file() or not any(path.iterdir())
-
-
-@contextmanager
-def _replaced(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of this one when it is whole."""
-    new = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(new, ignore_errors=True)
-    try:
-        with _writing(folder):
-            new.mkdir()
-            yield new
-            if folder.exists():
-                shutil.rmtree(folder)
-            new.rename(folder)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def refusal(error: Exception, runtime: Runtime) -> ApiError | None:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineLost):
-        return ApiError(503, str(error), code="engine_lost")
+        return ApiError(503, "an engine is lost; the log of the server says why", code="engine_lost")
     if isinstance(error, InvalidInput):
         return ApiError(400, str(error))
     if not isinstance(error, SessionFault):

@@ -212,6 +212,8 @@ def entries_of(file: SessionFile) -> list[SessionEntry]:
         attempt = file.attempt or None
         entries.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, offset=offset, line=line))
 
+    if not file.path.stat().st_size:
+        logger.warning("%s is empty: the sessions that it had are gone", file.path)
     if file.compressed:
         for block in blocks_of(file.path):
             for number, one in enumerate(read_index(block.index)):

@@ -23,7 +23,16 @@ from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
-from verl_mas.run_folder.checkpoints import DATA_FILE, Checkpoint, choices, complete, folder_of_step, remove_shells
+from verl_mas.run_folder.checkpoints import (
+    DATA_FILE,
+    Checkpoint,
+    choices,
+    complete,
+    folder_of_step,
+    remove_shells,
+    step_of,
+    whole_checkpoints,
+)
 from verl_mas.run_folder.disk import free_space
 from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
@@ -76,7 +85,7 @@ class Checkpoints:
     running: RunningState | None = None
     team: TeamFile | None = None  # what is to be exported
     queue: Queue | None = None  # of the tasks that are in flight when a step is saved; None if there are none
-    _written: list[Path] = field(default_factory=list, init=False)  # by this run, with all of their parts
+    _written: list[Path] = field(default_factory=list, init=False)  # by this run, also before it was resumed
 
     def save(self, step: int, data: Fields) -> Path:
         """`data` is the state of the data loader."""
@@ -119,6 +128,9 @@ class Checkpoints:
 
     def load_checkpoint(self, local_path: str, del_local_after_load: bool = False) -> None:
         folder = Path(local_path).parent
+        if folder.parent == Path(self.trainer.default_local_dir).absolute():
+            until, whole = step_of(folder) or 0, whole_checkpoints(folder.parent)
+            self._written = [one.folder for one in whole if one.step <= until]
         raise_all(other_policies(folder, self.policies))
         if self.running:
             self.running.load(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -40,6 +41,17 @@ def characters(value: object) -> int:
         return len(value)
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return sum(map(characters, parts))
+
+
+# Of an address in a text: user and password, which may have quotes, the host and the path, and the query.
+_ADDRESS = re.compile(
+    r"""://(?:(?:[^\s/?#'"]|['"](?![\s,:\]})]))*@)?((?:(?!://)[^\s?'",\]})])*)(?:\?[^\s'",\]})]*[^\s'",\]}):;.])?"""
+)
+
+
+def bare_address(text: str) -> str:
+    """A text whose addresses are without user and query, which may have a password or a key."""
+    return _ADDRESS.sub(r"://\1", text)
 
 
 def printable(text: str, keep: str = "\n\t") -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from verl_mas.config.schema import AgentSpec, PolicySpec, Sampling, SwapSpec
@@ -103,11 +104,12 @@ def _penalties(member: Member) -> Iterator[ConfigError]:
             yield ConfigError(f"mas.agents.{member.name}.sampling.{setting}={value}", rule=rule, fix=fix)
 
 
-def wrong_names(noun: str, names: Iterable[str]) -> Iterator[ConfigError]:
+def wrong_names(noun: str, names: Collection[str]) -> Iterator[ConfigError]:
     rule = "names are part of metric names, file names and actor names: a letter, then letters, digits, '_' or '-', "
-    rule += f"and none of {', '.join(sorted(RESERVED))}"
+    rule += f"none of {', '.join(sorted(RESERVED))}, and no two alike but for case, as not every disk tells them apart"
+    alike = Counter(name.lower() for name in names)
     for name in names:
-        if not NAME.fullmatch(name) or name in RESERVED:
+        if not NAME.fullmatch(name) or name.lower() in RESERVED or alike[name.lower()] > 1:
             yield ConfigError(f"{noun} name {name!r}", rule=rule, fix=f"rename the {noun}")
 
 

@@ -24,7 +24,7 @@ from verl_mas.config.values import Count, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.disk import write_whole
-from verl_mas.run_folder.secrets import bare_address
+from verl_mas.util.text import bare_address, in_texts
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
@@ -133,10 +133,10 @@ def read_team(folder: Path) -> TeamFile:
 
 def describe(run: Run) -> TeamFile:
     """The team of a run. Its user code is loaded."""
-    rollout = run.config.actor_rollout_ref.rollout.get("multi_turn") or {}
+    rollout, workflow = run.config.actor_rollout_ref.rollout.get("multi_turn") or {}, run.mas.workflow
     return TeamFile(
         format=FORMAT,
-        workflow=TeamWorkflow(run.mas.workflow.name, _code(run.mas.workflow.path), run.mas.workflow.args),
+        workflow=TeamWorkflow(workflow.name, _code(workflow.path), in_texts(_without_login, workflow.args)),
         agents={name: _agent(run, member) for name, member in agents_of(run.mas).items()},
         policies={name: _policy(run, name) for name in run.mas.policies},
         plugins=[str(_code(plugin)) for plugin in run.mas.plugins],
@@ -202,6 +202,11 @@ def _policy(run: Run, name: str) -> TeamPolicy:
         chat_template=view.get("model.custom_chat_template"),
         start_adapter=_placed(view.get("model.lora_adapter_path")),
     )
+
+
+def _without_login(text: str) -> str:
+    """Of an address alone, such as that of a retriever; a prompt may name others as it likes."""
+    return text if any(map(str.isspace, text)) else bare_address(text)
 
 
 def _placed(path: str | None) -> str | None:

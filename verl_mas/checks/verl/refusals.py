@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, InvalidInput, MasError, raise_all
+from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, InvalidInput, MasError, raise_all, refused_path
 
 T = TypeVar("T")
 
@@ -85,6 +85,8 @@ def as_refusal(error: BaseException) -> ConfigError:
         return ConfigError(error.value, rule=error.rule, fix=error.fix)
     if isinstance(error, OmegaConfBaseException):
         return unresolved(error)
+    if isinstance(error, OSError) and (refused := refused_path(error)):
+        return refused
     trace = "".join(traceback.format_exception(error)).rstrip()
     rule = "a check that fails to run has checked nothing, so the run does not start"
     fix = "correct the value that the traceback shows, or report it as a bug of verl-mas"

@@ -10,15 +10,16 @@ import json
 import random
 import secrets
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
 import httpx
 
 from verl_mas.errors import ConfigError, ExecutorFailed
-from verl_mas.execution.executor import SETTING, Execution, PerLoop, register_executor
+from verl_mas.execution.executor import SETTING, Execution, register_executor
 from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 from verl_mas.execution.wrapper import called, status_of, wrapped
+from verl_mas.util.bodies import TooLong, answered
+from verl_mas.util.loops import PerLoop, waited_for
 from verl_mas.util.text import encodable
 
 PATH = "/run_code"
@@ -62,8 +63,7 @@ class SandboxFusion:
                 await self.aclose()
 
         try:
-            with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
-                result = thread.submit(asyncio.run, probe()).result()
+            result = waited_for(probe())
         except (_ServiceDown, _Nonsense) as error:
             raise self._refused(f"does not serve: {error}") from error
         if not result.ok:
@@ -97,7 +97,10 @@ class SandboxFusion:
         """One request. What the program did is in the result, what the service did is raised."""
         seconds = limits.seconds + MARGIN_S
         try:
-            status, body = await asyncio.wait_for(self._sent(question), seconds)
+            asked = answered(self._http.here(), "POST", self._url, MAX_BODY, json=question)
+            status, body = await asyncio.wait_for(asked, seconds)
+        except TooLong:  # a service without a limit of its own sends all that a program printed
+            return Result(Status.TOO_MUCH_OUTPUT)
         except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:
             raise _ServiceDown(f"no response in {seconds:g} s") from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -106,17 +109,7 @@ class SandboxFusion:
             raise _ServiceDown(f"HTTP {status}")
         if status != 200:
             raise _Nonsense(f"HTTP {status}: {_start(body)}")
-        return _result(bytes(body), limits)
-
-    async def _sent(self, question: Question) -> tuple[int, bytearray]:
-        """The status and the body, of which no more than the limit is read."""
-        body = bytearray()
-        async with self._http.here().stream("POST", self._url, json=question) as response:
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if len(body) > MAX_BODY:
-                    break
-        return response.status_code, body
+        return _result(body, limits)
 
     def _refused(self, problem: str) -> ConfigError:
         rule = "a service that runs programs is ready before training starts"
@@ -147,8 +140,6 @@ def _question(program: str, stdin: str, limits: Limits) -> Question:
 
 
 def _result(body: bytes, limits: Limits) -> Result:
-    if len(body) > MAX_BODY:  # a service without a limit of its own sends all that a program printed
-        return Result(Status.TOO_MUCH_OUTPUT)
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -179,5 +170,5 @@ def _ended(status: str, ended: str, run: Mapping[str, object], limits: Limits) -
     return Result(outcome, stdout, stderr, float(seconds), exit_code=exit_code)
 
 
-def _start(body: bytes | bytearray) -> str:
-    return repr(bytes(body[:200]).decode(errors="replace"))
+def _start(body: bytes) -> str:
+    return repr(body[:200].decode(errors="replace"))

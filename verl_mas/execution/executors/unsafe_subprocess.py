@@ -18,9 +18,10 @@ from tempfile import TemporaryFile
 from typing import IO
 
 from verl_mas.errors import ConfigError
-from verl_mas.execution.executor import SETTING, Execution, PerLoop, register_executor
+from verl_mas.execution.executor import SETTING, Execution, register_executor
 from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 from verl_mas.execution.wrapper import called, status_of, wrapped
+from verl_mas.util.loops import PerLoop
 from verl_mas.util.text import encodable
 
 logger = logging.getLogger(__name__)

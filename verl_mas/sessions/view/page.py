@@ -10,7 +10,6 @@ import base64
 import gzip
 import hashlib
 import json
-import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +17,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.run_folder.disk import write_whole, writing
+from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.records import Record
 from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.sessions.run import RunFolder, open_run
@@ -328,18 +326,12 @@ def _is_ours(path: Path) -> bool:
 
 
 def _replace_folder(folder: Path, files: dict[str, str]) -> None:
-    """Exactly these files, once all of them are written."""
-    building = Path(mkdtemp(prefix=f".{folder.name}-", dir=folder.absolute().parent))
-    try:
+    """Exactly these files, once all of them are written; without any, no folder."""
+    with replaced(folder) as building:
         for name, payload in files.items():
             (building / f"{name}.js").write_text(script_of(name, payload), encoding="ascii")
-        building.chmod(0o755)
-        if folder.exists():
-            shutil.rmtree(folder)
-        if files:
-            building.rename(folder)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    if not files:
+        folder.rmdir()
 
 
 def render(title: str, payloads: dict[str, str], folder: str) -> str:

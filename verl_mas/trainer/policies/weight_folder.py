@@ -7,7 +7,6 @@ and pass on. verl imports this module in both.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from verl.checkpoint_engine.base import CheckpointEngineRegistry, ColocatedCheckpointEngine
 from verl.utils.device import get_device_id, get_torch_device
+
+from verl_mas.run_folder.disk import replaced
 
 BACKEND = "verl_mas_folder"
 # Written last: a folder without it is not whole.
@@ -58,14 +59,10 @@ def use_folder(view: DictConfig) -> None:
 
 def write(folder: Path, weights: Iterable[tuple[str, torch.Tensor]], step: int, file_bytes: int) -> None:
     """Replace the folder by files of about `file_bytes` with these weights, by the names of the model's checkpoint."""
-    new = folder.with_name(folder.name + ".new")
-    shutil.rmtree(new, ignore_errors=True)
-    new.mkdir(parents=True)
-    for number, tensors in enumerate(_parts(weights, file_bytes)):
-        save_file(tensors, new / f"{number:05d}.safetensors")
-    record(new, step)
-    shutil.rmtree(folder, ignore_errors=True)
-    new.rename(folder)
+    with replaced(folder) as new:
+        for number, tensors in enumerate(_parts(weights, file_bytes)):
+            save_file(tensors, new / f"{number:05d}.safetensors")
+        record(new, step)
 
 
 def record(folder: Path, step: int) -> None:

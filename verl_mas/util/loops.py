@@ -1,0 +1,37 @@
+"""For what one event loop after another uses, and code without one."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class PerLoop(Generic[T]):
+    """One value per event loop, such as a semaphore or an HTTP client, which asyncio binds to the loop that uses it."""
+
+    def __init__(self, make: Callable[[], T]):
+        self._make = make
+        self._made: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, T] = weakref.WeakKeyDictionary()
+
+    def here(self) -> T:
+        """The value of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._made:
+            self._made[loop] = self._make()
+        return self._made[loop]
+
+    def discard(self) -> T | None:
+        """Forget the value of the running loop, and return it if there is one."""
+        return self._made.pop(asyncio.get_running_loop(), None)
+
+
+def waited_for(work: Coroutine[object, object, T], seconds: float | None = None) -> T:
+    """A result for code that is not async, whose caller may have an event loop. Raises TimeoutError: a server that
+    sends a byte now and then meets every limit but one for the whole."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, asyncio.wait_for(work, seconds)).result()
