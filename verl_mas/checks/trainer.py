@@ -55,7 +55,7 @@ def no_team(mode: str = SYNC.name) -> ConfigError:
     return ConfigError("the command has no team", rule=rule, fix=fix)
 
 
-def check_settings(config: DictConfig) -> Iterator[ConfigError]:
+def check_settings(config: DictConfig) -> Iterator[Problem]:
     if config.get("mas") is None:
         yield no_team()
         return
@@ -157,7 +157,7 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
 def check_together(run: Run) -> Iterator[Problem]:
     config, local = run.config, local_policies(run.mas)
     facts = {"mas": run.mas, "mode": run.mode, "stale": run.staleness}
-    yield from combinations("run", config, run=run, workers=workers(config), **facts)
+    yield from combinations("run", config, "", run=run, workers=workers(config), **facts)
     steps, last = config.global_profiler.steps, config.trainer.total_training_steps
     if steps and last and min(steps) > last:
         value = f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}"

@@ -41,8 +41,13 @@ def names(entry: Combination) -> Iterator[str]:
     yield from (name for text in texts for name in NAMED.findall(text))
     for key, asked in {**entry.together, **entry.when}.items():
         yield NAMED.sub("x", key)
-        (others,) = asked.values() if isinstance(asked, dict) else (asked,)
-        yield from (one[1:] for one in (others if isinstance(others, list) else [others]) if str(one).startswith("$"))
+        yield from references(asked)
+
+
+def references(asked: object) -> Iterator[str]:
+    """The settings whose values a condition is about."""
+    (others,) = asked.values() if isinstance(asked, dict) else (asked,)
+    yield from (one[1:] for one in (others if isinstance(others, list) else [others]) if str(one).startswith("$"))
 
 
 def exists(name: str) -> bool:
@@ -100,12 +105,9 @@ def value_for(asked: object, at: dict[str, object], *, holds: bool) -> object:
 def test_an_entry_is_found_where_all_of_its_conditions_hold_and_nowhere_else(part, entry, monkeypatch):
     monkeypatch.setattr("verl_mas.checks.verl.combinations.table", lambda: {part: [entry]})
     conditions = {**entry.together, **entry.when}
-    at: dict[str, object] = dict.fromkeys((name for name in names(entry) if name not in conditions), 4)
-    at |= {key: value_for(asked, at | dict.fromkeys(names(entry), 4), holds=True) for key, asked in conditions.items()}
-    for key in {
-        one[1:] for asked in conditions.values() if isinstance(asked, dict) for one in asked.values() if "$" in str(one)
-    }:
-        at[key] = 4
+    referred = {name for asked in conditions.values() for name in references(asked)}
+    at: dict[str, object] = dict.fromkeys(names(entry), 4)
+    at |= {key: value_for(asked, at, holds=True) for key, asked in conditions.items() if key not in referred}
     (problem,) = found(part, at)
     assert problem.value.startswith("policy a: ") and isinstance(problem, ConfigError if entry.rule else ConfigWarning)
     for key, asked in conditions.items():

@@ -112,8 +112,9 @@ class _Values:
 
     def assigned(self, key: str, others: bool = False) -> str:
         value, name = self.of(key), self.text(key)
-        if name.startswith("own."):
-            name = name[4:] if others else f"mas.policies.{self.facts['policy']}.{name[4:]}"
+        section = f"mas.policies.{self.facts.get('policy')}."
+        name = name.replace("own.", section, 1) if name.startswith("own.") else name
+        name = name.removeprefix(section) if others else name
         return name if isinstance(value, Mapping) or hasattr(value, "__dict__") else f"{name}={_shown(value)}"
 
 
