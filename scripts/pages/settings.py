@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import yaml
+
 from pages.markdown import cell, table
 from verl_mas.cli._explained import known_settings
 from verl_mas.config.describe import Setting, settings
@@ -49,7 +51,15 @@ def page(root: Path) -> str:
         parent = setting.path.rpartition(".")[0].removesuffix(".<name>")
         alone = parent == "mas" and not {setting.path, f"{setting.path}.<name>"} & holds
         sections.setdefault(section(setting.path, alone), []).append(setting)
-    return "\n".join([HEAD, *tables(sections), "", *workflows()]) + "\n"
+    return (
+        "\n".join([HEAD, *tables(sections), "", *workflows(), "## Environment variables\n", environment(root)]) + "\n"
+    )
+
+
+def environment(root: Path) -> str:
+    """Those that a user sets."""
+    declared = yaml.safe_load((root / "verl_mas/environment.yaml").read_text(encoding="utf-8"))
+    return table(("variable", "meaning"), ((f"`{name}`", text) for name, text in declared["of_the_user"].items()))
 
 
 def section(path: str, alone: bool) -> str:

@@ -18,19 +18,6 @@ def test_options_are_read_from_a_config_block_and_those_of_an_empty_one_are_the_
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"deviaton": "sample"}, "did you mean 'deviation'"),
-        ({"scale": "variance"}, "one of std, none, batch_std"),
-        ({"gamma": 1.5}, "a finite number, between 0 and 1"),
-    ],
-)
-def test_an_unknown_option_is_refused(config, message):
-    with pytest.raises(ConfigError, match=message):
-        AdvantageOptions.from_config(config)
-
-
-@pytest.mark.parametrize(
     ("name", "options", "says"),
     [
         ("agent_grpo", {"gamma": 0.9}, "agent_grpo does not read gamma"),

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.adapters import LENGTHS, OWN, check_adapter, check_adapters, check_base
-from verl_mas.checks.lora import check_sglang_targets
+from verl_mas.checks.adapters import LENGTHS, OWN, check_adapter, check_adapters, check_base, check_sglang_targets
 from verl_mas.config import load
 from verl_mas.config.merge import materialize_interpolations
 from verl_mas.config.run import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.checks.loss import check_correction, check_truncation
-from verl_mas.checks.trainer import REQUIRED, check_modes, check_phases, check_settings, unmet
+from verl_mas.checks.trainer import check_modes, check_phases, check_settings, check_together
 from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
 from verl_mas.config.run import Run
 from verl_mas.engines.serving import settled
@@ -26,8 +26,8 @@ APART = {
 
 def found(config):
     run = Run.of(config)
-    problems = [*check_settings(config), *check_modes(run), *check_correction(run), *check_phases(settled(run))]
-    return [*problems, *check_truncation(run, agents_of(run.mas))]
+    problems = [*check_settings(config), *check_modes(run), *check_together(run), *check_correction(run)]
+    return [*problems, *check_phases(settled(run)), *check_truncation(run, agents_of(run.mas))]
 
 
 @pytest.mark.parametrize("settings", [{}, {**WAIT, **TOKEN}, APART], ids=list(MODES))
@@ -68,15 +68,3 @@ def test_adapters_are_trained_on_the_engines_gpus_and_not_apart_unless_merged(tw
     assert found(two(**WAIT, **TOKEN, **rank)) == []
     assert [str(error).count("#7495") for error in found(two(**APART, **rank))] == [1, 1]
     assert found(two(**APART, **rank, actor_rollout_ref__model__lora__merge=True)) == []
-
-
-@pytest.mark.parametrize("required", REQUIRED, ids=lambda required: required.key)
-def test_a_required_setting_is_one_of_verl_and_holds_in_its_modes_only(two, required):
-    others: dict[type, object] = {bool: not required.value, int: 4, str: "sync", type(None): "mine.py"}
-    wrong = others[type(required.value)]
-    for mode in MODES.values():
-        config = two(trainer__v1__trainer_mode=mode.name, **{required.key.replace(".", "__"): wrong})
-        refused = [error.value for error in unmet(config, [required])]
-        assert refused == ([f"{required.key}={wrong}"] if mode in required.modes else [])
-        config = two(trainer__v1__trainer_mode=mode.name, **{required.key.replace(".", "__"): required.value})
-        assert list(unmet(config, [required])) == []

@@ -1,36 +1,13 @@
 from __future__ import annotations
 
-import pytest
-
 from verl_mas.checks.team import validate
 
 REMOTE = {"base_url": "http://localhost:1/v1", "model": "m"}
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        (
-            {"mas__policies__a": {"remote": REMOTE, "overrides": {"model": {"path": "/x"}}}},
-            "no model, engine or optimiser here",
-        ),
-        (
-            {
-                "mas__skip_zero_advantage": True,
-                "mas__policies__b__overrides": {"actor": {"policy_loss": {"loss_mode": "clip_cov"}}},
-            },
-            "loss_mode=clip_cov of policy b",
-        ),
-        (
-            {"mas__policies__b__overrides": {"actor": {"use_dynamic_bsz": False, "ppo_mini_batch_size": 64}}},
-            "policy b:",
-        ),
-    ],
-)
-def test_a_policy_that_cannot_be_trained_or_served_is_refused(refused, settings, says):
-    errors = refused(**settings)
-    assert says in str(errors[0]) and errors[0].rule and errors[0].fix
-    assert "Traceback" not in str(errors)
+def test_what_verl_refuses_of_one_policy_is_refused_with_its_name(refused):
+    (error,) = refused(mas__policies__b__overrides={"actor": {"use_dynamic_bsz": False, "ppo_mini_batch_size": 64}})
+    assert error.value.startswith("policy b: ") and "Traceback" not in str(error)
 
 
 def test_every_mistyped_override_is_named(refused):

@@ -21,21 +21,6 @@ class Nothing:
     execute = call = aclose = check
 
 
-not_callable = 3
-
-
-@pytest.mark.parametrize("name", ["nowhere:run", "math:nothing", ":x", "math:pi", f"{__name__}:not_callable"])
-def test_an_executor_of_ones_own_must_be_a_function_that_can_be_imported(name):
-    with pytest.raises(ConfigError, match="executor=") as refused:
-        Execution(name).open()
-    assert "package.module:function" in refused.value.rule
-
-
-def test_an_unknown_name_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"executor=contaned(.|\n)*unsafe_subprocess"):
-        Execution("contaned").open()
-
-
 def test_an_executor_is_found_by_its_registered_name_and_by_its_place():
     register_executor("test_registered")(Nothing)
     for name in ("test_registered", f"{__name__}:Nothing"):
@@ -62,12 +47,6 @@ def test_equal_settings_share_an_executor_and_limits_are_given_with_each_program
 def test_what_is_no_executor_is_refused():
     with pytest.raises(ConfigError, match="executor=builtins:repr: it made"):
         Execution("builtins:repr").open()
-
-
-@pytest.mark.parametrize("local", ["contained", "unsafe_subprocess"])
-def test_an_address_is_refused_where_no_service_runs_the_programs(local):
-    with pytest.raises(ConfigError, match=f"url=http://h with .*executor={local}"):
-        Execution(local, url="http://h")
 
 
 def test_a_failed_program_has_no_last_line_and_a_reason_of_one_line():

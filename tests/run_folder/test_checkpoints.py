@@ -63,26 +63,11 @@ def test_a_damaged_checkpoint_is_not_resumed_from_and_the_one_before_is_named(ki
     assert steps(tmp_path) == [2]
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("99998", "names step 99998, but .*global_step_99998 is not there"),
-        (" \n", "is empty"),
-        ("1" * 5000, "holds '1{40}', which is no step"),
-        ("seven", "holds 'seven', which is no step"),
-        (None, "iteration.txt is not there"),
-    ],
-)
-def test_a_pointer_to_nothing_is_refused_with_the_checkpoints_that_are_there(text, reason, save, tmp_path):
-    save(2), save(4)
-    if text is None:
-        (tmp_path / POINTER).unlink()
-    else:
-        (tmp_path / POINTER).write_text(text)
-    with pytest.raises(ConfigError, match=reason) as refused:
+def test_a_pointer_of_endless_digits_is_refused_in_few_words(save, tmp_path):
+    save(2)
+    (tmp_path / POINTER).write_text("1" * 5000)
+    with pytest.raises(ConfigError, match=r"holds '1{40}', which is no step"):
         latest(tmp_path)
-    assert "there of step 2, 4; resume from one with" in refused.value.fix
-    assert f"resume_from_path={tmp_path}/global_step_4;" in refused.value.fix
 
 
 def test_where_no_checkpoint_is_complete_the_fix_is_to_start_anew(save, tmp_path):
@@ -94,7 +79,7 @@ def test_where_no_checkpoint_is_complete_the_fix_is_to_start_anew(save, tmp_path
 
 
 def test_the_configuration_says_where_a_run_resumes_from(save, tmp_path):
-    first, last, half = save(2), save(4), save(6, finish=False)
+    first, last, _ = save(2), save(4), save(6, finish=False)
 
     def resumed(mode, path=None):
         trainer = {"default_local_dir": str(tmp_path), "resume_mode": mode, "resume_from_path": path}
@@ -103,12 +88,3 @@ def test_the_configuration_says_where_a_run_resumes_from(save, tmp_path):
     assert resumed("disable") is None
     assert resumed("auto").folder == last
     assert resumed("resume_path", f"{first}/").folder == first
-    for mode, path, reason in [
-        ("resume_path", None, "resume_from_path=None: it names no folder"),
-        ("resume_path", str(tmp_path), "is not named global_step_N"),
-        ("resume_path", f"{tmp_path}/global_step_3", "global_step_3 is not there"),
-        ("resume_path", str(half), "has no run.json, which is written last"),
-        ("bogus", None, "auto, disable or resume_path"),
-    ]:
-        with pytest.raises(ConfigError, match=reason):
-            resumed(mode, path)

@@ -1,22 +1,21 @@
-"""Adapters that share a base: which policies can be one or be a base, and what an adapter can have of its own."""
+"""LoRA adapters: those that share a base, and that of a policy by itself. Whether they are trained and served."""
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.lora import check_sglang_targets, check_targets, check_trainable, check_unread_rank, targets
-from verl_mas.checks.trainer import Required, unmet
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.model_folder import modules, readable_json, settings
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.adapters import ALL_LINEAR, bases, targeted
+from verl_mas.config.adapters import ALL_LINEAR, Targets, bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
-from verl_mas.config.modes import COLOCATED, SYNC
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig
 from verl_mas.engines.facts import ENGINES, facts_of
@@ -66,18 +65,6 @@ def check_adapters(run: Run) -> Iterator[Problem]:
     for name, spec in run.mas.policies.items():
         if spec.adapter_of is None:
             continue
-        for wrong, setting in ((spec.remote, "remote"), (spec.snapshot, "snapshot")):
-            if wrong is not None:
-                value = f"mas.policies.{name}.adapter_of={spec.adapter_of} with {setting}"
-                rule = "an adapter is trained and served here, on the weights of its base"
-                yield ConfigError(value, rule=rule, fix=f"remove one of the two from mas.policies.{name}")
-        if not spec.trainable:
-            yield ConfigError(
-                f"mas.policies.{name}.adapter_of={spec.adapter_of} with trainable=false",
-                rule="adapters are sent to the engines by the processes that train them",
-                fix=f"remove trainable; an adapter is not changed where its agents have ++mas.agents.<agent>."
-                f"trainable=false. For the bare base, set mas.agents.<agent>.policy={spec.adapter_of}",
-            )
         if error := _no_base(run.mas, name, spec.adapter_of):
             yield error
         else:
@@ -177,24 +164,13 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     """`view` is the configuration of a base, `names` its adapters."""
     section, who = view[SECTION], f"policy {base}, the base of {', '.join(names)}"
     yield from check_trainable(who, str(section.model.get("lora_rank")))
-    yield from check_unread_rank(view, who)
-    yield from unmet(view, OF_A_BASE, f"{SECTION}.", f"{who}: ")
-    if not facts_of(str(section.rollout.name)).many_adapters:
-        rule = "its engine serves several adapters at once, each for the requests that name it"
-        able = ", ".join(name for name in ENGINES if ENGINES[name].many_adapters)
-        fix = f"set {SECTION}.rollout.name to one of {able}"
-        yield ConfigError(f"{who}: rollout.name={section.rollout.name}", rule=rule, fix=fix)
+    able = ", ".join(name for name in ENGINES if ENGINES[name].many_adapters)
+    engine = facts_of(str(section.rollout.name))
+    yield from combinations("base", view, f"{who}: ", engine=engine, able=able)
     if "vision_config" in settings(section.model):
         rule = "adapters on one base are on models of text only: engines leave those on a vision tower out"
         fix = f"set {SECTION}.model.path to a model of text, or remove adapter_of"
         yield ConfigError(f"{who}: model.path={section.model.path} reads images", rule=rule, fix=fix)
-    fsdp = f"{SECTION}.actor.fsdp_config"
-    computes = str(OmegaConf.select(view, f"{fsdp}.mixed_precision.param_dtype", default="bf16"))
-    held = str(OmegaConf.select(view, f"{fsdp}.model_dtype"))
-    if view.trainer.device != "cpu" and held in ("fp32", "float32") and computes in ("bf16", "bfloat16"):
-        reason = "the base is never updated and computes in bfloat16, so half of its memory is not used"
-        fix = f"set ++{SECTION}.actor.fsdp_config.model_dtype=bf16; adapters and their optimisers stay in float32"
-        yield ConfigWarning(f"{who}: actor.fsdp_config.model_dtype={held}", reason=reason, fix=fix)
     checkpoint = view[SECTION].actor.checkpoint
     for key in ("save_contents", "load_contents"):
         if set(checkpoint[key]) != CONTENTS:
@@ -204,49 +180,6 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
                 "nothing of the base",
                 fix="remove it; for a folder of whole weights, verl-mas export --merge",
             )
-
-
-OF_A_BASE = (
-    Required(
-        "actor.strategy",
-        "fsdp2",
-        "FSDP2 divides the parameters one by one, so that frozen and trained ones can be together",
-        f"set {SECTION}.actor.strategy=fsdp2",
-    ),
-    Required(
-        "rollout.checkpoint_engine.backend",
-        "naive",
-        "only the backend naive sends adapters; others would leave the engines with the bare base",
-        f"set {SECTION}.rollout.checkpoint_engine.backend=naive",
-        # In the mode with separate engines, the mode's own check refuses it.
-        (SYNC, COLOCATED),
-    ),
-    Required(
-        "rollout.disaggregation.enabled",
-        False,
-        "verl's server passes a request on to one that decodes without its adapter: both would compute with the bare "
-        "base",
-        f"set {SECTION}.rollout.disaggregation.enabled=False",
-    ),
-    Required(
-        "model.lora.merge",
-        False,
-        "one engine serves all adapters on the weights of the base, so none can be merged into them",
-        f"set {SECTION}.model.lora.merge=False",
-    ),
-    Required(
-        "model.target_parameters",
-        None,
-        "adapters are on linear modules; engines do not serve them on other parameters",
-        f"set {SECTION}.model.target_parameters=null, and name modules in {SECTION}.model.target_modules",
-    ),
-    Required(
-        "actor.fsdp_config.qat.enable",
-        False,
-        "training for quantised weights changes the base, which has to stay as it is",
-        f"set {SECTION}.actor.fsdp_config.qat.enable=False",
-    ),
-)
 
 
 def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
@@ -315,8 +248,8 @@ def _warm_start(view: DictConfig, policy: str, path: str) -> Iterator[Problem]:
         yield unless_elsewhere(view, error)
         return
     found = readable_json(folder / "adapter_config.json")
-    for key, plain in PLAIN.items():
-        if found.get(key) not in plain:
+    for key, without in PLAIN.items():
+        if found.get(key) not in without:
             rule = "adapters on one base are plain LoRA: engines drop the rest, or read another scale"
             yield ConfigError(f"{who} has {key}={found[key]}", rule=rule, fix=fix)
     first = found.get("init_lora_weights")
@@ -329,3 +262,93 @@ def _warm_start(view: DictConfig, policy: str, path: str) -> Iterator[Problem]:
             rule = "an adapter resumes with the rank and the scale that it was trained with"
             fix = f"set ++mas.policies.{policy}.overrides.model.{setting}={found[key]}"
             yield ConfigError(value, rule=rule, fix=fix)
+
+
+# Of a policy by itself.
+
+
+def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
+    """`view` is the configuration of one policy."""
+    model, rollout, who = view[SECTION].model, view[SECTION].rollout, f"policy {policy}"
+    rank = model.get("lora_rank")
+    facts = facts_of(str(rollout.name))
+    yield from combinations("lora", view, f"{who}: ")
+    if not rank:
+        return
+    yield from check_trainable(who, rank)
+    known = modules(model)
+    yield from check_targets(view, policy, known)
+    if (model.get("lora") or {}).get("merge"):
+        return
+    yield from combinations("lora_served", view, f"{who}: ", engine=facts)
+    fix = f"set {SECTION}.model.lora.merge=True"
+    for error in check_sglang_targets(view, policy, known) if rollout.name == "sglang" else ():
+        yield ConfigError(error.value, rule=error.rule, fix=f"{error.fix}, or {fix}")
+
+
+def check_trainable(policy: str, rank: object) -> Iterator[ConfigError]:
+    if importlib.util.find_spec("peft") is None:
+        value = f"{policy}: model.lora_rank={rank}, and peft is not installed"
+        yield ConfigError(value, rule="verl trains adapters with peft", fix="pip install peft")
+
+
+def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[Problem]:
+    """`known`: the modules that an adapter of the policy can be on; None: not known."""
+    if known is None:
+        return
+    wanted, excluded = targets(view)
+    path = f"policy {policy}: model.target_modules"
+    short = sorted({name.rsplit(".", 1)[-1] for name in known})
+    fix = f"set it to all-linear, or to a list of: {', '.join(short)}"
+    try:
+        found, kept = targeted(known, wanted), targeted(known, wanted, excluded)
+    except ConfigError as error:
+        yield ConfigError(f"policy {policy}: {error.value}", rule=error.rule, fix=fix)
+        return
+    if not found:
+        rule = "as a regular expression it matches a module" if isinstance(wanted, str) else _NO_MODULE
+        yield ConfigError(f"{path}={wanted}", rule=rule, fix=fix)
+    elif not kept:
+        yield ConfigError(f"{path}={wanted} with exclude_modules={excluded}", rule=_NO_MODULE, fix="exclude fewer")
+    elif not isinstance(wanted, str) and (missing := [item for item in wanted or () if not targeted(known, [item])]):
+        reason = f"the model has no module {', '.join(missing)} that an adapter can be on"
+        yield ConfigWarning(f"{path}={wanted}", reason=reason, fix=fix)
+
+
+_NO_MODULE = "an adapter is on modules that the model has"
+
+
+def targets(view: DictConfig) -> tuple[Targets, Targets]:
+    """`target_modules` and `exclude_modules`."""
+    model = view[SECTION].model
+    return plain(model.get("target_modules")), plain(model.get("exclude_modules"))
+
+
+# What SGLang computes in one product, and of it what it needs to stack an adapter's weights.
+STACKED = (({"q_proj", "k_proj", "v_proj"}, {"q_proj", "v_proj"}), ({"gate_proj", "up_proj"}, {"gate_proj"}))
+
+
+def check_sglang_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
+    """`known`: the modules that an adapter of the policy can be on; None: not known."""
+    wanted, excluded = targets(view)
+    path = f"policy {policy}: model.target_modules={wanted} with rollout.name=sglang"
+    if isinstance(wanted, str) and wanted != ALL_LINEAR:
+        rule = "SGLang takes the names of modules, not a regular expression"
+        yield ConfigError(path, rule=rule, fix="set it to all-linear or a list of names")
+        return
+    names = (wanted or ()) if known is None else known
+    try:
+        each = [name.rpartition(".") for name in targeted(names, wanted, excluded)]
+    except ConfigError:
+        return  # `check_targets` reports it.
+    for parent in dict.fromkeys(parent for parent, _, _ in each):
+        on = {last for above, _, last in each if above == parent}
+        for stacked, needed in STACKED:
+            if on & stacked and not needed <= on:
+                yield ConfigError(
+                    f"{path} has {', '.join(sorted(on & stacked))} without {', '.join(sorted(needed - on))}",
+                    rule="SGLang stacks the weights of query, key and value, and of gate and up: it needs those of "
+                    "query and value, and of gate, to serve an adapter on one of them",
+                    fix=f"add {', '.join(sorted(needed - on))}",
+                )
+                return

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.advantage.record import COLUMNS
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import LOSS_MODES, SECTION
 from verl_mas.config.modes import THRESHOLD, Staleness
 from verl_mas.config.run import CORRECTION, Run, View
-from verl_mas.config.schema import FilterSpec, PolicySpec
+from verl_mas.config.schema import PolicySpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.members import Member, flat
 
@@ -26,7 +25,6 @@ OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "the mean over the
 def check_loss(run: Run) -> Iterator[ConfigError]:
     weighting = run.mas.loss.weighting
     if weighting is None:
-        yield from _norm_without_factor(run)
         return
     mode = LOSS_MODES[weighting]
     for name in run.trained:
@@ -43,65 +41,15 @@ def check_loss(run: Run) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix=fix)
 
 
-def _norm_without_factor(run: Run) -> Iterator[ConfigError]:
-    for name in run.trained:
-        view = run.view(name)
-        mode = view.get("actor.loss_agg_mode")
-        if mode == "seq-mean-token-sum-norm" and view.get("actor.loss_scale_factor") is None:
-            value = f"policy {name}: actor.loss_agg_mode={mode} without actor.loss_scale_factor"
-            rule = "verl then divides by the longest row of each micro batch, so the gradient depends on their sizes"
-            longest = run.config.data.max_response_length
-            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.actor.loss_scale_factor={longest}")
-
-
 _WITHOUT = "remove mas.loss.weighting, or choose another loss, such as vanilla"
 
 
 def check_filter(run: Run) -> Iterator[Problem]:
-    spec = run.mas.filter
     if run.config.trainer.val_only:
         return
-    if spec.keep_share is not None:
-        yield from _keep_share(run, spec.keep_share)
-    if spec.refill:
-        yield from _refill(run.config, spec)
-    elif spec.max_rounds != FilterSpec.max_rounds:
-        value = f"mas.filter.max_rounds={spec.max_rounds} with mas.filter.refill=False"
-        reason = "without a refill, each step samples once"
-        yield ConfigWarning(value, reason=reason, fix="set mas.filter.refill=True, or remove it")
-    if spec.drop == "uniform":
+    yield from combinations("filter", run.config, mas=run.mas)
+    if run.mas.filter.drop == "uniform":
         yield from _drop_uniform(run)
-
-
-def _keep_share(run: Run, share: float) -> Iterator[Problem]:
-    if share == 1:
-        yield ConfigWarning(
-            "mas.filter.keep_share=1", reason="every task is kept", fix="lower it, such as to 0.5, or remove it"
-        )
-    if run.config[SECTION].rollout.n == 1:
-        rule = "tasks are kept by how much the team's reward differs between their sessions, and there is one"
-        fix = f"set {SECTION}.rollout.n=8, or mas.filter.drop=uniform, which reads the estimator's own groups"
-        yield ConfigError(f"mas.filter.keep_share={share:g} with {SECTION}.rollout.n=1", rule=rule, fix=fix)
-    if not run.mas.reward.team:
-        value = f"mas.filter.keep_share={share:g} with mas.reward.team={run.mas.reward.team}"
-        rule = "tasks are kept by how much the team's reward differs between their sessions, and it has no weight"
-        fix = "set mas.reward.team=1, or mas.filter.drop=uniform, which reads the estimator's own groups"
-        yield ConfigError(value, rule=rule, fix=fix)
-
-
-def _refill(config: DictConfig, spec: FilterSpec) -> Iterator[ConfigError]:
-    if spec.drop is None and spec.keep_share in (None, 1):
-        rule = "it replaces the tasks that mas.filter leaves out"
-        fix = "set mas.filter.drop=uniform or mas.filter.keep_share=0.5, or remove it"
-        yield ConfigError("mas.filter.refill=True without a filter", rule=rule, fix=fix)
-    if config.data.get("gen_batch_size") not in (None, 1):
-        value = f"data.gen_batch_size={config.data.gen_batch_size} with mas.filter.refill=True"
-        rule = "as many tasks are read as are missing, so they are read one by one"
-        yield ConfigError(value, rule=rule, fix="remove data.gen_batch_size")
-    if OmegaConf.select(config, "skip.rollout_tq.enable"):
-        value = "skip.rollout_tq.enable=True with mas.filter.refill=True"
-        rule = "verl stores and replays one rollout per step, and a refill samples several times"
-        yield ConfigError(value, rule=rule, fix="set skip.rollout_tq.enable=False, or mas.filter.refill=False")
 
 
 def _drop_uniform(run: Run) -> Iterator[ConfigError]:

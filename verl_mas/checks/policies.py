@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -12,15 +12,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.checks.adapters import check_adapter, check_base
-from verl_mas.checks.lora import check_frozen_adapter, check_lora
+from verl_mas.checks.adapters import check_adapter, check_base, check_lora
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.checks.verl.settings import check_value, unknown
 from verl_mas.checks.verl.training_engine import check_heads, check_lengths, check_sharding, check_training_engine
 from verl_mas.checks.verl.values import VALUES
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import SECTION, trained
+from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import local_policies, pool_shape
 from verl_mas.config.run import CORRECTION, Run
 from verl_mas.config.schema import MasConfig
@@ -83,38 +83,17 @@ def check_unread_options(run: Run) -> Iterator[ConfigWarning]:
         )
 
 
-FSDP = ("fsdp", "fsdp2")
-# Losses that are proportional to the advantage, so that a row of zero advantage adds exactly zero.
-PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg"}
-
-
 def check_remotes(mas: MasConfig) -> Iterator[Problem]:
     for name, spec in mas.policies.items():
         if spec.remote is None:
             continue
         yield from check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
-        if spec.overrides:
-            rule = "a remote policy has no model, engine or optimiser here"
-            fix = "remove the overrides; sampling belongs to mas.agents.<agent>.sampling"
-            yield ConfigError(f"mas.policies.{name}.overrides with remote", rule=rule, fix=fix)
 
 
-def check_untrained(mas: MasConfig) -> Iterator[ConfigWarning]:
-    """Settings of the training of a policy that is never trained."""
-    learning = set(trained(mas))
-    for name, spec in mas.policies.items():
-        # A base has the optimiser's settings for its adapters.
-        actor = {} if adapters(mas, name) else spec.overrides.get("actor")
-        optim = actor.get("optim") if isinstance(actor, Mapping) else None
-        for key, value in (
-            ("updates_per_step", spec.updates_per_step),
-            ("rollout_correction", spec.rollout_correction),
-            ("overrides.actor.optim", optim),
-        ):
-            if value and name not in learning:
-                reason = "the policy is frozen, remote or a snapshot, so it is not trained"
-                fix = "remove it, or train the policy"
-                yield ConfigWarning(f"mas.policies.{name}.{key}={value}", reason=reason, fix=fix)
+def check_specs(run: Run) -> Iterator[Problem]:
+    """What a section of `mas.policies` has that cannot be together."""
+    for name, spec in run.mas.policies.items():
+        yield from combinations("policies", run.config, own=spec, policy=name, adapters=adapters(run.mas, name))
 
 
 def check_batch_sizes(run: Run) -> Iterator[ConfigError]:
@@ -125,25 +104,6 @@ def check_batch_sizes(run: Run) -> Iterator[ConfigError]:
             value = f"policy {name}: {steps} optimiser steps for {sessions} sessions per training step"
             fix = "lower mas.updates_per_step, or raise data.train_batch_size or rollout.n"
             yield ConfigError(value, rule="every optimiser step needs at least one row", fix=fix)
-
-
-def check_zero_advantage(run: Run) -> Iterator[ConfigError]:
-    if not run.mas.skip_zero_advantage:
-        return
-    for name in run.trained:
-        actor = run.view(name).section("actor")
-        for term, active in (
-            ("actor.use_kl_loss=True", actor.use_kl_loss),
-            (f"actor.entropy_coeff={actor.entropy_coeff}", actor.entropy_coeff != 0),
-            (
-                f"actor.policy_loss.loss_mode={actor.policy_loss.loss_mode}",
-                actor.policy_loss.loss_mode not in PROPORTIONAL_LOSSES,
-            ),
-        ):
-            if active:
-                value = f"mas.skip_zero_advantage=True with {term} of policy {name}"
-                rule = "rows without advantage still count in this term of the loss"
-                yield ConfigError(value, rule=rule, fix="set mas.skip_zero_advantage=False, or turn this term off")
 
 
 def check_views(run: Run) -> Iterator[Problem]:
@@ -160,48 +120,18 @@ def check_views(run: Run) -> Iterator[Problem]:
             yield from check_lengths(view, name, trained=spec.is_trained or bool(on_base))
         if spec.is_trained:
             yield from check_adapter(view, name) if spec.adapter_of else check_lora(view, name)
-            yield from _optimiser(view, name)
-            strategy = list(_strategy(view, name))
+            strategy = list(combinations("strategy", view, f"policy {name}: "))
             # With another engine its settings are in another section.
             yield from strategy or check_training_engine(view, name)
             yield from check_sharding(view, name)
         elif on_base:
             yield from check_base(view, name, on_base)
         elif not spec.snapshot:
-            yield from check_frozen_adapter(view, name)
+            yield from combinations("frozen", view, f"policy {name}: ")
         yield from _verl_accepts(view, name, run.config[SECTION])
 
 
-def _optimiser(view: DictConfig, policy: str) -> Iterator[Problem]:
-    """`view` is the configuration of one policy that is trained."""
-    optim = view[SECTION].actor.optim
-    if optim.lr == 0:
-        value = f"policy {policy}: actor.optim.lr=0"
-        reason = "it computes updates that change nothing"
-        yield ConfigWarning(value, reason=reason, fix=f"set a learning rate, or mas.policies.{policy}.trainable=false")
-    steps, warmup = view.trainer.total_training_steps, optim.get("lr_warmup_steps")
-    if warmup and steps and warmup >= steps:
-        value = f"policy {policy}: actor.optim.lr_warmup_steps={warmup} with trainer.total_training_steps={steps}"
-        reason = "the run ends before the learning rate has reached its value"
-        yield ConfigWarning(value, reason=reason, fix=f"lower {SECTION}.actor.optim.lr_warmup_steps")
-
-
-def _strategy(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    for strategy in dict.fromkeys((view[SECTION].actor.strategy, view[SECTION].ref.strategy)):
-        if strategy not in FSDP:
-            yield ConfigError(
-                f"policy {policy}: actor.strategy={strategy}",
-                rule="teams are trained with verl's FSDP: with another engine no team has been run, and verl chooses "
-                "CUDA_DEVICE_MAX_CONNECTIONS for all policies by the strategy of the first",
-                fix=f"leave out model_engine, and set {SECTION}.actor.strategy=fsdp2",
-            )
-
-
 def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[ConfigError]:
-    if view[SECTION].actor.checkpoint.get("async_save", False):
-        value = f"policy {name}: actor.checkpoint.async_save=True"
-        rule = "a checkpoint is complete only after every policy has been saved"
-        yield ConfigError(value, rule=rule, fix="set actor.checkpoint.async_save=False")
     package = facts_of(view[SECTION].rollout.name).package
     if package and find_spec(package) is None:
         # verl asks the engine for the LoRA ranks that it takes; `check_installed` reports that it is not there.

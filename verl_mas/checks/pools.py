@@ -9,14 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.config.adapters import bases
 from verl_mas.config.merge import SECTION, own_section, trained
 from verl_mas.config.modes import KEY, SEPARATE
-from verl_mas.config.placement import (
-    local_policies,
-    policies_on,
-    pool_shape,
-    replica_size,
-    served_on,
-    serving_pool,
-)
+from verl_mas.config.placement import local_policies, policies_on, pool_shape, replica_size, served_on, serving_pool
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.engines.facts import facts_of
@@ -36,10 +29,6 @@ def check_apart(run: Run) -> Iterator[ConfigError]:
     """Of a team whose pools exist."""
     apart = {name: spec.engines for name, spec in run.mas.policies.items() if spec.engines}
     if run.mode is not SEPARATE:
-        for name, pool in apart.items():
-            value = f"mas.policies.{name}.engines={pool} with {KEY}={run.config.trainer.v1.trainer_mode}"
-            rule = "in this mode a policy is served on the GPUs that it trains on"
-            yield ConfigError(value, rule=rule, fix=f"remove it, or set {KEY}={SEPARATE.name}")
         return
     for name in apart:
         spec = run.mas.policies[name]

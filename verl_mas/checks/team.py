@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
@@ -17,10 +17,9 @@ from verl_mas.checks.policies import (
     check_override_keys,
     check_override_values,
     check_remotes,
+    check_specs,
     check_unread_options,
-    check_untrained,
     check_views,
-    check_zero_advantage,
 )
 from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas
 from verl_mas.checks.trainer import (
@@ -34,12 +33,11 @@ from verl_mas.checks.trainer import (
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import SECTION, trained
-from verl_mas.config.placement import local_policies, served_on, used_pools, workers
+from verl_mas.config.merge import trained
+from verl_mas.config.placement import served_on, used_pools
 from verl_mas.config.run import Run
 from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
 from verl_mas.config.values import settable
-from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -56,13 +54,6 @@ def check_snapshots(run: Run) -> Iterator[Problem]:
     for name, spec in run.mas.policies.items():
         if (snapshot := spec.snapshot) is None:
             continue
-        # `mas` does not tell a value from its default.
-        trainable = OmegaConf.select(run.config, f"mas.policies.{name}.trainable") is True
-        for wrong, setting in ((trainable, "trainable=true"), (spec.remote is not None, "remote")):
-            if wrong:
-                value = f"mas.policies.{name}.snapshot with {setting}"
-                rule = "a snapshot is served here and never trained: its weights are those of another policy"
-                yield ConfigError(value, rule=rule, fix=f"remove one of the two from mas.policies.{name}")
         if snapshot.of not in run.trained:
             of = run.mas.policies.get(snapshot.of)
             kind = "is not there" if of is None else "is a snapshot" if of.snapshot else "is not trained"
@@ -146,26 +137,6 @@ def _cut(config: DictConfig, spec: AgentSpec, path: str) -> Iterator[ConfigWarni
             yield ConfigWarning(value, reason=reason, fix=f"raise {longest}, or lower {key}")
 
 
-# Checks of how many sessions run at once, and of how their engines are served.
-
-
-def check_sessions(run: Run) -> Iterator[ConfigError]:
-    limit, count = run.mas.max_sessions, workers(run.config)
-    if limit is not None and limit < count:
-        value = f"mas.max_sessions={limit} with {SECTION}.rollout.agent.num_workers={count}"
-        rule = "the sessions are divided over the agent-loop workers, and each runs at least one at a time"
-        fix = f"set mas.max_sessions={count} or more, or {SECTION}.rollout.agent.num_workers={limit}"
-        yield ConfigError(value, rule=rule, fix=fix)
-
-
-def check_limits(mas: MasConfig) -> Iterator[ConfigWarning]:
-    act, session = mas.faults.act_timeout_s, mas.faults.session_timeout_s
-    if act > session:
-        value = f"mas.faults.act_timeout_s={act:g} with mas.faults.session_timeout_s={session:g}"
-        reason = "the session of an act ends before the act"
-        yield ConfigWarning(value, reason=reason, fix=f"set mas.faults.session_timeout_s to more than {act:g}")
-
-
 def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
     for pool in used_pools(mas):
         names = served_on(mas, pool)
@@ -173,31 +144,6 @@ def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
             reason = "phases are the turns of several policies; the engines of one are always awake"
             fix = f"remove the setting, or put another policy on the pool: ++mas.policies.<policy>.pool={pool}"
             yield ConfigWarning(f"mas.pools.{pool}.serving=phases with one policy, {names[0]}", reason=reason, fix=fix)
-
-
-# Whether the engines of several policies can run beside each other.
-
-
-def check_engines(run: Run) -> Iterator[ConfigError]:
-    """verl names servers by their rank. verl-mas gives each policy ranks of its own, where verl looks them up."""
-    names = local_policies(run.mas)
-    if len(names) == 1:
-        return
-    for name in names:
-        engine = str(run.view(name).value("rollout.name"))
-        if not facts_of(engine).many:
-            several = [other for other in ENGINES if ENGINES[other].many]
-            yield ConfigError(
-                f"policy {name}: rollout.name={engine} in a run with {len(names)} policies",
-                rule="verl gives the servers of this engine the same names for every policy",
-                fix=f"set actor_rollout_ref.rollout.name to one of {', '.join(several)}, or serve all agents with one "
-                "policy",
-            )
-        if run.view(name).get("rollout.disaggregation.enabled"):
-            value = f"policy {name}: rollout.disaggregation.enabled=True in a run with {len(names)} policies"
-            rule = "verl gives servers that only prefill or only decode the same names for every policy"
-            fix = "set actor_rollout_ref.rollout.disaggregation.enabled=False, or serve all agents with one policy"
-            yield ConfigError(value, rule=rule, fix=fix)
 
 
 # Estimator of verl -> the nearest one that compares the rows of one agent.
@@ -231,7 +177,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
     if run is None:
         return None, False
     mas = run.mas
-    refusals.of(check_names(mas), check_trainable(run), check_remotes(mas))
+    refusals.of(check_names(mas), check_trainable(run), check_remotes(mas), check_specs(run))
     refusals.of(check_snapshots(run), check_adapters(run))
     known = refusals.of(check_override_keys(run))
     if not refusals.of(check_override_values(run)) or not sound:
@@ -245,17 +191,13 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
     if team:
         refusals.of(check_workflow(run, *team))
     refusals.of(check_sampling(run))
-    refusals.of(check_modes(run), check_correction(run))
+    refusals.of(check_modes(run), check_together(run), check_correction(run))
     if refusals.of(check_pools(mas)):
         refusals.of(check_apart(run))
         run = refusals.result(partial(settled, run)) or run
         refusals.of(check_replicas(run), check_resources(run), check_memory(run))
-        refusals.of(check_engines(run))
-        refusals.of(check_batch_sizes(run), check_together(run), check_zero_advantage(run))
-        refusals.of(check_loss(run), check_phases(run))
-        refusals.of(
-            check_unread_options(run), check_untrained(mas), check_sessions(run), check_limits(mas), check_serving(mas)
-        )
+        refusals.of(check_batch_sizes(run), check_loss(run), check_phases(run))
+        refusals.of(check_unread_options(run), check_serving(mas))
         if known:
             refusals.of(check_views(run))
     return run, team is not None
@@ -297,8 +239,6 @@ def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
             yield ConfigError(value, rule=rule, fix=f"set mas.reward.preset=sum, or ++mas.workflow.args.{name}=0")
     yield from check_learning(run, workflow, members)
     yield from check_truncation(run, members)
-    if run.config.algorithm.adv_estimator == "at_grpo":
-        yield from _branches(run, workflow)
     main = mas.advantage.get("main")
     by_role = mas.advantage.get("by") == "role"
     known = {member.role for member in members.values()} if by_role else set(members)
@@ -331,18 +271,3 @@ def check_assignment(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[
             value = f"mas.policies.{name} is used by no agent"
             rule = "every policy costs memory, so every policy has an agent"
             yield ConfigError(value, rule=rule, fix=f"set ++mas.agents.<agent>.policy={name}, or remove the policy")
-
-
-def _branches(run: Run, workflow: Workflow) -> Iterator[ConfigError]:
-    if not workflow.branches:
-        yield ConfigError(
-            f"algorithm.adv_estimator=at_grpo with mas.workflow.name={run.mas.workflow.name}, which does not branch",
-            rule="at_grpo compares the candidates of one act",
-            fix="set algorithm.adv_estimator=agent_grpo; or, in a workflow of yours that calls `branch`, set "
-            "`branches = True` in its class",
-        )
-    elif run.mas.branch.k == 1 and run.config[SECTION].rollout.n == 1:
-        value = "algorithm.adv_estimator=at_grpo with mas.branch.k=1 and one session per task"
-        rule = "at_grpo compares the candidates of one act or, without branching, the sessions of one task"
-        fix = f"set mas.branch.k=4, or {SECTION}.rollout.n=8 for the control without branching"
-        yield ConfigError(value, rule=rule, fix=fix)

@@ -167,7 +167,7 @@ _SHOWN = {
 
 
 def asking(secret: Secret) -> list[Message]:
-    return _prompt(_ASK, secret.own, shown=(("Thing: chair", "What colour is the chair?"),))
+    return _prompt(_ASK, secret.own, examples=(("Thing: chair", "What colour is the chair?"),))
 
 
 def telling(secret: Secret, question: str) -> list[Message]:
@@ -175,11 +175,11 @@ def telling(secret: Secret, question: str) -> list[Message]:
 
 
 def judging(secret: Secret, note: str) -> list[Message]:
-    return _prompt(_JUDGE[secret.kind], secret.own, f"Message: {note}", shown=_SHOWN[secret.kind])
+    return _prompt(_JUDGE[secret.kind], secret.own, f"Message: {note}", examples=_SHOWN[secret.kind])
 
 
-def _prompt(role: str, *lines: str, shown: Sequence[tuple[str, str]] = ()) -> list[Message]:
-    """`shown`: turns that come before, each with its reply."""
-    turns = [pair for turn in shown for pair in zip(("user", "assistant"), turn, strict=True)]
+def _prompt(role: str, *lines: str, examples: Sequence[tuple[str, str]] = ()) -> list[Message]:
+    """`examples`: turns that come before, each with its reply."""
+    turns = [pair for turn in examples for pair in zip(("user", "assistant"), turn, strict=True)]
     last = "\n".join(line for line in lines if line)
     return [{"role": name, "content": text} for name, text in (("system", role), *turns, ("user", last))]

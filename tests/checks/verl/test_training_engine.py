@@ -32,13 +32,6 @@ def test_sizes_of_fsdp_and_ulysses_divide_the_gpus_of_the_pool(make, key, size, 
     assert len(list(check_sharding(view, "main"))) == errors
 
 
-def test_an_offload_that_fsdp1_does_not_read_is_warned_of(make):
-    given = {"actor_rollout_ref__actor__fsdp_config__offload_policy": True, "trainer__n_gpus_per_node": 1}
-    (warning,) = check_sharding(make(**given, actor_rollout_ref__actor__strategy="fsdp"), "main")
-    assert "nothing is offloaded" in warning.reason
-    assert not list(check_sharding(make(**given, actor_rollout_ref__actor__strategy="fsdp2"), "main"))
-
-
 # Prompts and responses, at the last length that fits and the first that does not.
 
 

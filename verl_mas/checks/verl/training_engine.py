@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.model_folder import model_number, positions
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
@@ -18,7 +19,6 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE
 from verl_mas.registry import nearest
 
-SCHEDULES = ("constant", "cosine")
 # In torch.optim, which is imported for other names: that takes a second.
 OPTIMIZERS = ("AdamW", "Adam", "SGD")
 # Where micro batches are not filled by tokens: the size that verl's workers read -> the deprecated one, which only
@@ -32,14 +32,7 @@ REFERENCE_SIZE = {"ref.log_prob_micro_batch_size_per_gpu": "ref.log_prob_micro_b
 
 def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one policy that is trained with FSDP."""
-    actor = view[SECTION].actor
-    if actor.optim.get("lr_scheduler_type") not in SCHEDULES:
-        yield ConfigError(
-            f"policy {policy}: actor.optim.lr_scheduler_type={actor.optim.get('lr_scheduler_type')} with "
-            f"actor.strategy={actor.strategy}",
-            rule=f"verl's FSDP has the schedules {' and '.join(SCHEDULES)}",
-            fix=f"set {SECTION}.actor.optim.lr_scheduler_type={SCHEDULES[-1]}",
-        )
+    yield from combinations("fsdp", view, f"policy {policy}: ", parts=_parts(view))
     yield from _optimizer(view, policy)
     yield from _micro_batches(view, policy)
     yield from _ulysses(view, policy)
@@ -67,15 +60,10 @@ def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
 
 
 def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    model, size = view[SECTION].model, _parts(view)
-    if size == 1:
+    if (size := _parts(view)) == 1:
         return
     setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
     used = attention(view)
-    if not model.use_remove_padding:
-        rule = "verl divides a sequence without padding among the workers"
-        fix = f"set {SECTION}.model.use_remove_padding=True, or {SECTION}.actor.ulysses_sequence_parallel_size=1"
-        yield ConfigError(f"{setting} with model.use_remove_padding=False", rule=rule, fix=fix)
     if not is_flash(used):
         yield ConfigError(
             f"{setting} with attn_implementation={used}",
@@ -88,13 +76,6 @@ def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
 def _micro_batches(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     section = view[SECTION]
     by_tokens = section.actor.use_dynamic_bsz
-    if by_tokens != section.rollout.log_prob_use_dynamic_bsz:
-        yield ConfigError(
-            f"policy {policy}: actor.use_dynamic_bsz={by_tokens} with "
-            f"rollout.log_prob_use_dynamic_bsz={section.rollout.log_prob_use_dynamic_bsz}",
-            rule="verl's worker uses one of the two for updates and log-probs",
-            fix=f"set {SECTION}.rollout.log_prob_use_dynamic_bsz={by_tokens}",
-        )
     sizes = {} if by_tokens else dict(SIZES)
     if section.actor.use_kl_loss and not section.ref.log_prob_use_dynamic_bsz:
         sizes |= REFERENCE_SIZE
@@ -139,10 +120,6 @@ def check_sharding(view: DictConfig, policy: str) -> Iterator[Problem]:
             rule = "it divides the GPUs of the pool"
             yield ConfigError(value, rule=rule, fix=f"set {SECTION}.{key} to a divisor of {gpus}")
     yield from _heads(view, policy, ULYSSES, parts)
-    if actor.strategy == "fsdp" and fsdp.get("offload_policy"):
-        value = f"policy {policy}: actor.fsdp_config.offload_policy=True with actor.strategy=fsdp"
-        fix = f"set {SECTION}.actor.strategy=fsdp2, or param_offload and optimizer_offload"
-        yield ConfigWarning(value, reason="only fsdp2 reads it, so nothing is offloaded", fix=fix)
 
 
 def _heads(view: DictConfig, policy: str, key: str, parts: int) -> Iterator[ConfigError]:

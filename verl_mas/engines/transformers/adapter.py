@@ -55,7 +55,7 @@ class ServerAdapter(BaseRollout):
     ) -> None:
         """Send all weights, or those of all adapters of a base, bucket by bucket."""
         assert wire_format == "named_tensors", f"this engine takes whole weights, not {wire_format}"
-        assert peft_config is None or read_table(self.config.custom), "checks.lora refuses an adapter without a base"
+        assert peft_config is None or read_table(self.config.custom), "checks refuse an adapter without a base"
         bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
         previous: list[Packed] | None = None
         async for bucket in pack(weights, bucket_bytes):

@@ -18,7 +18,7 @@ class CpuWorkerExtension(AdapterExtension):
         self, peft_config: Fields | None = None, base_sync_done: bool = False, use_shm: bool = False
     ) -> None:
         if peft_config:
-            assert base_sync_done, "checks.lora refuses an engine that starts from dummy weights"
+            assert base_sync_done, "checks refuse an engine that starts from dummy weights"
             super().update_weights_from_ipc(peft_config, base_sync_done, use_shm)
             return
         reload_weights(self.model_runner, self._receive(use_shm))

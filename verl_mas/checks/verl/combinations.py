@@ -1,0 +1,141 @@
+"""Settings that are sound one by one and cannot be together: the table `combinations.yaml`, and what reads it.
+
+The head of the table says how an entry is written. A check calls `combinations` with the part of the table that is its
+own, and with what its conditions name beside settings.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.verl.refusals import Problem
+from verl_mas.config.merge import SECTION
+from verl_mas.config.values import Text, load_dataclass
+from verl_mas.errors import ConfigError, ConfigWarning
+
+TABLE = Path(__file__).with_suffix(".yaml")
+# Below actor_rollout_ref: of a policy.
+OF_POLICY = ("model", "actor", "rollout", "ref")
+NAMED = re.compile(r"\{(\w[\w.]*)\}")
+COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "above": operator.gt,
+    "least": operator.ge,
+    "below": operator.lt,
+    "no_divisor_of": lambda value, whole: bool(value and whole % value),
+}
+
+
+@dataclass(frozen=True)
+class Combination:
+    """An entry of the table: refused by a `rule`, or warned of for a `reason`."""
+
+    fix: Text
+    together: dict[str, Any] = field(default_factory=dict)
+    when: dict[str, Any] = field(default_factory=dict)
+    rule: str = ""
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        assert bool(self.rule) != bool(self.reason) and self.together, self
+
+    def __str__(self) -> str:
+        conditions = " and ".join(
+            _condition(key, asked) for key, asked in {**self.together, **self.when}.items() if asked != {"not": []}
+        )
+        return f"{conditions} ({'refused' if self.rule else 'warned of'}): {self.rule or self.reason}"
+
+
+@cache
+def table() -> Mapping[str, list[Combination]]:
+    parts = yaml.load(TABLE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    parts.pop("texts")
+    return {
+        part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for entry in entries]
+        for part, entries in parts.items()
+    }
+
+
+def naming(setting: str) -> list[Combination]:
+    """The entries that are about a setting."""
+    names = {setting, setting.removeprefix(f"{SECTION}."), setting.replace("mas.policies.<name>.", "own.")}
+    return [entry for entries in table().values() for entry in entries if names & entry.together.keys()]
+
+
+def _condition(key: str, asked: object) -> str:
+    if not isinstance(asked, Mapping):
+        return f"{key}={' or '.join(map(str, asked)) if isinstance(asked, list) else asked}"
+    ((name, other),) = asked.items()
+    return f"{key} {name.replace('_', ' ')} {other}".replace("$", "")
+
+
+@dataclass(frozen=True)
+class _Values:
+    config: DictConfig
+    facts: Mapping[str, object]
+
+    def of(self, key: str) -> Any:
+        head, *below = (key := self.text(key)).split(".")
+        if head in self.facts:
+            return reduce(_part, below, self.facts[head])
+        value = OmegaConf.select(self.config, f"{SECTION}.{key}" if head in OF_POLICY else key)
+        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+    def hold(self, conditions: Mapping[str, object]) -> bool:
+        return all(self._holds(self.of(key), asked) for key, asked in conditions.items())
+
+    def _holds(self, value: Any, asked: object) -> bool:
+        if not isinstance(asked, Mapping):
+            options = [self._meant(option) for option in (asked if isinstance(asked, list) else [asked])]
+            return value in options or (None in options and value in ({}, []))
+        ((name, other),) = asked.items()
+        if name == "not":
+            options = other if isinstance(other, list) else [other]
+            # A false value stands for every other one, and for a setting that is missing.
+            return not self._holds(value, options) and bool(value or all(map(self._meant, options)))
+        whole = self._meant(other)
+        return value is not None and whole is not None and COMPARED[name](value, whole)
+
+    def _meant(self, option: object) -> Any:
+        return self.of(option[1:]) if isinstance(option, str) and option.startswith("$") else option
+
+    def text(self, text: str) -> str:
+        return NAMED.sub(lambda match: _shown(self.of(match[1])), text)
+
+    def assigned(self, key: str, others: bool = False) -> str:
+        value, name = self.of(key), self.text(key)
+        section = f"mas.policies.{self.facts.get('policy')}."
+        name = name.replace("own.", section, 1) if name.startswith("own.") else name
+        name = name.removeprefix(section) if others else name
+        return name if isinstance(value, Mapping) or hasattr(value, "__dict__") else f"{name}={_shown(value)}"
+
+
+def combinations(part: str, config: DictConfig, whose: str = "", **facts: object) -> Iterator[Problem]:
+    """The entries of a part of the table that a configuration has. `config`: of the run, or a policy's view."""
+    values = _Values(config, facts)
+    for entry in table()[part]:
+        if values.hold(entry.when) and values.hold(entry.together):
+            first, *others = entry.together
+            value = whose + values.assigned(first)
+            value += " with " * bool(others) + " and ".join(values.assigned(other, others=True) for other in others)
+            fix = values.text(entry.fix)
+            if entry.rule:
+                yield ConfigError(value, rule=values.text(entry.rule), fix=fix)
+            else:
+                yield ConfigWarning(value, reason=values.text(entry.reason), fix=fix)
+
+
+def _part(whole: object, name: str) -> object:
+    return whole.get(name) if isinstance(whole, Mapping) else getattr(whole, name, None)
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
