@@ -48,7 +48,7 @@ class Load:
             try:
                 outcome = await asyncio.wait_for(self._ask(http), 0.05 if impatient else None)
             except (TimeoutError, asyncio.TimeoutError):
-                outcome = "given up"
+                outcome = "not waited for"
             except httpx.HTTPError as error:
                 outcome = f"{'refused after' if refusable else 'lost before'} SIGTERM: {type(error).__name__}"
             else:
