@@ -85,6 +85,7 @@ def test_images_are_stored_before_the_text_or_where_the_template_has_them(made, 
     [
         (ROWS, ["--template", "{quesion}"], "row 1 has no column 'quesion'.*did you mean 'question'"),
         (ROWS, ["--template", "Solve {}"], "braces without a column"),
+        (ROWS, ["--template", "Solve it"], "names no column"),
         (ROWS, ["--template", "Solve {question"], "write {{ and }}"),
         (ROWS, ["--template", "{question:>9}"], "a format in braces"),
         (ROWS, ["--answer", "truth"], "row 1 has no column 'truth'.*known: answer, question, topic"),

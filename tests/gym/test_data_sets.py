@@ -117,3 +117,10 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, 
     with pytest.raises(ConfigError, match=match):
         main([name, *KINDS[name][0].split(), "--out", str(tmp_path), *arguments.split()])
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_of_a_warm_up_without_one_are_refused(tmp_path):
+    words = f"arithmetic --out {tmp_path} --warm-up steps=5".split()
+    options = parser("arithmetic").parse_args(words)
+    with pytest.raises(ConfigError, match="--warm-up without --noise"):
+        options.dataset.prepare(options, lambda name: [])

@@ -34,6 +34,8 @@ def check_mode(config: DictConfig) -> Iterator[Problem]:
         value = f"{KEY}={mode} with a team (`mas`)"
         rule = "verl's own asynchronous trainers know one policy and no agents"
         yield ConfigError(value, rule=rule, fix=f"add +mas/mode={mode} after +mas= and +recipe=, and do not set {KEY}")
+    elif config.get("mas") is not None and str(mode).startswith(SYNC.name):
+        yield ConfigError(f"{KEY}={mode}", rule=f"a team is trained by {', '.join(MODES)}", fix=f"remove {KEY}")
     elif config.get("mas") is not None:
         reason = "verl's own trainer runs, which knows no agents and no policies"
         fix = f"add +mas=<team>, which sets it to {SYNC.name}; a team is trained by {', '.join(MODES)}"

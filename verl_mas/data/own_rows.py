@@ -153,6 +153,8 @@ def _value(row: Row, name: str, place: str) -> object:
 def _messages(row: Row, form: RowFormat, place: str, images: int) -> list[dict[str, str]]:
     system = [] if form.system is None else [{"role": "system", "content": fill(form.system, row, place)}]
     [*others, (text, name)] = _parts(form.prompt) or [("", None)]
+    if not any((name, *(column for _, column in others))):
+        raise _wrong_template(form.prompt, "it names no column, so all prompts would be equal")
     whole = row.get(name) if name and not others and not text else None
     if isinstance(whole, list):
         return [*system, *_given(whole, f"{place}: {name}")]

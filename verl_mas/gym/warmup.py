@@ -233,6 +233,9 @@ class Generated(DataSet):
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         check_noise(options.noise)
+        if options.warm_up and options.noise is None:
+            rule = "only with --noise a model is written"
+            raise ConfigError("--warm-up without --noise", rule=rule, fix="add --noise 0.25, or leave out --warm-up")
         config = self.warm_up.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
         lessons = None if options.noise is None else self.lessons(options)
         prepared = self.generate(options)
