@@ -90,7 +90,7 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
     data.prepare(options, None)
     [(folder, _, config, _)] = warmed_up
     assert folder == options.out / "model" and config == replace(data.warm_up, steps=7, seed=0)
-    options.noise = None
+    options.noise, options.warm_up = None, []
     data.prepare(options, None)
     assert len(warmed_up) == 1
 
@@ -101,6 +101,7 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
         ("--train-rows 0", "at least 1"),
         ("--test-rows -3", "at least 1"),
         ("--noise 25", "at least 0 and less than 1"),
+        ("--warm-up steps=5", "--warm-up without --noise"),
         ("--noise 0.2 --warm-up stesp=5", "did you mean 'steps'"),
         ("--noise 0.2 --warm-up steps=many", "a whole number"),
         ("--noise 0.2 --warm-up steps=2.5", "a whole number"),
@@ -117,10 +118,3 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, 
     with pytest.raises(ConfigError, match=match):
         main([name, *KINDS[name][0].split(), "--out", str(tmp_path), *arguments.split()])
     assert not list(tmp_path.iterdir())
-
-
-def test_settings_of_a_warm_up_without_one_are_refused(tmp_path):
-    words = f"arithmetic --out {tmp_path} --warm-up steps=5".split()
-    options = parser("arithmetic").parse_args(words)
-    with pytest.raises(ConfigError, match="--warm-up without --noise"):
-        options.dataset.prepare(options, lambda name: [])
