@@ -27,17 +27,8 @@ def ray_head(proof: Proof) -> Iterator[dict[str, str]]:
     env = {"RAY_TMPDIR": folder}
     port = str(_free_port())
     command = [
-        *(
-            sys.executable,
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            "--head",
-            "--block",
-            f"--port={port}",
-            f"--num-cpus={CPUS}",
-            "--include-dashboard=false",
-        ),
+        *(sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"),
+        *(f"--port={port}", f"--num-cpus={CPUS}", "--include-dashboard=false"),
         *(["--num-gpus=1"] if proof.cpu else []),
     ]
     with (proof.folder / "ray.log").open("w") as log:

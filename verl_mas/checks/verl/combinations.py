@@ -92,7 +92,7 @@ class _Values:
     def hold(self, conditions: Mapping[str, object]) -> bool:
         return all(self._holds(self.of(key), asked) for key, asked in conditions.items())
 
-    def _holds(self, value: Any, asked: object) -> bool:
+    def _holds(self, value: object, asked: object) -> bool:
         if not isinstance(asked, Mapping):
             options = [self._meant(option) for option in (asked if isinstance(asked, list) else [asked])]
             return value in options or (None in options and value in ({}, []))
