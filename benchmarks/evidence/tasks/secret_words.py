@@ -39,7 +39,7 @@ ALONE = trained("word", "alone", *VLLM, *ONE_POLICY, "++mas.workflow.args.contro
 # Each knows half of the answer; a colour that is guessed is right in 1 of 12.
 PAIR = trained("pair", "adapters", "+recipe=smollm2/laptop")
 # The scout knows four colours: two that it names unasked and one that the judge guesses are right in 1 of 4.
-ASKED = trained("asked", "adapters", "+recipe=smollm2/laptop")
+ASKED = trained("asked", "adapters", *VLLM, on_gpu=True)
 
 TASK = Task(
     "secret_words",
