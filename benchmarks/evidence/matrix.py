@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
 from benchmarks.evidence.arms import Arm, Piece, by_seeds
-from benchmarks.evidence.tasks import guide_driver, lookup, plan_path, secret_words, self_play, slippery, split_clues
+from benchmarks.evidence.tasks import (
+    guide_driver,
+    lookup,
+    plan_path,
+    secret_words,
+    self_play,
+    slippery,
+    split_clues,
+    sums,
+)
 from benchmarks.evidence.tasks.base import Task
 
 _TASKS = (
@@ -17,6 +26,7 @@ _TASKS = (
     slippery.TASK,
     lookup.TASK,
     plan_path.TASK,
+    sums.TASK,
     self_play.TASK,
 )
 TASKS: Mapping[str, Task] = {task.name: task for task in _TASKS}
