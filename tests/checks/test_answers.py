@@ -80,6 +80,12 @@ def test_a_reward_function_of_the_users_scores_the_ground_truth_too(look, functi
     assert look(function=function) == []
 
 
+@pytest.mark.parametrize("wrong", ["return None", "raise KeyError('answer')"])
+def test_a_reward_function_that_is_wrong_is_refused(look, wrong):
+    ((value, _, warned),) = look(function=f"def score(**row): {wrong}")
+    assert "Error" in value and not warned
+
+
 def test_a_reward_function_that_fails_here_is_warned_of(look):
     ((value, _, warned),) = look(function="def score(**row): raise OSError('no judge')")
     assert "OSError: no judge" in value and warned

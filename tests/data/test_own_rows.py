@@ -109,6 +109,7 @@ def test_a_row_that_does_not_fit_is_refused_with_its_number(made, tmp_path, rows
         ("mine.jsonl", '{"question": "1?", "answer": 1}\n{"question": \n', "line 2"),
         ("mine.csv", "question,answer\n1?,2\n3?\n", "line 3 has 1 cells"),
         ("mine.csv", "question,answer\n1?,2,3\n", "line 2 has 3 cells"),
+        ("mine.csv", "question,answer,answer\n1?,2,3\n", "the header is"),
         ("mine.json", '["1?"]', "no list of objects"),
         ("mine.json", '[{"question": "1?"}', "a .json file holds a list of objects"),
         ("mine.json", "1?", "one JSON object per line"),

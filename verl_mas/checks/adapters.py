@@ -12,7 +12,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.model_folder import modules, readable_json, settings
-from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, Targets, bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
@@ -243,10 +242,6 @@ def _experts(view: DictConfig, policy: str) -> Iterator[ConfigError]:
 def _warm_start(view: DictConfig, policy: str, path: str) -> Iterator[Problem]:
     model, folder = view[SECTION].model, Path(path).expanduser()
     who, fix = f"policy {policy}: model.lora_adapter_path={path}", "start from another adapter, or set it to null"
-    if not folder.is_dir():
-        error = ConfigError(who, rule="it is a folder on every node of the run, that PEFT or a run saved", fix=fix)
-        yield unless_elsewhere(view, error)
-        return
     found = readable_json(folder / "adapter_config.json")
     for key, without in PLAIN.items():
         if found.get(key) not in without:

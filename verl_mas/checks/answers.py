@@ -25,6 +25,8 @@ from verl_mas.workflow import Codec, Workflow
 from verl_mas.workflow.task import text_of
 
 FORM = "mas.workflow.args.form"
+# Of a function itself, not of what it reaches.
+MISTAKES = (TypeError, AttributeError, LookupError, NameError, ValueError)
 
 
 def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
@@ -77,8 +79,9 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> 
     except MasError as error:
         # It may need a package or a server of the run's machines.
         value = f"{name} on the ground truth of the first row of {first.file}: {as_refusal(error).value}"
-        reason = "not checked: whether it rewards a right answer"
-        yield ConfigWarning(value, reason=reason, fix="correct it if the run would fail with it, too")
+        refused = ConfigError(value, rule="it scores every session of the run", fix="correct it")
+        unread = ConfigWarning(value, reason="not checked: whether it rewards a right answer", fix=refused.fix)
+        yield refused if isinstance(error.__cause__, MISTAKES) else unread
         return
     if right:
         remember(question)

@@ -53,14 +53,7 @@ def check_apart(run: Run) -> Iterator[ConfigError]:
 
 def _trains_apart(mas: MasConfig, name: str) -> Iterator[ConfigError]:
     spec = mas.policies[name]
-    if spec.adapter_of:
-        yield ConfigError(
-            f"mas.policies.{name}.adapter_of={spec.adapter_of} with {KEY}={SEPARATE.name}",
-            rule="verl's transfer between pools sends whole weights, never an adapter",
-            fix=f"remove adapter_of: a LoRA of its own with model.lora.merge=True is sent merged; or set {KEY} to "
-            "another mode",
-        )
-    elif spec.engines in (None, spec.pool):
+    if not spec.adapter_of and spec.engines in (None, spec.pool):
         value = f"mas.policies.{name}.engines={spec.engines or 'null'} and pool={spec.pool} with {KEY}={SEPARATE.name}"
         rule = "in this mode every trained policy is served on another pool than it trains on"
         fix = f"set ++mas.policies.{name}.engines={EXAMPLE} ++mas.pools.{EXAMPLE}.n_gpus_per_node=1, or another pool"

@@ -136,11 +136,6 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
             f"the weights; here {late}",
             fix=f"set {THRESHOLD}={least}",
         )
-    steps = config.trainer.total_training_steps
-    if steps and stale.warmup >= steps:
-        value = f"{key}={stale.warmup} with trainer.total_training_steps={steps}"
-        rule = "all tasks of the run would be dispatched before its first step, and none would see a change"
-        yield ConfigError(value, rule=rule, fix=f"set {key}=1")
     held = OmegaConf.select(config, f"{STORAGE}.SimpleStorage.total_storage_size")
     tasks, sessions = config.data.train_batch_size, run.sessions_per_step
     needed = least * (tasks + sessions)

@@ -65,10 +65,13 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True)
         try:
+            if (names := reader.fieldnames or ()) and len({*names}) < len(names):
+                rule = "each column has a name of its own"
+                raise DataError(f"{path}: the header is {names}", rule=rule, fix="rename or delete a column")
             for row in reader:
                 if None in row or None in row.values():
                     cells = sum(len(cell) if isinstance(cell, list) else cell is not None for cell in row.values())
-                    rule = f"every row has the {len(reader.fieldnames or ())} cells of the header"
+                    rule = f"every row has the {len(names)} cells of the header"
                     fix = "correct the line; put a cell that contains the separator into double quotes"
                     raise DataError(f"{path}, line {reader.line_num} has {cells} cells", rule=rule, fix=fix)
                 yield row

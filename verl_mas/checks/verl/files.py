@@ -52,7 +52,7 @@ def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
             else:
                 yield first
         if setting == SETTINGS[0]:
-            yield from _one_batch(config, found)
+            yield from _batches(config, found)
 
 
 def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
@@ -220,7 +220,7 @@ def _texts(nodes: Iterable[ast.AST]) -> list[str]:
     return [each.value for each in constants if isinstance(each.value, str)]
 
 
-def _one_batch(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[ConfigError]:
+def _batches(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[Problem]:
     """verl drops the last batch if it is not full."""
     totals = [first.total if isinstance(first, FirstRow) else None for first in found]
     known = [total for total in totals if total is not None]
@@ -232,6 +232,12 @@ def _one_batch(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[
         value = f"{total} rows in data.train_files with data.train_batch_size={config.data.train_batch_size}"
         rule = "a training step takes a whole batch of rows"
         yield ConfigError(value, rule=rule, fix=f"set data.train_batch_size to at most {total}, or give more rows")
+        return
+    epochs, steps = config.trainer.total_epochs, config.trainer.total_training_steps or 0
+    if (most := epochs * (total // config.data.train_batch_size)) < steps:
+        value = f"trainer.total_training_steps={steps} with trainer.total_epochs={epochs}"
+        fix = f"set trainer.total_epochs={-(-steps * epochs // most)}"
+        yield ConfigWarning(value, reason=f"the data has {total} rows, so the run ends at step {most}", fix=fix)
 
 
 # Functions and classes of the user, whose files are parsed, not run.

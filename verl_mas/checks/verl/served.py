@@ -52,11 +52,11 @@ def check_served(config: DictConfig) -> Iterator[Problem]:
 
 
 def check_beside_model(config: DictConfig) -> Iterator[Problem]:
-    """What verl loads beside the weights. A name without a leading `/`, `~` or `.` may be of the hub."""
+    """What verl loads beside the weights."""
     model = config.actor_rollout_ref.model
     for key in ("tokenizer_path", "hf_config_path"):
         path = model.get(key)
-        if isinstance(path, str) and path.startswith(("/", "~", ".")) and not Path(path).expanduser().is_dir():
+        if isinstance(path, str) and not (is_remote(path) or is_hub_name(path) or Path(path).expanduser().is_dir()):
             yield missing(config, f"actor_rollout_ref.model.{key}", path, "a folder that exists, or a name of the hub")
     libraries = model.get("external_lib") or []
     for name in [libraries] if isinstance(libraries, str) else libraries:
@@ -196,13 +196,16 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
 
 
 def _adapter(config: DictConfig, path: str) -> Iterator[Problem]:
-    # One on the hub is not looked at.
-    if not is_remote(path) and not is_hub_name(path) and not Path(path, "adapter_config.json").expanduser().is_file():
-        value = f"actor_rollout_ref.model.lora_adapter_path={path} has no adapter_config.json"
+    if is_remote(path) or is_hub_name(path):
+        return  # Not looked at.
+    folder = Path(path).expanduser()
+    if lacking := [name for name in ("adapter_config.json", "adapter_model.*") if not any(folder.glob(name))]:
+        value = f"actor_rollout_ref.model.lora_adapter_path={path} has no {' and no '.join(lacking)}"
         rule = "it is the folder of an adapter that PEFT saved, or its name on the hub"
         fix = "set it to the folder that holds adapter_config.json, or to null to start with a new adapter"
-        error = ConfigError(value, rule=rule, fix=fix)
-        yield unless_elsewhere(config, error)
+        yield unless_elsewhere(config, ConfigError(value, rule=rule, fix=fix))
+    yield from raised_by(read_json, folder / "adapter_config.json")
+    yield from _weights(folder)
 
 
 def _not_checked(path: str, why: str) -> ConfigWarning:

@@ -171,11 +171,6 @@ def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[P
                 fix="lower data.max_prompt_length or data.max_response_length"
                 + (f", or raise {SECTION}.rollout.max_model_len" if most == limit else ""),
             )
-    tokens, sequences = _whole(view, "rollout.max_num_batched_tokens"), _whole(view, "rollout.max_num_seqs")
-    if view[SECTION].rollout.name == "vllm" and tokens and sequences and tokens < sequences:
-        value = f"policy {policy}: rollout.max_num_batched_tokens={tokens} with rollout.max_num_seqs={sequences}"
-        fix = f"raise {SECTION}.rollout.max_num_batched_tokens, or lower {SECTION}.rollout.max_num_seqs"
-        yield ConfigError(value, rule="vLLM gives every running sequence at least one token of a batch", fix=fix)
     sizes = {kind: _whole(view, f"rollout.{kind}_parallel_size") for kind in ("tensor_model", "data", "pipeline_model")}
     spread = [f"{kind}_parallel_size={size}" for kind, size in sizes.items() if size and size > 1]
     if spread and facts_of(str(view[SECTION].rollout.name)).one_process:

@@ -33,25 +33,25 @@ from verl_mas.verl_.sources import find, source_of
 
 
 @dataclass(frozen=True)
-class Inside(ValueRule):
-    """A part of a path that must stay below the folder that it is added to."""
+class Form(ValueRule):
+    """Of a text."""
+
+    means: str
+    fits: Callable[[str], bool]
 
     def holds(self, value: str) -> bool:
-        return not value.startswith("/") and ".." not in PurePosixPath(value).parts
+        return self.fits(value)
 
     def __str__(self) -> str:
-        return "a name, not a path that leaves the folder of the project (no '..', no leading '/')"
+        return self.means
 
 
-@dataclass(frozen=True)
-class Repository(ValueRule):
-    """A name on the hub."""
-
-    def holds(self, value: str) -> bool:
-        return "/" in value
-
-    def __str__(self) -> str:
-        return "a repository of the hub, owner/name"
+def _bounds(value: str) -> bool:
+    low, _, high = value.rpartition("_")
+    try:
+        return 0 <= float(low or 0) < float(high) < float("inf")
+    except ValueError:
+        return False
 
 
 # Choices in verl's sources are found without importing verl, which takes seconds. A plugin of verl may add others.
@@ -99,12 +99,15 @@ Whole = Annotated[int, Range(0)]
 AllOr = Literal[-1] | Count  # -1: all, or never
 Every = Annotated[int, Range(-1)]
 Probability = Annotated[float, Above(0), Range(high=1)]
-Name = Annotated[str, Length(1), Inside()] | None
+# A part of a path that must stay below the folder that it is added to.
+INSIDE = "a name, not a path that leaves the folder of the project (no '..', no leading '/')"
+_inside = Form(INSIDE, lambda value: not value.startswith("/") and ".." not in PurePosixPath(value).parts)
+Name = Annotated[str, Length(1), _inside] | None
 Names = str | list[str] | None
 # Of transformers, or a kernel of the hub, which is named by its repository.
 Attention = (
     Literal["eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4"]
-    | Annotated[str, Repository()]
+    | Annotated[str, Form("a repository of the hub, owner/name", lambda value: "/" in value)]
 )
 Precision = Literal["fp16", "float16", "bf16", "bfloat16", "fp32", "float32"]
 Contents = list[Literal["model", "optimizer", "extra", "hf_model"]]
@@ -224,7 +227,8 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
         "kl_ctrl.kl_coef": NotNegative,
         "kl_ctrl.horizon": Count,
         "rollout_correction.rollout_is": Literal["token", "sequence"] | None,
-        "rollout_correction.rollout_is_threshold": Positive | Text,
+        "rollout_correction.rollout_is_threshold": Positive
+        | Annotated[str, Form("a number above 0, or two as in 0.5_5.0, the lower one first", _bounds)],
         "rollout_correction.loss_type": Literal["ppo_clip", "reinforce"],
         "filter_groups.max_num_gen_batches": Whole,
         "filter_groups.max_inflight_gen_batches": Count,
@@ -296,6 +300,7 @@ VALUES = {f"{section}.{key}": hint for section, keys in _SECTIONS.items() for ke
 # In verl's YAML, but not read by its V1 trainer and FSDP engine; what to set instead.
 UNREAD: Mapping[str, str] = {
     "actor_rollout_ref.actor.grad_clip": "set actor_rollout_ref.actor.optim.clip_grad",
+    "actor_rollout_ref.rollout.multi_turn.enable": "remove it: a team takes as many turns as its workflow has",
     "actor_rollout_ref.rollout.do_sample": "set actor_rollout_ref.rollout.temperature=0 for greedy replies",
     "actor_rollout_ref.rollout.over_sample_rate": "raise data.train_batch_size",
     "data.return_raw_input_ids": "remove it",

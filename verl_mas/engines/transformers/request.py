@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Annotated, Literal
 
-from verl_mas.config.values import Count, Positive, load_dataclass
+from verl_mas.config.values import Count, Range, load_dataclass
 from verl_mas.verl_.types import Fields
 
 PATH = "actor_rollout_ref.rollout.engine_kwargs.transformers"
@@ -20,7 +20,7 @@ class Options:
     threads: Count = 1
     """Torch threads of the server. Servers and trainers share the cores: one each suits a small machine."""
 
-    cache_gib: Positive = 2.0
+    cache_gib: Annotated[float, Range(0.001, 4096)] = 2.0
     """Memory for keys and values; decides how many sequences run at once."""
 
     @classmethod

@@ -140,8 +140,9 @@ class Sudoku(Puzzle):
         if size not in _BLANKS:
             raise ConfigError(f"sudoku size={size}", rule="a sudoku has boxes of 2x2 or 3x3", fix="use size 4 or 9")
         blanks = _BLANKS[size] if blanks is None else blanks
-        if blanks < 1:
-            raise ConfigError(f"sudoku blanks={blanks}", rule="at least one cell is empty", fix="use 1 or more")
+        if not 1 <= blanks < size * size:
+            rule = f"at least one of the {size * size} cells is empty, and one is not"
+            raise ConfigError(f"sudoku blanks={blanks}", rule=rule, fix=f"use 1 to {size * size - 1}")
         rng = stream(cls.name, seed, split)
         solution = full_grid(rng, size)
         while split_of("".join(map(str, solution))) != split:
