@@ -3,34 +3,28 @@ choice are refused, and the message names the setting."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_origin, is_typeddict
+from typing import Any
 
 import pytest
 import yaml
+from every_setting import ours, refused_by, verls
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.policies import check_override_keys, check_override_values
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.checks.verl.settings import check_keys, check_values
-from verl_mas.checks.verl.values import takes
 from verl_mas.config.run import Run, load
-from verl_mas.config.schema import MasConfig
-from verl_mas.config.values import Hint, core_type, problems, settable
-from verl_mas.config.verl_settings import SettingsSection, verl_settings
 from verl_mas.errors import ConfigError, ConfigErrors
 
 OVERRIDES = "mas.policies.main.overrides"
 # What the message says -> settings with the values that it is said of.
 REFUSED: dict[str, str] = yaml.safe_load(Path(__file__).with_name("every_setting.yaml").read_text(encoding="utf-8"))
-# Of these, every setting that has a type refuses some.
-WRONG = ["no such value", 5, -1, 1.5, -(10**9), 10**9, True, [[]], math.nan, ""]
 SETS = OverridesParser.create().parse_override
 
 
@@ -100,36 +94,6 @@ def test_a_wrong_value_or_key_is_refused_in_the_words_of_its_rule(make):
         said = reported(config)
         missed += [(one, said_of(one.path, said)) for one in group if one.says not in said_of(one.path, said)]
     assert missed == []
-
-
-def verls() -> Iterator[tuple[str, Hint]]:
-    """Every setting of verl with a type, outside of the sections that are passed on to others."""
-
-    def below(section: SettingsSection) -> Iterator[tuple[str, Hint]]:
-        for key in section.keys:
-            path = f"{section.path}.{key}".lstrip(".")
-            inner = section.below(key)
-            if inner:
-                yield from below(inner)
-            elif key != "_target_":
-                yield path, takes(path) or section.hint(key)
-
-    return below(verl_settings())
-
-
-def ours(kind: Hint = MasConfig, path: str = "mas") -> Iterator[tuple[str, Hint]]:
-    """Every setting of the team; `x` stands for the names of agents, policies, pools and servers."""
-    for name, hint in settable(kind).items():
-        inner, here = core_type(hint), f"{path}.{name}"
-        yield here, hint
-        if get_origin(inner) is dict:
-            inner, here = get_args(inner)[1], f"{here}.x"
-        if is_dataclass(inner) or is_typeddict(inner):
-            yield from ours(inner, here)
-
-
-def refused_by(hint: Hint) -> list[object]:
-    return [value for value in WRONG if problems(hint, value, "it")]
 
 
 def test_every_setting_of_verl_refuses_a_misspelt_key_and_names_the_right_one(make):

@@ -62,7 +62,8 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> 
     file = file_of_user(str(custom)) if custom else None
     changed = file.stat().st_mtime_ns if file and file.is_file() else None
     question = [OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, repr(form)]
-    if accepted_before(question):
+    # check_functions refuses a function without a file.
+    if (custom and changed is None) or accepted_before(question):
         return
     truth = first.row[REWARD_MODEL][GROUND_TRUTH]
     try:

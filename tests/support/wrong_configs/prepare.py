@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -72,6 +73,7 @@ def checkpoints(folder: Path, saved: Sequence[Mapping[str, Any]]) -> None:
 
 PREPARE: Mapping[str, Callable[[Path, Any], None]] = {
     "files": files,
+    "pipe": lambda folder, name: os.mkfifo(folder / name),
     "latin_1": lambda folder, contents: files(folder, contents, "latin-1"),
     "model": lambda folder, changed: model(folder / "model", changed),
     "checkpoints": checkpoints,

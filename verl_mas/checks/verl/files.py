@@ -228,16 +228,15 @@ def _batches(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[Pr
         return
     most = int(config.data.get("train_max_samples") or -1)
     total = min(sum(known), most) if most > 0 else sum(known)
-    if total < config.data.train_batch_size:
-        value = f"{total} rows in data.train_files with data.train_batch_size={config.data.train_batch_size}"
+    size, epochs, steps = config.data.train_batch_size, config.trainer.total_epochs, config.trainer.total_training_steps
+    if total < size:
+        value = f"{total} rows in data.train_files with data.train_batch_size={size}"
         rule = "a training step takes a whole batch of rows"
         yield ConfigError(value, rule=rule, fix=f"set data.train_batch_size to at most {total}, or give more rows")
-        return
-    epochs, steps = config.trainer.total_epochs, config.trainer.total_training_steps or 0
-    if (most := epochs * (total // config.data.train_batch_size)) < steps:
+    elif (last := epochs * (total // size)) < (steps or 0):
         value = f"trainer.total_training_steps={steps} with trainer.total_epochs={epochs}"
-        fix = f"set trainer.total_epochs={-(-steps * epochs // most)}"
-        yield ConfigWarning(value, reason=f"the data has {total} rows, so the run ends at step {most}", fix=fix)
+        reason = f"the data has {total} rows, so the run ends at step {last}"
+        yield ConfigWarning(value, reason=reason, fix=f"set trainer.total_epochs={-(-steps * epochs // last)}")
 
 
 # Functions and classes of the user, whose files are parsed, not run.

@@ -46,7 +46,7 @@ def is_hub_name(path: str) -> bool:
 
 def read_json(file: Path) -> Mapping[str, object]:
     """The object in a file; empty if there is no file. A file that is no JSON object is refused."""
-    if not file.exists():
+    if not file.is_file():
         return {}
     try:
         value = json.loads(file.read_bytes())
@@ -175,7 +175,7 @@ class ChatTemplate:
         """The number of tokens; None if it is surely within the limit, or the tokenizer is not of the fast kind."""
         file = self.folder / "tokenizer.json"
         # A token has at least one byte, and a large tokenizer takes half a second to load.
-        if len(text.encode()) <= limit or not file.exists():
+        if len(text.encode()) <= limit or not file.is_file():
             return None
         from tokenizers import Tokenizer
 
@@ -198,7 +198,7 @@ def _compiled(template: str) -> jinja2.Template:
 
 def _template(folder: Path, settings: Mapping[str, object]) -> str | None:
     file = folder / "chat_template.jinja"
-    if file.exists():
+    if file.is_file():
         return file.read_text()
     template = read_json(folder / "chat_template.json").get("chat_template") or settings.get("chat_template")
     if isinstance(template, list):

@@ -214,6 +214,9 @@ def _not_checked(path: str, why: str) -> ConfigWarning:
 
 
 def check_folder(folder: Path, custom_chat_template: str | None = None) -> Iterator[ConfigError]:
+    if endless := [path for path in sorted(folder.iterdir()) if not (path.is_file() or path.is_dir())]:
+        yield _broken(endless[0], "is a pipe, a device or a link to nothing")
+        return
     for any_of, noun, fix in (
         (["config.json"], "a model's config.json", "save the model with save_pretrained"),
         (list(TOKENIZERS), "a tokenizer", "save the tokenizer beside the model with tokenizer.save_pretrained"),
@@ -235,7 +238,7 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
 
 def _tokenizer(file: Path) -> Iterator[ConfigError]:
     """A tokenizer of 150,000 tokens takes long to parse; if it is cut, its last brace is missing."""
-    if not file.exists() or file.stat().st_size <= PARSED_BYTES:
+    if not file.is_file() or file.stat().st_size <= PARSED_BYTES:
         yield from raised_by(read_json, file)
         return
     with file.open("rb") as opened:
@@ -259,9 +262,7 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
             shapes_in(file)
         except ValueError as error:
             yield _broken(file, f"is not whole: {error}")
-    for file in sorted(folder.glob("*.bin")):
-        if not file.stat().st_size:
-            yield _broken(file, "is empty")
+    yield from (_broken(file, "is empty") for file in sorted(folder.glob("*.bin")) if not file.stat().st_size)
 
 
 def _broken(file: Path, why: str) -> ConfigError:

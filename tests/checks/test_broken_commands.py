@@ -1,0 +1,214 @@
+"""A sound command that is broken in one place is refused in clear words, or is legal. It never ends in a traceback, and
+always ends. What is found is minimised by hypothesis, and then kept as a case of `tests/support/wrong_configs`."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from every_setting import ours, refused_by, taken_by, verls
+from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn, SearchStrategy
+from wrong_configs import Case, Verdict, look
+from wrong_configs.prepare import MESSAGES, ROW, files
+
+import verl_mas
+from verl_mas.config.values import Hint
+
+# `x` in the path of a setting -> a name that the sound command has.
+NAMES = {"mas.agents.x": "mas.agents.solver", "mas.policies.x": "mas.policies.main", "mas.pools.x": "mas.pools.shared"}
+SETTINGS: Mapping[str, Hint] = {
+    next((f"{there}{path[len(x) :]}" for x, there in NAMES.items() if path.startswith(x)), path): hint
+    for path, hint in (*verls(), *ours())
+    # Programs that the check would start.
+    if not path.startswith("mas.mcp")
+}
+WITH_PATH = """
+    trainer.default_local_dir trainer.resume_from_path mas.trajectories.dir mas.workflow.path data.train_files
+    data.val_files reward.custom_reward_function.path actor_rollout_ref.model.path
+    actor_rollout_ref.model.tokenizer_path hydra.run.dir
+    actor_rollout_ref.model.hf_config_path actor_rollout_ref.model.lora_adapter_path
+    actor_rollout_ref.rollout.multi_turn.tool_config_path actor_rollout_ref.rollout.multi_turn.function_tool_path
+""".split()
+ENVIRONMENT = yaml.safe_load(Path(verl_mas.__file__).with_name("environment.yaml").read_text())["of_the_user"]
+# Those that name a program or code to import.
+ENVIRONMENT = sorted(name for name in ENVIRONMENT if not name.startswith("VERL_USE_"))
+ADDRESSES = """
+    http://127.0.0.1:1/v1 http://127.0.0.1:99999/v1 http://[::1 ftp://host/v1 //host http:// host:80 http://a@b:c@d/v1
+    http://münchen.example:1/v1 http://127.0.0.1:1/v1?key=secret http://%00/v1 http://127.0.0.1:0
+""".split()
+MARKS = "<|im_end|>\n<|im_start|>system\n", "\x00", "\ud800", "{{ 1/0 }}", "🙂" * 10_000, "", "\\boxed{a}"
+FILES = "train.parquet", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"
+MEMORY = 8 << 30
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
+    max_leaves=4,
+)
+Prepare = Callable[[Path, Path], None]  # called with the folder of the case, and that of the task
+
+
+def nothing(folder: Path, task: Path) -> None:
+    pass
+
+
+def text(value: object) -> str:
+    """As Hydra takes it on a command line."""
+    return "null" if value is None else json.dumps(value).replace("NaN", "nan")
+
+
+def case(*arguments: str, says: str = "", environment: Mapping[str, str] | None = None) -> Case:
+    return Case(arguments, says, False, {"environment": environment or {}})
+
+
+@st.composite
+def wrong_values(draw: DrawFn) -> tuple[Case, Prepare, bool]:
+    path = draw(st.sampled_from([path for path, hint in SETTINGS.items() if refused_by(hint)]))
+    value = draw(st.sampled_from(refused_by(SETTINGS[path])))
+    return case(f"++{path}={text(value)}", says=path.rpartition(".")[2]), nothing, True
+
+
+@st.composite
+def misspelt(draw: DrawFn) -> tuple[Case, Prepare, bool]:
+    above, _, name = draw(st.sampled_from(sorted(SETTINGS))).rpartition(".")
+    place = draw(st.integers(0, len(name) - 1))
+    name = name[:place] + draw(st.sampled_from("abcxyz_")) + name[place + draw(st.booleans()) :]
+    assume(not any(f"{path}.".startswith(f"{above}.{name}.") for path in SETTINGS) and not name.startswith("_"))
+    return case(f"++{above}.{name}=1", says=name), nothing, True
+
+
+@st.composite
+def legal_values(draw: DrawFn) -> tuple[Case, Prepare, bool]:
+    """Two at once: each by itself may be legal, and both together may not."""
+    paths = draw(st.lists(st.sampled_from(sorted(SETTINGS)), min_size=1, max_size=2, unique=True))
+    taken = {path: taken_by(SETTINGS[path]) for path in paths}
+    assume(all(taken.values()))
+    return case(*(f"++{path}={text(draw(st.sampled_from(taken[path])))}" for path in paths)), nothing, False
+
+
+@st.composite
+def paths(draw: DrawFn) -> tuple[Case, Prepare, bool]:
+    """A file or folder of another kind than the setting names."""
+    kind = draw(
+        st.sampled_from(["missing", "folder", "empty", "bytes", "fifo", "loop", "below", "zero", "long", "line\n"])
+    )
+    path = draw(st.sampled_from(WITH_PATH))
+    suffix = ".parquet" if path.startswith("data.") else draw(st.sampled_from(["", ".py", ".yaml"]))
+    content = draw(st.binary(max_size=64))
+
+    note(f"{suffix}: {kind}")
+
+    def prepare(folder: Path, task: Path) -> None:
+        there = folder / f"there{suffix}"
+        if kind == "folder":
+            there.mkdir()
+        elif kind in ("empty", "bytes", "below"):
+            there.write_bytes(content if kind == "bytes" else b"")
+        elif kind == "fifo":
+            os.mkfifo(there)
+        elif kind in ("loop", "zero"):
+            there.symlink_to(there if kind == "loop" else "/dev/zero")
+
+    name = {"below": f"there{suffix}/x{suffix}", "long": "x" * 5000, "line\n": "a\nb"}.get(kind, f"there{suffix}")
+    return case(f"++{path}={json.dumps('{folder}/' + name)}"), prepare, False
+
+
+@st.composite
+def rows(draw: DrawFn) -> tuple[Case, Prepare, bool]:
+    """A row of another shape, or with hostile text."""
+    hostile = [{**MESSAGES[0], "content": draw(st.sampled_from(MARKS))}]
+    column = draw(st.sampled_from([*ROW, "extra_info", "agent_name", "prompt"]))
+    row = {**ROW, column: draw(JSON | st.just(hostile))}
+
+    def prepare(folder: Path, task: Path) -> None:
+        lines = [json.dumps(row)] * 16
+        files(folder, {"rows.json": "\n".join(lines)})
+
+    return case("data.train_files={folder}/rows.json"), prepare, False
+
+
+@st.composite
+def cut_files(draw: DrawFn) -> tuple[Case, Prepare, bool]:
+    """A file of data or of the model that ends early, is missing or holds other JSON."""
+    name = draw(st.sampled_from(FILES))
+    of_model = name != "train.parquet"
+    share = draw(st.floats(0, 0.99))
+    other = draw(st.none() | JSON) if name.endswith(".json") else None
+    pipe = draw(st.booleans())
+
+    note(f"{name}: {'a pipe' if pipe else f'{share:.0%} of it' if other is None else other}")
+
+    def prepare(folder: Path, task: Path) -> None:
+        shutil.copytree(task, folder / "task")
+        file = folder / "task" / ("model" * of_model) / name
+        whole = file.read_bytes()
+        file.unlink()
+        if pipe:
+            os.mkfifo(file)
+            return
+        file.write_bytes(whole[: int(len(whole) * share)] if other is None else json.dumps(other).encode())
+
+    files_given = [f"data.train_files={{folder}}/task/{name}"] if not of_model else []
+    model = ["actor_rollout_ref.model.path={folder}/task/model"] if of_model else []
+    return case(*files_given, *model), prepare, other is None or pipe
+
+
+@st.composite
+def surroundings(draw: DrawFn) -> tuple[Case, Prepare, bool]:
+    if draw(st.booleans()):
+        name = draw(st.sampled_from(ENVIRONMENT))
+        value = draw(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20))
+        return case(environment={name: value}), nothing, False
+    remote = f"{{remote:{{base_url:{json.dumps(draw(st.sampled_from(ADDRESSES)))},model:m}}}}"
+    return case(f"mas.policies={{main:{{}},far:{remote}}}", "mas.agents.verifier.policy=far"), nothing, False
+
+
+BROKEN: SearchStrategy[tuple[Case, Prepare, bool]] = st.one_of(
+    wrong_values(), misspelt(), legal_values(), paths(), rows(), cut_files(), surroundings()
+)
+
+
+@contextmanager
+def limited_memory() -> Iterator[None]:
+    """A file without an end takes this process, not the machine."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def answered(broken: tuple[Case, Prepare, bool], letters: Path) -> None:
+    case, prepare, refused = broken
+    with tempfile.TemporaryDirectory() as folder, limited_memory():
+        prepare(Path(folder), letters)
+        seen = look(case, letters, Path(folder))
+    allowed = {Verdict.REFUSED, *(() if refused else (Verdict.WARNED, Verdict.ACCEPTED))}
+    assert seen.verdict in allowed, f"{case.arguments} {case.settings}\n{seen.message}"
+
+
+few = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+many = settings(few, max_examples=2000, derandomize=False, print_blob=True)
+
+
+@few
+@given(BROKEN)
+def test_a_command_that_is_broken_in_one_place_is_answered_clearly(letters, broken):
+    answered(broken, letters)
+
+
+@pytest.mark.nightly
+@many
+@given(BROKEN)
+def test_so_are_many(letters, broken):
+    answered(broken, letters)
