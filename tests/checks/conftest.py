@@ -4,26 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from omegaconf import DictConfig
-
-from verl_mas.checks.team import validate
-from verl_mas.errors import ConfigError, ConfigErrors
-
-
-@pytest.fixture
-def refused(two: Callable[..., DictConfig]) -> Callable[..., list[ConfigError]]:
-    """All errors of a solver and a verifier on a policy each, with these settings."""
-
-    def refused(**settings: object) -> list[ConfigError]:
-        try:
-            validate(two(**settings))
-        except ConfigErrors as errors:
-            return list(errors.errors)
-        except ConfigError as error:
-            return [error]
-        return []
-
-    return refused
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from verl_mas.checks.run import check_checkpoint, check_logger
+from verl_mas.checks.run import check_checkpoint
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.run_folder import lock
@@ -66,14 +66,3 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
     (tmp_path / POINTER).write_text("4")
     (error,) = errors()
     assert "names step 4, but" in error.value and "global_step_4 is not there" in error.value
-
-
-def test_verls_file_logger_may_not_write_into_the_metrics_of_the_run(two, tmp_path, monkeypatch):
-    config = two(trainer__logger=["console", "file"], trainer__default_local_dir=str(tmp_path))
-    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "other.jsonl"))
-    assert list(check_logger(config)) == []
-    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "metrics.jsonl"))
-    (error,) = check_logger(config)
-    assert "leave out file" in error.fix
-    config.trainer.logger = ["console"]
-    assert list(check_logger(config)) == []

@@ -30,7 +30,12 @@ def found(config):
     return [*problems, *check_phases(settled(run)), *check_truncation(run, agents_of(run.mas))]
 
 
-@pytest.mark.parametrize("settings", [{}, {**WAIT, **TOKEN}, APART], ids=list(MODES))
+MORE_AHEAD = {"trainer__v1__colocate_async__num_warmup_batches": 2, "trainer__v1__sampler__max_off_policy_threshold": 3}
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {**WAIT, **TOKEN}, APART, {**WAIT, **TOKEN, **MORE_AHEAD}], ids=[*MODES, "more steps ahead"]
+)
 def test_every_mode_is_accepted_with_what_its_word_sets(two, settings):
     assert found(two(**settings)) == []
 
@@ -40,14 +45,6 @@ def test_without_tasks_ahead_nothing_is_stale_so_nothing_must_be_corrected_or_re
     exact = {"actor_rollout_ref__rollout__full_determinism": True, "actor_rollout_ref__rollout__top_p": 0.9}
     assert found(two(**{**WAIT, **ahead, **exact})) == []
     assert {type(problem) for problem in found(two(**WAIT, **exact))} == {ConfigError, ConfigWarning}
-
-
-def test_more_steps_ahead_need_as_many_more_versions(two):
-    ahead = {"trainer__v1__colocate_async__num_warmup_batches": 2}
-    (error,) = found(two(**WAIT, **TOKEN, **ahead))
-    assert error.fix == "set trainer.v1.sampler.max_off_policy_threshold=3"
-    enough = {"trainer__v1__sampler__max_off_policy_threshold": 3}
-    assert found(two(**{**WAIT, **TOKEN, **ahead, **enough})) == []
 
 
 @pytest.mark.parametrize("bypass", [True, False])
