@@ -16,8 +16,12 @@ WHOLE_CONTEXT = "actor_rollout_ref.rollout.max_model_len=null"
 SEPARATE = ["+recipe=math/separate", "actor_rollout_ref.rollout.name=vllm", f"{KEY}=0.3", WHOLE_CONTEXT]
 
 
-def test_a_recipe_is_planned_without_gpus_data_or_model_files(tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def nothing_here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+
+
+def test_a_recipe_is_planned_without_gpus_data_or_model_files():
     plan, report = plan_command(SEPARATE, FOUR)
     assert report.accepted and plan.fits
     solver = plan.policies["solver"]
@@ -29,17 +33,13 @@ def test_a_recipe_is_planned_without_gpus_data_or_model_files(tmp_path, monkeypa
     assert plan.disk == pytest.approx(90, rel=0.01)
 
 
-def test_the_check_of_a_run_elsewhere_warns_of_what_it_cannot_see_and_refuses_what_cannot_fit(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_check_of_a_run_elsewhere_warns_of_what_it_cannot_see():
     report = examine_command(SEPARATE, FOUR)
     assert report.accepted, report.problems
     assert "the run is on 4 GPUs of 80 GB" in report.problems and "ray_init" not in report.problems
-    small = examine_command(SEPARATE, parse_gpus("4x40"))
-    assert any("the KV cache of vllm holds" in error.value for error in small.errors)
 
 
-def test_a_run_on_two_nodes_is_planned(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_on_two_nodes_is_planned():
     plan, report = plan_command([*SEPARATE, "trainer.nnodes=2", "trainer.n_gpus_per_node=8"], parse_gpus("2x8x80"))
     assert report.accepted and plan.policies["solver"].replicas == 16
 
@@ -49,8 +49,7 @@ def test_one_policy_may_take_what_verl_allows():
     assert not any("add up" in error.rule for error in report.errors)
 
 
-def test_a_context_that_the_cache_does_not_hold_is_named(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_context_that_the_cache_does_not_hold_is_named():
     long = ["+recipe=math/shared", WHOLE_CONTEXT, f"{KEY}=0.25", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B"]
     _, sglang = plan_command([*long, "actor_rollout_ref.rollout.name=sglang"], FOUR)
     (warning,) = sglang.warnings
@@ -63,8 +62,7 @@ def test_a_context_that_the_cache_does_not_hold_is_named(tmp_path, monkeypatch):
     assert "the model's context, as rollout.max_model_len is null" in error.rule and "max_model_len=12288" in error.fix
 
 
-def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(tmp_path):
     _, report = plan_command(["+recipe=math/shared", "actor_rollout_ref.model.path=owner/model"], FOUR)
     assert any("the size of model.path=owner/model is not known" in error.value for error in report.errors)
     fields = {"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
@@ -75,8 +73,7 @@ def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(t
     assert plan.policies["main"].context == 65536 and "config.json" in plan.policies["main"].source
 
 
-def test_a_server_that_only_the_machines_of_the_run_reach_is_a_warning(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_server_that_only_the_machines_of_the_run_reach_is_a_warning():
     report = examine_command(["+recipe=search/shared", "mas.workflow.args.retriever=http://127.0.0.1:9/retrieve"], FOUR)
     assert report.accepted, report.problems
     (warning,) = (warning for warning in report.warnings if "127.0.0.1:9" in warning.value)
@@ -88,22 +85,11 @@ def test_an_agent_on_a_policy_that_is_not_there_has_no_plan_and_no_traceback():
     assert plan is None and report.verdict == "refused: 2 errors, 1 warning"
 
 
-def test_enough_host_memory_is_accepted(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_enough_host_memory_is_accepted():
     assert plan_command(SEPARATE, parse_gpus("4x80", 512))[1].accepted
 
 
-def test_a_run_without_a_team_has_a_plan(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    stock = ["actor_rollout_ref.model.path=Qwen/Qwen3-4B", "actor_rollout_ref.rollout.name=vllm"]
-    stock += ["actor_rollout_ref.rollout.max_model_len=2048", "trainer.n_gpus_per_node=4"]
-    plan, report = plan_command([*stock, "actor_rollout_ref.actor.strategy=fsdp2"], FOUR)
-    assert plan is not None, report.problems
-    assert plan.policies["main"].parameters == 4_022_468_096
-
-
-def test_a_policy_that_is_served_elsewhere_is_planned_on_two_pools(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_policy_that_is_served_elsewhere_is_planned_on_two_pools():
     apart = [f"++mas.policies.{name}.engines=serve" for name in ("solver", "verifier")]
     mode = ["trainer.v1.trainer_mode=mas_separate_async", "++mas.pools.serve.n_gpus_per_node=2"]
     plan, report = plan_command([*SEPARATE, *apart, *mode], EIGHT)
@@ -148,8 +134,7 @@ STOCK = EXAMPLES["v0.7.1 examples/grpo_trainer/run_qwen2-7b.sh"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_an_example_of_verl_is_accepted_as_it_is(example, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_example_of_verl_is_accepted_as_it_is(example):
     plan, report = plan_command(EXAMPLES[example], EIGHT)
     assert report.accepted and plan.pools["shared"].expected < 72.9, report.problems
 
@@ -165,12 +150,6 @@ def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_m
     # Micro batches by tokens are full in every step.
     _, full = plan_command([*STOCK, *BY_TOKENS, *(budget.format(65536) for budget in BUDGET)], EIGHT)
     assert not full.accepted and "takes 80.4 GiB" in full.errors[0].value
-
-
-def test_one_longest_row_that_does_not_fit_is_an_error():
-    long = ["data.max_response_length=80000", "actor_rollout_ref.rollout.max_model_len=80512"]
-    _, report = plan_command([*STOCK, *long], EIGHT)
-    assert any("one longest row" in error.rule for error in report.errors), report.problems
 
 
 def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letters):

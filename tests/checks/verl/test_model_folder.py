@@ -101,18 +101,3 @@ def test_the_default_of_several_templates_is_used(tmp_path):
     assert chat is not None and chat.render(MESSAGES, {}) == "s"
     custom = ChatTemplate.of(tmp_path, "mine")
     assert custom is not None and custom.render(MESSAGES, {}) == "mine"
-
-
-@pytest.mark.parametrize(
-    ("template", "says"),
-    [
-        ("{% if %}", "line 1"),
-        ("{{ raise_exception('no system') }}", "no system"),
-        ("{{ messages[9].role }}", "no element 9"),
-    ],
-)
-def test_a_template_that_fails_says_why(tmp_path, template, says):
-    chat = ChatTemplate.of(tmp_path, template)
-    assert chat is not None
-    with pytest.raises(ValueError, match=says):
-        chat.render(MESSAGES, {})
