@@ -49,33 +49,6 @@ def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in
     assert "policy a: 64 optimiser steps for 32 sessions per training step" in refused
 
 
-def test_an_interpolation_of_a_missing_key_is_one_error(two):
-    with pytest.raises(ConfigError, match="Interpolation key 'nowhere' not found") as raised:
-        finalize_team(two(mas__updates_per_step="${nowhere}"))
-    assert "Traceback" not in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("setting", "path"),
-    [
-        ("actor_rollout_ref.model.path", "/LONG"),
-        ("data.train_files", "/LONG.parquet"),
-        ("reward.custom_reward_function.path", "/LONG.py"),
-        ("actor_rollout_ref.rollout.multi_turn.tool_config_path", "/LONG.yaml"),
-        ("mas.workflow.path", "/LONG.py"),
-        ("trainer.default_local_dir", "HERE"),
-        ("trainer.default_local_dir", "[a,b]"),
-    ],
-)
-def test_a_path_that_cannot_be_read_is_refused_without_a_traceback(setting, path, tmp_path):
-    (tmp_path / ".lock").mkdir()
-    path = path.replace("LONG", "x" * 300).replace("HERE", str(tmp_path))
-    errors = [str(error) for error in examine_command([*TEAM, f"++{setting}={path}"]).errors]
-    named = [error for error in errors if path in error or "default_local_dir=['a', 'b']" in error]
-    assert named and all(" rule: " in error and " fix: " in error for error in named)
-    assert "Traceback" not in "".join(errors) and ".py, line" not in "".join(errors)
-
-
 def test_a_run_without_a_team_reports_all_errors(make):
     config = make(actor_rollout_ref__model__path="/nowhere", actor_rollout_ref__rollout__name="sglangg")
     config.ray_kwargs.ray_init.num_cpus = 1

@@ -42,15 +42,9 @@ def test_a_run_without_a_team_is_shown_too(capsys):
 
 
 def test_all_errors_are_shown_with_their_number(capsys):
-    executor = "mas.workflow.args.execution.executor=docker"  # no such executor
-    team = ["mas.policies=null", "mas.agents=null", "mas.workflow.name=reasoner_tool_user", f"++{executor}"]
-    two = ["mas.agents.solver.policy=c", "trainer.use_v1=false"]
-    for changed, parts, verdict in (
-        (two, ["agent solver acts on policy c", "trainer.use_v1=False"], "refused: 3 errors"),
-        (team, [executor], "refused: "),
-    ):
-        output = output_of(capsys, "check", *TEAM, *changed, code=1)
-        assert all(part in output for part in parts) and output.rstrip().splitlines()[-1].startswith(verdict)
+    output = output_of(capsys, "check", *TEAM, "mas.agents.solver.policy=c", "trainer.use_v1=false", code=1)
+    assert "agent solver acts on policy c" in output and "trainer.use_v1=False" in output
+    assert output.rstrip().splitlines()[-1].startswith("refused: 3 errors")
 
 
 def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypatch, tmp_path):

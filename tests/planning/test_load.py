@@ -116,13 +116,3 @@ def test_a_base_has_the_adapters_of_its_policies(two):
     assert (base.training.adapters, base.training.adapter) == ((8 * 1000, 4 * 400), 0)
     assert base.serving.adapter and base.serving.ranks == 2 * 8
     assert not base.training.param_offload  # It is alone on its pool.
-
-
-def test_a_fix_for_a_base_that_is_left_out_of_the_policies_declares_it_as_frozen(make):
-    config = make(mas__policies={"a": {"adapter_of": "main"}, "b": {}}, actor_rollout_ref__model__lora_rank=4)
-    run = settled(Run.of(config))
-    sections = [read_policy(run, name, MODEL).section for name in ("main", "b")]
-    assert sections == [
-        "++mas.policies.main.trainable=false ++mas.policies.main.overrides",
-        "++mas.policies.b.overrides",
-    ]

@@ -118,12 +118,3 @@ def test_a_file_that_defines_the_function_passes(make, tmp_path, text):
     (tmp_path / "reward.py").write_text(text)
     for path in (f"{tmp_path}/reward.py", f"file://{tmp_path}/reward.py"):
         assert list(check_functions(make(reward__custom_reward_function__path=path))) == []
-
-
-def test_a_function_of_an_installed_module_passes(make):
-    config = make(reward__custom_reward_function__path="pkg://verl_mas.testing.letters")
-    config.reward.custom_reward_function.name = "score"
-    assert list(check_functions(config)) == []
-    config.reward.custom_reward_function.name = "nosuch"
-    (error,) = check_functions(config)
-    assert "does not define it" in error.value

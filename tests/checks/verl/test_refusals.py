@@ -71,11 +71,6 @@ def test_a_warning_is_not_an_error():
     assert (found.errors, found.warnings) == ([], [warning])
 
 
-def test_a_user_who_ends_python_is_an_error():
-    with pytest.raises(ConfigError, match="SystemExit: 0"), user_code():
-        exit(0)
-
-
 def test_a_users_exception_is_reported_with_its_place_and_without_our_frames(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def agents():\n    return 1 / 0\n")

@@ -8,7 +8,6 @@ from verl_mas.checks.verl.values import VALUES, takes
 from verl_mas.config.compose import compose
 from verl_mas.config.values import problems
 from verl_mas.config.verl_settings import section_at, verl_settings
-from verl_mas.errors import ConfigWarning
 
 
 @pytest.mark.parametrize("engine", ["dp", "megatron", "veomni", "torchtitan"])
@@ -49,16 +48,6 @@ def test_every_key_of_the_table_is_one_of_verl_and_takes_verls_own_value():
 def test_what_verl_reads_or_passes_on_is_accepted(make, settings):
     config = make(**settings)
     assert [*check_sections(config), *check_keys(config), *check_values(config)] == []
-
-
-def test_a_key_of_the_users_own_at_the_top_needs_an_interpolation_that_reads_it(make):
-    [error] = check_keys(make(my_rate=1e-5))
-    assert error.value == "my_rate is not a setting"
-
-
-def test_a_key_in_the_data_of_a_users_own_dataset_class_is_a_warning(make):
-    [warning] = check_keys(make(data__custom_cls__path="mine.py", data__hardness=3))
-    assert isinstance(warning, ConfigWarning) and warning.value == "data.hardness is not a setting"
 
 
 def test_a_resolved_configuration_is_checked_as_one_with_interpolations(make):
