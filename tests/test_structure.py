@@ -22,8 +22,8 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 48_134,
     "lines of its core": 16_325,
-    "lines of tests": 40_033,
-    "lines of headers": 6_077,
+    "lines of tests": 39_896,
+    "lines of headers": 6_076,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,
     "parameters of a function": 7,

@@ -165,11 +165,8 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     yield from check_trainable(who, str(section.model.get("lora_rank")))
     able = ", ".join(name for name in ENGINES if ENGINES[name].many_adapters)
     engine = facts_of(str(section.rollout.name))
-    yield from combinations("base", view, f"{who}: ", engine=engine, able=able)
-    if "vision_config" in settings(section.model):
-        rule = "adapters on one base are on models of text only: engines leave those on a vision tower out"
-        fix = f"set {SECTION}.model.path to a model of text, or remove adapter_of"
-        yield ConfigError(f"{who}: model.path={section.model.path} reads images", rule=rule, fix=fix)
+    images = "vision_config" in settings(section.model)
+    yield from combinations("base", view, f"{who}: ", engine=engine, able=able, images=images)
     checkpoint = view[SECTION].actor.checkpoint
     for key in ("save_contents", "load_contents"):
         if set(checkpoint[key]) != CONTENTS:

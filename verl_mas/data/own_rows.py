@@ -66,8 +66,7 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
         reader = csv.DictReader(file, delimiter=delimiter, strict=True)
         try:
             if (names := reader.fieldnames or ()) and len({*names}) < len(names):
-                rule = "each column has a name of its own"
-                raise DataError(f"{path}: the header is {names}", rule=rule, fix="rename or delete a column")
+                raise DataError(f"{path}: the header is {names}", rule="names of columns differ", fix="rename one")
             for row in reader:
                 if None in row or None in row.values():
                     cells = sum(len(cell) if isinstance(cell, list) else cell is not None for cell in row.values())

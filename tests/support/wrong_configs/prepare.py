@@ -43,7 +43,7 @@ def safetensors(size: int = 4) -> bytes:
 
 MODEL: Mapping[str, Any] = {
     "config.json": {"model_type": "qwen2"},
-    "tokenizer.json": {},
+    "tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}},
     "tokenizer_config.json": {"chat_template": "{{ messages[0].content }}"},
     "model.safetensors": safetensors().decode(),
 }

@@ -11,7 +11,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from verl_mas.config.values import (
@@ -101,7 +100,7 @@ Every = Annotated[int, Range(-1)]
 Probability = Annotated[float, Above(0), Range(high=1)]
 # A part of a path that must stay below the folder that it is added to.
 INSIDE = "a name, not a path that leaves the folder of the project (no '..', no leading '/')"
-_inside = Form(INSIDE, lambda value: not value.startswith("/") and ".." not in PurePosixPath(value).parts)
+_inside = Form(INSIDE, lambda value: value[:1] != "/" and ".." not in value.split("/"))
 Name = Annotated[str, Length(1), _inside] | None
 Names = str | list[str] | None
 # Of transformers, or a kernel of the hub, which is named by its repository.
@@ -210,6 +209,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
         "path": Text,
         "override_config.attn_implementation": Attention,
         "fused_kernel_options.impl_backend": Literal["torch", "triton", "liger"],
+        "external_lib": Names,
         "lora_rank": Whole,
         "lora_alpha": Count,
         "target_modules": Names,
