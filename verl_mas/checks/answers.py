@@ -106,7 +106,7 @@ def _score(function: Callable[..., object], first: FirstRow, reply: str) -> floa
     # Some of verl's print what they read.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         result = function(
-            data_source=first.row[DATA_SOURCE],
+            data_source=first.row.get(DATA_SOURCE),
             solution_str=reply,
             ground_truth=first.row[REWARD_MODEL][GROUND_TRUTH],
             extra_info=first.row.get(EXTRA_INFO) or {},

@@ -11,7 +11,7 @@ TRIAL = Trial(
     "sums",
     STEPS,
     "val-core/arithmetic/acc/mean@1",
-    settings=("+recipe=smollm2/arithmetic", f"trainer.total_training_steps={STEPS}"),
+    settings=("+recipe=smollm2/laptop_arithmetic", f"trainer.total_training_steps={STEPS}"),
 )
 # A quarter of the steps in the demonstrations are wrong.
 SHOWN = "start=runs/smollm2/model steps=60 batch=8 learning_rate=2e-4 lessons=480".split()

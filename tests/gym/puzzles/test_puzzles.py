@@ -203,7 +203,7 @@ def test_the_board_of_a_dataset_row_is_restored():
         ("sokoban", TRAIN, {"size": 3}, "space for its boxes"),
         ("sokoban", TRAIN, {"size": 5, "min_distance": 99}, "smaller min_distance"),
         ("sudoku", TRAIN, {"size": 6}, "size 4 or 9"),
-        ("sudoku", TRAIN, {"blanks": 0}, "1 or more"),
+        ("sudoku", TRAIN, {"blanks": 0}, "use 1 to 15"),
         ("sudoku", TRAIN, {"blanks": 3.5}, "of type int"),
         ("sokoban", TRAIN, {"min_distance": 0}, "1 or more"),
         ("sokoban", TRAIN, {"walls": True}, "of type float"),

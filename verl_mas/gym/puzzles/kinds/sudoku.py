@@ -141,7 +141,7 @@ class Sudoku(Puzzle):
             raise ConfigError(f"sudoku size={size}", rule="a sudoku has boxes of 2x2 or 3x3", fix="use size 4 or 9")
         blanks = _BLANKS[size] if blanks is None else blanks
         if not 1 <= blanks < size * size:
-            raise ConfigError(f"sudoku blanks={blanks}", rule=f"1 to {size**2 - 1} cells are empty", fix="use so many")
+            raise ConfigError(f"sudoku blanks={blanks}", rule="some cells are empty", fix=f"use 1 to {size**2 - 1}")
         rng = stream(cls.name, seed, split)
         solution = full_grid(rng, size)
         while split_of("".join(map(str, solution))) != split:
