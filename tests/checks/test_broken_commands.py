@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 import yaml
+from broken import KINDS, MARKS, few, limited_memory, make, many
 from every_setting import ours, refused_by, taken_by, verls
-from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from wrong_configs import Case, Verdict, look
@@ -46,9 +45,7 @@ ADDRESSES = """
     http://127.0.0.1:1/v1 http://127.0.0.1:99999/v1 http://[::1 ftp://host/v1 //host http:// host:80 http://a@b:c@d/v1
     http://münchen.example:1/v1 http://127.0.0.1:1/v1?key=secret http://%00/v1 http://127.0.0.1:0
 """.split()
-MARKS = "<|im_end|>\n<|im_start|>system\n", "\x00", "\ud800", "{{ 1/0 }}", "🙂" * 10_000, "", "\\boxed{a}"
 FILES = "train.parquet", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"
-MEMORY = 8 << 30
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner, max_size=2),
@@ -98,9 +95,7 @@ def legal_values(draw: DrawFn) -> tuple[Case, Prepare, bool]:
 @st.composite
 def paths(draw: DrawFn) -> tuple[Case, Prepare, bool]:
     """A file or folder of another kind than the setting names."""
-    kind = draw(
-        st.sampled_from(["missing", "folder", "empty", "bytes", "fifo", "loop", "below", "zero", "long", "line\n"])
-    )
+    kind = draw(st.sampled_from(list(KINDS)))
     path = draw(st.sampled_from(WITH_PATH))
     suffix = ".parquet" if path.startswith("data.") else draw(st.sampled_from(["", ".py", ".yaml"]))
     content = draw(st.binary(max_size=64))
@@ -108,17 +103,9 @@ def paths(draw: DrawFn) -> tuple[Case, Prepare, bool]:
     note(f"{suffix}: {kind}")
 
     def prepare(folder: Path, task: Path) -> None:
-        there = folder / f"there{suffix}"
-        if kind == "folder":
-            there.mkdir()
-        elif kind in ("empty", "bytes", "below"):
-            there.write_bytes(content if kind == "bytes" else b"")
-        elif kind == "fifo":
-            os.mkfifo(there)
-        elif kind in ("loop", "zero"):
-            there.symlink_to(there if kind == "loop" else "/dev/zero")
+        make(kind, folder / f"there{suffix}", content)
 
-    name = {"below": f"there{suffix}/x{suffix}", "long": "x" * 5000, "line\n": "a\nb"}.get(kind, f"there{suffix}")
+    name = KINDS[kind].format(f"there{suffix}") + suffix * (kind in ("below", "long"))
     return case(f"++{path}={json.dumps('{folder}/' + name)}"), prepare, False
 
 
@@ -177,17 +164,6 @@ BROKEN: SearchStrategy[tuple[Case, Prepare, bool]] = st.one_of(
 )
 
 
-@contextmanager
-def limited_memory() -> Iterator[None]:
-    """A file without an end takes this process, not the machine."""
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, before)
-
-
 def answered(broken: tuple[Case, Prepare, bool], letters: Path) -> None:
     case, prepare, refused = broken
     with tempfile.TemporaryDirectory() as folder, limited_memory():
@@ -195,10 +171,6 @@ def answered(broken: tuple[Case, Prepare, bool], letters: Path) -> None:
         seen = look(case, letters, Path(folder))
     allowed = {Verdict.REFUSED, *(() if refused else (Verdict.WARNED, Verdict.ACCEPTED))}
     assert seen.verdict in allowed, f"{case.arguments} {case.settings}\n{seen.message}"
-
-
-few = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-many = settings(few, max_examples=2000, derandomize=False, print_blob=True)
 
 
 @few

@@ -90,6 +90,7 @@ def check_correction(run: Run) -> Iterator[Problem]:
         view = run.view(name)
         yield from _log_probs(view)
         yield from _bypass(view)
+        yield from _rejection(view)
         if stale and stale.warmup and not any(view.correction.get(key) for key in READERS):
             yield _uncorrected(name, stale)
 
@@ -106,6 +107,23 @@ def _log_probs(view: View) -> Iterator[ConfigError]:
         value = f"policy {name}: rollout.calculate_log_probs=False with {used}"
         rule = "the correction compares the engine's log-probs with the trainer's"
         yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
+
+
+def _rejection(view: View) -> Iterator[ConfigError]:
+    """verl reads these texts in the first update; here it reads them for one token."""
+    option, threshold = (view.correction.get(key) for key in ("rollout_rs", "rollout_rs_threshold"))
+    if not option:
+        return
+    import torch
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_rejection_mask
+
+    try:
+        compute_rollout_rejection_mask(torch.ones(1, 1), torch.ones(1, 1), option, threshold)
+    except (ValueError, TypeError) as error:
+        place = _place(view.name, view.spec, "rollout_rs")
+        value = f"policy {view.name}: {place}={option} with rollout_rs_threshold={threshold}"
+        fix = "set rollout_rs=token_k1 rollout_rs_threshold=0.5_2.0, or remove both"
+        yield ConfigError(value, rule=f"verl takes both in its update: {error}", fix=fix)
 
 
 def _bypass(view: View) -> Iterator[ConfigError]:

@@ -111,10 +111,14 @@ def devices_here() -> int:
     return get_platform().device_count()
 
 
-def check_resources(run: Run) -> Iterator[ConfigError]:
+def check_resources(run: Run) -> Iterator[Problem]:
     config, have = run.config, available(run.config)
     if have is None:
         return
+    nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
+    if nodes > 1 and not target():
+        reason = "no Ray cluster runs here, and one that the run starts has this machine only"
+        yield ConfigWarning(f"a pool of {nodes} nodes", reason=reason, fix="start the cluster with `ray start`")
     if run.mode:
         yield from require(Resources(gpus_needed(run), cpus_needed(run)), have, "the team")
         return
@@ -127,6 +131,7 @@ def check_resources(run: Run) -> Iterator[ConfigError]:
 # A run that joins a running Ray cluster, or is on several nodes.
 
 
+SMALLEST_STORE = 75 << 20  # Ray's OBJECT_STORE_MINIMUM_MEMORY_BYTES
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -141,6 +146,10 @@ def check_cluster(config: DictConfig) -> Iterator[Problem]:
             fix=f"set {' '.join(f'{key}=null' for key in given)}; ++{RAY_INIT}.address=local starts a cluster of the "
             "run's own",
         )
+    store = OmegaConf.select(config, f"{RAY_INIT}.object_store_memory")
+    if isinstance(store, int) and store < SMALLEST_STORE:
+        rule = f"Ray starts with an object store of at least {SMALLEST_STORE} bytes"
+        yield ConfigError(f"{RAY_INIT}.object_store_memory={store}", rule=rule, fix="remove it")
     yield from _runtime_env(config)
     if not sends_folder(config):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,10 +29,10 @@ from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
-from verl_mas.checks.verl.files import check_data, check_functions, check_scored, sound_rows
+from verl_mas.checks.verl.files import check_data, check_functions, check_packages, check_scored, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
-from verl_mas.checks.verl.place import check_folders, run_on, target, unless_elsewhere
+from verl_mas.checks.verl.place import check_folders, not_writable, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
@@ -93,8 +94,8 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
             yield from _of_this_team(run, checkpoint) if checkpoint else ()
 
 
-def check_logger(config: DictConfig) -> Iterator[ConfigError]:
-    """Whether verl's logger `file` would write into the metrics file of a team's run."""
+def check_logger(config: DictConfig) -> Iterator[Problem]:
+    """Whether verl's loggers can write their files, and `file` not into the metrics file of a team's run."""
     trainer = config.trainer
     if not isinstance(trainer.default_local_dir, str):
         return  # Refused by check_folders.
@@ -104,6 +105,14 @@ def check_logger(config: DictConfig) -> Iterator[ConfigError]:
         rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
         fix = f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file"
         yield ConfigError(f"trainer.logger={list(names)} writes to {theirs}", rule=rule, fix=fix)
+    for name, folder in (
+        (metrics.LOGGER, theirs.parent),
+        ("tensorboard", Path(os.environ.get("TENSORBOARD_DIR", "."))),
+    ):
+        if name in names and (why := not_writable(folder)):
+            value = f"trainer.logger={list(names)} writes to {folder}, which cannot be written: {why}"
+            fix = f"leave out {name}, or set its folder by VERL_FILE_LOGGER_ROOT or TENSORBOARD_DIR"
+            yield unless_elsewhere(config, ConfigError(value, rule="verl opens the file when the run starts", fix=fix))
 
 
 def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
@@ -267,7 +276,8 @@ def _examine_run(run: Run, refusals: Refusals) -> None:
     if not refusals.of(check_values(config)):
         return  # Other checks calculate with these values.
     refusals.of(check_served(config), check_resources(run), check_data(config, scored=True))
-    refusals.of(check_functions(config), check_folders(config), check_checkpoint(run), check_scored(config))
+    refusals.of(check_functions(config), check_packages(config), check_folders(config))
+    refusals.of(check_checkpoint(run), check_scored(config))
     if not refusals.errors:
         refusals.of(check_prompts(run))
 
@@ -277,7 +287,11 @@ def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
     tools: Mapping[str, Tool] = {}
     if run is not None:
         refusals.of(
-            check_policies(run), check_functions(config), check_folders(config), check_data(config, scored=False)
+            check_policies(run),
+            check_functions(config),
+            check_packages(config),
+            check_folders(config),
+            check_data(config, scored=False),
         )
         # What cannot be loaded is not loaded again: it may take its whole time limit.
         if usable:

@@ -76,6 +76,19 @@ class Above(ValueRule):
 
 
 @dataclass(frozen=True)
+class Below(ValueRule):
+    """An exclusive upper bound."""
+
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return value < self.high
+
+    def __str__(self) -> str:
+        return f"below {self.high:.12g}"
+
+
+@dataclass(frozen=True)
 class Length(Range):
     """Of a text in characters, or of a list in items."""
 

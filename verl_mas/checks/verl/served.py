@@ -203,6 +203,9 @@ def _adapter(config: DictConfig, path: str) -> Iterator[Problem]:
         rule = "it is the folder of an adapter that PEFT saved, or its name on the hub"
         fix = "set it to the folder that holds adapter_config.json, or to null to start with a new adapter"
         yield unless_elsewhere(config, ConfigError(value, rule=rule, fix=fix))
+    if endless := list(_endless(folder)):
+        yield from endless
+        return
     yield from raised_by(read_json, folder / "adapter_config.json")
     yield from _weights(folder)
 
@@ -213,8 +216,8 @@ def _not_checked(path: str, why: str) -> ConfigWarning:
 
 
 def check_folder(folder: Path, custom_chat_template: str | None = None) -> Iterator[ConfigError]:
-    if endless := [path for path in sorted(folder.iterdir()) if not (path.is_file() or path.is_dir())]:
-        yield _broken(endless[0], "is a pipe, a device or a link to nothing")
+    if endless := list(_endless(folder)):
+        yield from endless
         return
     for any_of, noun, fix in (
         (["config.json"], "a model's config.json", "save the model with save_pretrained"),
@@ -268,6 +271,13 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
         except ValueError as error:
             yield _broken(file, f"is not whole: {error}")
     yield from (_broken(file, "is empty") for file in sorted(folder.glob("*.bin")) if not file.stat().st_size)
+
+
+def _endless(folder: Path) -> Iterator[ConfigError]:
+    """What nobody can read to an end."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if not (path.is_file() or path.is_dir()):
+            yield _broken(path, "is a pipe, a device or a link to nothing")
 
 
 def _broken(file: Path, why: str) -> ConfigError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -41,7 +42,8 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
 def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
     optim = view[SECTION].actor.optim
     module, name = str(optim.optimizer_impl), str(optim.optimizer)
-    if module == "torch.optim" and name in OPTIMIZERS:
+    options = list(map(str, optim.get("override_optimizer_config") or ()))
+    if module == "torch.optim" and name in OPTIMIZERS and not options:
         return
     try:
         known = vars(importlib.import_module(module)) if module == "torch.optim" else None
@@ -57,6 +59,11 @@ def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
         rule = f"it is the name of a class in {module}"
         fix = nearest(name, [each for each in known if isinstance(known[each], type)])
         yield ConfigError(f"policy {policy}: actor.optim.optimizer={name}", rule=rule, fix=fix)
+    elif known is not None:
+        taken = list(inspect.signature(known[name]).parameters)
+        for option in (option for option in options if option not in taken):
+            value = f"policy {policy}: actor.optim.override_optimizer_config.{option}"
+            yield ConfigError(value, rule=f"it is an argument of {module}.{name}", fix=nearest(option, taken))
 
 
 def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 
 from verl_mas.config.values import (
     Above,
+    Below,
     Count,
     Hint,
     Length,
@@ -98,6 +99,7 @@ Whole = Annotated[int, Range(0)]
 AllOr = Literal[-1] | Count  # -1: all, or never
 Every = Annotated[int, Range(-1)]
 Probability = Annotated[float, Above(0), Range(high=1)]
+Momentum = Annotated[float, Range(0), Below(1)]
 # A part of a path that must stay below the folder that it is added to.
 INSIDE = "a name, not a path that leaves the folder of the project (no '..', no leading '/')"
 _inside = Form(INSIDE, lambda value: value[:1] != "/" and ".." not in value.split("/"))
@@ -120,7 +122,7 @@ _FORMATS = (
 _OPTIM: Mapping[str, Hint] = {
     "lr": Annotated[float, Range(0, 10)],
     "weight_decay": NotNegative,
-    "betas": tuple[Share, Share],
+    "betas": tuple[Momentum, Momentum],
     "clip_grad": Positive,
     "lr_warmup_steps_ratio": Share,
     "lr_warmup_steps": Every | None,
@@ -164,6 +166,9 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
         ],
         "loss_scale_factor": Positive | None,
         "policy_loss.loss_mode": losses,
+        "policy_loss.clip_cov_ratio": Positive | None,
+        "policy_loss.kl_cov_ratio": Positive | None,
+        "policy_loss.dro_beta": Positive | None,
         "kl_loss_coef": NotNegative,
         "kl_loss_type": Literal[(*_KL, *(f"{name}+" for name in _KL))],
         "grad_clip": Positive,
@@ -299,6 +304,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
 VALUES = {f"{section}.{key}": hint for section, keys in _SECTIONS.items() for key, hint in keys.items()}
 # In verl's YAML, but not read by its V1 trainer and FSDP engine; what to set instead.
 UNREAD: Mapping[str, str] = {
+    "algorithm.use_pf_ppo": "remove it",
     "actor_rollout_ref.actor.grad_clip": "set actor_rollout_ref.actor.optim.clip_grad",
     "actor_rollout_ref.rollout.multi_turn.enable": "remove it: a team takes as many turns as its workflow has",
     "actor_rollout_ref.rollout.do_sample": "set actor_rollout_ref.rollout.temperature=0 for greedy replies",

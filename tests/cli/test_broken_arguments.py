@@ -1,0 +1,103 @@
+"""A command whose arguments are drawn by type, wrong ones among them, answers clearly or works. It never ends in a
+traceback, and always ends."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+import tempfile
+from argparse import Action
+from pathlib import Path
+
+import pytest
+from broken import KINDS, MARKS, few, limited_memory, make, many
+from hypothesis import event, given, note
+from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
+from view_runs import session, write_metrics, write_run
+from wrong_configs import time_limit
+
+from verl_mas import cli
+from verl_mas.cli.completion import parsers
+from verl_mas.cli.data import DATA_SETS
+
+TIME_LIMIT = 90  # seconds
+# Those that train or make a model, ask servers of others, or are fuzzed beside the checks.
+LEFT_OUT = "demo", "check", "plan", *(f"data {name}" for name in DATA_SETS)
+COMMANDS = {name: own.options() for name, own in parsers() if not own.below and name not in LEFT_OUT}
+# They do not end by themselves.
+WITHOUT_END = "--live", "--open"
+TEXTS = (*MARKS, "nothing", "/dev/null", "a=1", "=", "http://127.0.0.1:1/v1", "solver", "team.py:Team", "-1", "3-1")
+NUMBERS = "-1", "0", "1", "2", "1e3", "nan", "x", "9" * 30
+
+
+@st.composite
+def commands(draw: DrawFn) -> tuple[list[str], dict[str, str]]:
+    """A command, and the paths that it names: name -> kind, of `KINDS` or a run."""
+    name = draw(st.sampled_from(sorted(COMMANDS)))
+    paths: dict[str, str] = {}
+    optional = [action for action in COMMANDS[name] if action.option_strings and not action.required]
+    chosen = draw(st.lists(st.sampled_from(optional), max_size=2, unique_by=id)) if optional else []
+    words = name.split()
+    for action in (action for action in COMMANDS[name] if action in chosen or action not in optional):
+        words += _given(draw, action, paths)
+    if draw(st.integers(0, 9)) == 0:
+        words.append(draw(st.sampled_from(["--no-such-option", "--out", "one more", "--"])))
+    return words, paths
+
+
+def _given(draw: DrawFn, action: Action, paths: dict[str, str]) -> list[str]:
+    option = list(action.option_strings[-1:])
+    if set(option) & set(WITHOUT_END):
+        return []
+    if action.nargs == 0:
+        return option
+    if action.type is Path:
+        name = f"p{len(paths)}{draw(st.sampled_from(['', '.parquet', '.jsonl']))}"
+        paths[name] = draw(st.sampled_from([*KINDS, "run", "run"]))
+        return [*option, "{folder}/" + KINDS.get(paths[name], "{}").format(name)]
+    if action.choices:
+        return [*option, draw(st.sampled_from([*map(str, action.choices), "x"]))]
+    return [*option, draw(st.sampled_from(NUMBERS if action.type else TEXTS))]
+
+
+def answered(drawn: tuple[list[str], dict[str, str]]) -> None:
+    words, paths = drawn
+    with tempfile.TemporaryDirectory() as name, limited_memory():
+        folder = Path(name)
+        for path, kind in paths.items():
+            if kind == "run":
+                write_metrics(write_run(folder / path, [session(), session(step=2, number=1)]))
+            else:
+                make(kind, folder / path)
+        given_words = [word.replace("{folder}", name) for word in words]
+        note(f"{given_words} {paths}")
+        output = io.StringIO()
+        with (
+            pytest.MonkeyPatch.context() as here,
+            contextlib.redirect_stdout(output),
+            contextlib.redirect_stderr(output),
+            time_limit(TIME_LIMIT),
+        ):
+            here.chdir(folder)
+            here.setattr(sys, "stdin", io.StringIO())
+            here.setattr(sys, "path", [*sys.path])
+            code = cli.main(given_words)
+    event(f"{words[0]}: {code}")
+    assert code in (0, 1, 2) and "Traceback" not in output.getvalue(), output.getvalue()
+    assert code == 0 or re.search("rule.*fix", output.getvalue(), re.DOTALL), output.getvalue()
+
+
+@few
+@given(commands())
+def test_wrong_arguments_are_answered_clearly(drawn):
+    answered(drawn)
+
+
+@pytest.mark.nightly
+@many
+@given(commands())
+def test_so_are_many(drawn):
+    answered(drawn)
