@@ -306,9 +306,9 @@ class LossSpec:
     """The loss of each policy. The weighting of statistics is `mas.advantage.weighting`."""
 
     weighting: Weighting | None = None
-    """What counts equally in the loss of a policy: every token, every row, every agent (agent: and in it every row;
-    agent_token: and in it every token), or every session (and in it every row). The tokens of a row count equally. null:
-    verl's actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
+    """What counts equally in the loss of a policy: every token, every row, every agent (and in it every row; with
+    agent_token every token), or every session (and in it every row). The tokens of a row count equally. null: verl's
+    actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
 
 
 @dataclass
