@@ -191,7 +191,7 @@ def _step(run: Run) -> Summary:
 
 
 def _weighed_by_tokens(run: Run) -> list[str]:
-    """The policies of several roles, of which one that writes more counts more, as nobody has chosen otherwise."""
+    """The policies of several roles, of which one that writes more counts more by default."""
     if run.mas.loss.weighting:
         return []
     trained = [member for member in agents_of(run.mas).values() if member.trainable]
