@@ -1,149 +1,239 @@
-"""What rows count in the loss, against plain Python, whatever the split into optimiser steps, ranks, micro batches."""
+"""What rows count in the loss: gradients by verl's worker against plain torch over all rows at once, whatever the split
+into optimiser steps, ranks and micro batches."""
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
+from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.config import ActorConfig
+from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.merge import LOSS_MODES, set_mode
+from verl_mas.row import LOSS_WEIGHTS
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import step_weights, weighs_rows, weighted
 
-KL, ENTROPY, CLIP, PROMPT = 0.3, 0.1, 0.2, 2
+KL, ENTROPY, CLIP, FACTOR, WORDS, PROMPT = 0.3, 0.1, 0.2, 7, 19, 2
 WEIGHTINGS = list(LOSS_MODES)
+# verl's own modes, which count what it counts: rejected tokens and rows, too.
+MODES = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"]
+KINDS = ["k1", "k2", "k3", "k3+"]
 
 
-def row(agent, session, tokens, *, masked=0):
-    return {"agent": agent, "session": session, "tokens": tokens, "masked": masked}
+def row(agent, session, tokens, *, masked=0, rejected=0):
+    """`masked`: its first tokens, which are not trained; `rejected`: its last ones, by rollout correction."""
+    return SimpleNamespace(agent=agent, session=session, tokens=tokens, masked=masked, rejected=rejected)
 
 
-masked = st.sampled_from([0, 0, 0, 1, 9])
-a_row = st.builds(row, st.sampled_from("abc"), st.integers(0, 3), st.integers(1, 5), masked=masked)
-
-
-def shares(weighting, rows):
-    """The part of every trained token of a row in the loss, by the definition: all parts sum to 1."""
-    trained = [max(0, row["tokens"] - row["masked"]) for row in rows]
-    live = [i for i, tokens in enumerate(trained) if tokens]
-    unit = {"row": lambda i: i, "agent": lambda i: rows[i]["agent"], "session": lambda i: rows[i]["session"]}
-    if weighting == "token":
-        return [1 / sum(trained) if tokens else 0.0 for tokens in trained]
-    name = unit[weighting]
-    rows_in = Counter(name(i) for i in live)
-    return [1 / len(rows_in) / rows_in[name(i)] / trained[i] if i in live else 0.0 for i in range(len(rows))]
+rejected = st.sampled_from([0, 0, 0, 1, 9])
+a_row = st.builds(
+    row, st.sampled_from("abc"), st.integers(0, 3), st.integers(2, 5), masked=st.integers(0, 1), rejected=rejected
+)
+ROWS = [
+    row("a", 0, 4),
+    row("a", 0, 2, masked=1),
+    row("b", 0, 5),
+    row("b", 1, 3, rejected=9),
+    row("c", 1, 2, rejected=1),
+]
 
 
 def nested(values):
     return torch.nested.as_nested_tensor(list(values), layout=torch.jagged)
 
 
+class Engine(transformer_impl.FSDPEngineWithLMHead):
+    """verl's forward and backward passes on one of so many ranks, of a model that only knows the last token."""
+
+    def __init__(self, logits, ranks):
+        self.module = lambda input_ids, **_: SimpleNamespace(logits=logits[input_ids])
+        self.ranks, self.ulysses_sequence_parallel_size, self.use_ulysses_sp, self.pad_to_length = (
+            ranks,
+            1,
+            False,
+            False,
+        )
+        self._autocast_dtype, self.compute_entropy_from_logits = torch.float32, entropy_from_logits
+        self.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
+
+    def get_data_parallel_size(self):
+        return self.ranks
+
+    def get_data_parallel_group(self):
+        return None
+
+
 class Step:
-    """The rows of one policy and step, with padding, as verl's workers have them."""
+    """The rows of one policy and step, with padding."""
 
-    def __init__(self, rows, weighting, updates, ranks, seed):
-        generator = torch.Generator().manual_seed(seed)
-        self.plan = plan(len(rows), updates, ranks)
-        padding = [row("a", 0, 1, masked=1)] * self.plan.padding
-        self.rows = [*rows, *padding]
-        tags = [{"agent": row["agent"], "is_padding": i >= len(rows)} for i, row in enumerate(self.rows)]
-        keys = [f"1-0_{row['session']}_{i}" if i < len(rows) else f"pad{i}_0_0" for i, row in enumerate(self.rows)]
-        lengths = [row["tokens"] for row in self.rows]
-        self.masks = [torch.tensor([1] * n) for n in lengths]
-        for mask, entry in zip(self.masks, self.rows, strict=True):
-            mask[: entry["masked"]] = 0
-        self.weights = step_weights(weighting, keys, tags, torch.tensor([int(mask.sum()) for mask in self.masks]))
+    def __init__(self, rows, weighting=None, updates=1, ranks=1, seed=0):
+        draw = torch.Generator().manual_seed(seed)
+        self.ranks, self.plan = ranks, plan(len(rows), updates, ranks)
+        self.rows = [*rows, *[row("a", 0, 1, masked=1)] * self.plan.padding]
+        tags = [{"agent": row.agent, "is_padding": i >= len(rows)} for i, row in enumerate(self.rows)]
+        keys = [f"1-0_{row.session}_{i}" if i < len(rows) else f"pad{i}_0_0" for i, row in enumerate(self.rows)]
         self.order = spread_padding(tags, ranks, self.plan.updates)
-        self.log_probs = [torch.randn(PROMPT + n, generator=generator).requires_grad_() for n in lengths]
-        self.entropy = [torch.rand(PROMPT + n, generator=generator).requires_grad_() for n in lengths]
-        self.advantages = torch.randn(len(lengths), generator=generator)
-        # The ratio of each token, on both sides of the clipping.
-        self.ratios = [torch.rand(n, generator=generator) + 0.5 for n in lengths]
+        self.logits = torch.randn(WORDS, WORDS, dtype=torch.float64, generator=draw).requires_grad_()
+        self.ids = [torch.randint(WORDS, (PROMPT + row.tokens,), generator=draw) for row in self.rows]
+        self.counted, self.masks = [], []
+        for its in self.rows:
+            place = torch.arange(its.tokens)
+            self.counted.append((place >= its.masked).long())
+            self.masks.append(self.counted[-1] * (place < its.tokens - its.rejected))
+        self.weights = step_weights(weighting, keys, tags, torch.tensor([int(mask.sum()) for mask in self.masks]))
+        drawn = [torch.rand(4, row.tokens, dtype=torch.float64, generator=draw) + 0.5 for row in self.rows]
+        now = [self.log_probs(i)[0].detach() for i in range(len(self.rows))]
+        # Ratios are on both sides of the clipping.
+        self.old = [its - values[0].log() for its, values in zip(now, drawn, strict=True)]
+        self.reference = [its - values[1].log() for its, values in zip(now, drawn, strict=True)]
+        self.advantages = [(values[2] - 1).sign() * values[2] for values in drawn]
+        self.corrections = [values[3] for values in drawn]
 
-    def data(self, places):
-        def of(values):
-            return nested(values[i] for i in places)
+    def log_probs(self, i):
+        """Of the tokens of the reply, and the entropy there."""
+        every = self.logits[self.ids[i][PROMPT - 1 : -1]].log_softmax(-1)
+        return every.gather(-1, self.ids[i][PROMPT:, None])[:, 0], -(every.exp() * every).sum(-1)
 
-        # Of each response token: the outputs of the model are shifted by one.
-        now = [values.detach()[PROMPT - 1 : -1] for values in self.log_probs]
-        tokens = [torch.ones_like(ratio) for ratio in self.ratios]
-        fields = {
-            "prompts": of([torch.zeros(PROMPT, dtype=torch.long)] * len(self.rows)),
-            "responses": of([mask.clone() for mask in self.masks]),
-            "response_mask": of(self.masks),
-            "old_log_probs": of([mine - ratio.log() for mine, ratio in zip(now, self.ratios, strict=True)]),
-            "ref_log_prob": of(now),
-            "advantages": of([a * ones for a, ones in zip(self.advantages, tokens, strict=True)]),
+    def batch(self, places):
+        columns = {
+            "input_ids": self.ids,
+            "position_ids": [torch.arange(len(ids)) for ids in self.ids],
+            "prompts": [ids[:PROMPT] for ids in self.ids],
+            "responses": [ids[PROMPT:] for ids in self.ids],
+            "response_mask": self.masks,
+            "loss_mask": self.counted,
+            "old_log_probs": self.old,
+            "ref_log_prob": self.reference,
+            "advantages": self.advantages,
+            "rollout_is_weights": self.corrections,
         }
+        fields = {name: nested(values[i] for i in places) for name, values in columns.items()}
         if self.weights.of_rows is not None:
-            fields["loss_weights"] = self.weights.of_rows[places]
+            fields[LOSS_WEIGHTS] = self.weights.of_rows[places]
         return TensorDict(fields, batch_size=len(places))
 
-    def backward(self, loss, micro, ranks):
-        """As a worker of verl does: every optimiser step on its share of every rank, in micro batches."""
-        chunk = len(self.order) // ranks
+    def shares(self):
+        """The places of each optimiser step and rank."""
+        chunk = len(self.order) // self.ranks
         size = chunk // self.plan.updates
         for update in range(self.plan.updates):
-            shares = [self.order[rank * chunk + update * size :][:size] for rank in range(ranks)]
-            tokens = int(sum(self.masks[i].sum() for share in shares for i in share))
-            for share in shares:
-                for start in range(0, size, micro):
-                    places = share[start : start + micro]
-                    data, counted = self.data(places), self.weights.total / self.plan.updates
-                    tu.assign_non_tensor(data, dp_size=ranks, batch_num_tokens=tokens, global_batch_size=counted)
-                    both = {"log_probs": self.log_probs, "entropy": self.entropy}
-                    outputs = {name: nested(values[i] for i in places) for name, values in both.items()}
-                    (loss(model_output=outputs, data=data)[0] / ranks).backward()  # FSDP averages over ranks
+            yield [self.order[rank * chunk + update * size :][:size] for rank in range(self.ranks)]
+
+    def gradient(self, loss, micro):
+        """Of all optimiser steps together, as the ranks of a worker group compute it."""
+        engine = Engine(self.logits, self.ranks)
+        self.logits.grad = None
+        for ranks in self.shares():
+            tokens = sum(int(self.counted[i].sum()) for places in ranks for i in places)
+            for places in ranks:
+                batch = self.batch(places)
+                size = micro if len(places) % micro == 0 else 1
+                tu.assign_non_tensor(batch, use_dynamic_bsz=False, micro_batch_size_per_gpu=size, temperature=1.0)
+                tu.assign_non_tensor(batch, global_batch_size=self.weights.total / self.plan.updates)
+                tu.assign_non_tensor(batch, calculate_entropy=True)
+                with (
+                    patch.object(transformer_impl, "get_device_id", lambda: "cpu"),
+                    patch("torch.distributed.all_reduce", lambda count, *_, tokens=tokens, **__: count.fill_(tokens)),
+                ):
+                    self.loss = sum(engine.forward_backward_batch(batch, loss)["loss"])
+        return self.logits.grad / self.ranks  # FSDP averages
 
 
-def loss_of(weighting):
+def loss_of(mode, kind="k1"):
+    """verl's loss, by a mode of verl or one of `mas.loss.weighting`."""
     clip = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), CLIP)
-    terms = {"entropy_coeff": ENTROPY, "use_kl_loss": True, "kl_loss_coef": KL, "kl_loss_type": "kl", **clip}
-    sizes = {"rollout_n": 1, "ppo_mini_batch_size": 1, "use_dynamic_bsz": True}
-    config = ActorConfig(strategy="fsdp", loss_agg_mode=LOSS_MODES[weighting], **terms, **sizes)
+    terms = {"entropy_coeff": ENTROPY, "use_kl_loss": True, "kl_loss_coef": KL, "kl_loss_type": kind, **clip}
+    sizes = {"rollout_n": 1, "ppo_mini_batch_size": 1, "use_dynamic_bsz": True, "loss_scale_factor": FACTOR}
+    config = ActorConfig(strategy="fsdp", loss_agg_mode=LOSS_MODES.get(mode, mode), **terms, **sizes)
     loss = partial(ppo_loss, config=config)
-    return partial(weighted, loss=loss) if weighs_rows(weighting) else loss
+    return partial(weighted, loss=loss) if weighs_rows(mode) else loss
 
 
-def gradient(advantage, ratio):
-    """Of verl's clipped loss by the log-prob of one token."""
-    clipped = ratio > 1 + CLIP if advantage >= 0 else ratio < 1 - CLIP
-    return 0.0 if clipped else -advantage * ratio
+# -- plain torch --
 
 
-@settings(max_examples=25, deadline=None)
-@given(st.data(), st.lists(a_row, min_size=1, max_size=12), st.sampled_from(WEIGHTINGS))
-def test_the_gradient_is_that_of_the_weighted_mean_whatever_the_split(data, rows, weighting):
-    updates, ranks = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
-    if not any(row["tokens"] > row["masked"] for row in rows):
-        return
-    step = Step(rows, weighting, updates, ranks, data.draw(st.integers(0, 99)))
-    step.backward(loss_of(weighting), data.draw(st.integers(1, 4)), ranks)
-    for i, share in enumerate(shares(weighting, rows)):
-        share *= step.plan.updates  # each optimiser step has its part of the mean, times their number
-        for t, on in enumerate(step.masks[i].tolist()):
-            policy = gradient(float(step.advantages[i]), float(step.ratios[i][t]))
-            found = [values[i].grad[PROMPT - 1 + t] for values in (step.log_probs, step.entropy)]
-            expected = [on * share * (policy + KL), on * share * -ENTROPY]
-            assert [float(value) for value in found] == pytest.approx(expected, rel=1e-4, abs=1e-7)
+def divergence(now, reference, kind):
+    difference = now - reference
+    if kind in ("k2", "k3+"):  # k3+ has the gradient of k2, which is that of the divergence
+        return difference**2 / 2
+    return difference if kind == "k1" else (-difference).exp() + difference - 1
+
+
+def expected(step, mode, kind):
+    trained = [int(mask.sum()) for mask in step.masks]
+    real = len(step.rows) - step.plan.padding
+    total = 0.0
+    for ranks in step.shares():
+        tokens = sum(int(step.counted[i].sum()) for places in ranks for i in places)
+        for i in (i for places in ranks for i in places if trained[i]):
+            now, entropy = step.log_probs(i)
+            ratio = (now - step.old[i]).exp()
+            gains = [values * step.advantages[i] for values in (ratio, ratio.clamp(1 - CLIP, 1 + CLIP))]
+            policy = -torch.minimum(*gains) * step.corrections[i]
+            every = policy + KL * divergence(now, step.reference[i], kind) - ENTROPY * entropy
+            share = 1 / tokens if mode == "token-mean" else step.plan.updates * part(step.rows, trained, i, mode, real)
+            total = total + share * (every * step.masks[i]).sum()
+    return torch.autograd.grad(total, step.logits)[0]
+
+
+def part(rows, trained, i, mode, real):
+    """Of each trained token of a row in the mean over all rows."""
+    live = [j for j, tokens in enumerate(trained) if tokens]
+    if mode in MODES:
+        return 1 / real / {"mean": trained[i], "sum": 1, "norm": FACTOR}[mode.rsplit("-", 1)[1]]
+    if mode in ("token", "row"):
+        return 1 / sum(trained) if mode == "token" else 1 / len(live) / trained[i]
+    name = mode.removesuffix("_token")
+    mine = [j for j in live if getattr(rows[j], name) == getattr(rows[i], name)]
+    units = len({getattr(rows[j], name) for j in live})
+    return 1 / units / (sum(trained[j] for j in mine) if mode == "agent_token" else len(mine) * trained[i])
+
+
+def compare(rows, mode, kind, updates=1, ranks=1, micro=1, seed=0):
+    step = Step(rows, mode if mode in WEIGHTINGS else None, updates, ranks, seed)
+    wanted = expected(step, mode, kind)
+    assert (step.gradient(loss_of(mode, kind), micro) - wanted).norm() < 1e-6 * wanted.norm()
+
+
+@pytest.mark.parametrize("mode", MODES + WEIGHTINGS)
+def test_ranks_and_micro_batches_do_not_change_the_gradient(mode):
+    for ranks, micro in ((1, 1), (1, len(ROWS)), (2, 1), (2, (len(ROWS) + 1) // 2)):
+        compare(ROWS, mode, "k3", ranks=ranks, micro=micro)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kl_term_has_the_gradient_of_its_kind(kind):
+    compare(ROWS, "agent_token", kind)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data(), st.lists(a_row, min_size=1, max_size=12), st.sampled_from(MODES + WEIGHTINGS))
+def test_the_gradient_is_that_of_the_mean_over_all_rows_whatever_the_split(data, rows, mode):
+    assume(any(row.tokens > row.masked + row.rejected for row in rows))
+    updates, ranks, micro, seed = (data.draw(st.integers(1, most)) for most in (3, 3, 4, 99))
+    compare(rows, mode, "k1", updates, ranks, micro, seed)
 
 
 def test_an_agent_that_acts_once_counts_as_much_as_one_that_acts_three_times():
     rows = [row("a", 0, 2), row("a", 0, 5), row("a", 1, 2), row("b", 1, 2)]
-    by_agent, by_session = (Step(rows, name, 1, 1, 0).weights.of_rows for name in ("agent", "session"))
+    by_agent, by_session = (Step(rows, name).weights.of_rows for name in ("agent", "session"))
     assert by_agent.tolist() == pytest.approx([2 / 3, 2 / 3, 2 / 3, 2])
     assert by_session.tolist() == [1, 1, 1, 1]
-    assert Step(rows[:3], "session", 1, 1, 0).weights.of_rows.tolist() == [0.75, 0.75, 1.5]
-    weights = Step([row("a", 0, 2), row("a", 0, 2, masked=2), row("b", 1, 2)], "agent", 1, 4, 0).weights
+    assert Step(rows[:3], "session").weights.of_rows.tolist() == [0.75, 0.75, 1.5]
+    # Of 11 tokens 9 are of a, whatever its rows, and 2 of b.
+    assert Step(rows, "agent_token").weights.of_rows.tolist() == pytest.approx([*[11 / 18] * 3, 11 / 4])
+    weights = Step([row("a", 0, 2), row("a", 0, 2, masked=2), row("b", 1, 2)], "agent", ranks=4).weights
     assert weights.total == 2 and weights.of_rows.tolist() == [1, 0, 1, 0], "no row without a trained token"
 
 
@@ -152,16 +242,15 @@ def test_padding_does_not_count_whatever_its_mask(weighting):
     keys, tags = ["1-0_0_0", "1-0_1_0", "pad0_0_0"], [{"agent": "a", "is_padding": i == 2} for i in range(3)]
     found = step_weights(weighting, keys, tags, torch.tensor([2, 3, 4]))
     expected = step_weights(weighting, keys[:2], tags[:2], torch.tensor([2, 3]))
-    assert found.total == expected.total == (5 if weighting == "token" else 2)
+    assert found.total == expected.total == (5 if weighting in ("token", "agent_token") else 2)
     assert (found.of_rows is None) == (expected.of_rows is None)
     assert found.of_rows is None or found.of_rows.tolist() == [*expected.of_rows.tolist(), 0]
 
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_a_step_of_which_every_token_is_masked_has_a_loss_of_0(weighting):
-    step = Step([row("a", 0, 2, masked=2), row("b", 0, 1, masked=1)], weighting, 1, 1, 0)
-    step.backward(loss_of(weighting), 2, 1)
-    assert all(bool((values.grad == 0).all()) for values in step.log_probs)
+    step = Step([row("a", 0, 2, rejected=2), row("b", 0, 1, rejected=1)], weighting)
+    assert bool((step.gradient(loss_of(weighting), 2) == 0).all())
 
 
 def test_without_a_weighting_verls_own_loss_and_divisor_stay():
@@ -173,9 +262,9 @@ def test_without_a_weighting_verls_own_loss_and_divisor_stay():
 
 
 def test_a_weighted_loss_has_the_values_of_the_loss():
-    step = Step([row("a", 0, 2), row("a", 0, 4), row("b", 1, 3)], "agent", 1, 1, 0)
-    data = step.data([0, 1, 2])
-    tu.assign_non_tensor(data, dp_size=1, batch_num_tokens=9, global_batch_size=3)
-    outputs = {"log_probs": nested(step.log_probs), "entropy": None}
-    both = [loss(model_output=outputs, data=data) for loss in (loss_of("agent"), loss_of("agent").keywords["loss"])]
-    assert both[0][0].item() == both[1][0].item()
+    step = Step(ROWS, "agent")
+    values = []
+    for loss in (loss_of("agent"), loss_of("agent").keywords["loss"]):
+        step.gradient(loss, micro=len(ROWS))
+        values.append(step.loss)
+    assert values[0] == values[1] != 0

@@ -108,6 +108,7 @@ LOSS_MODES: dict[Weighting, str] = {
     "token": "seq-mean-token-sum",
     "row": "seq-mean-token-mean",
     "agent": "seq-mean-token-mean",
+    "agent_token": "seq-mean-token-sum",
     "session": "seq-mean-token-mean",
 }
 

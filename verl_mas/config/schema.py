@@ -22,7 +22,7 @@ from verl_mas.config.values import (
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
 FreeSettings: TypeAlias = dict[str, Any]
-Weighting: TypeAlias = Literal["row", "agent", "session", "token"]
+Weighting: TypeAlias = Literal["row", "agent", "agent_token", "session", "token"]
 # What engines hold a number in; a larger one would end some of them.
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 StopText: TypeAlias = Annotated[str, Length(1, 1000)]
@@ -306,9 +306,9 @@ class LossSpec:
     """The loss of each policy. The weighting of statistics is `mas.advantage.weighting`."""
 
     weighting: Weighting | None = None
-    """What counts equally in the loss of a policy: every token, every row, every agent (and in it every row), or every
-    session (and in it every row). The tokens of a row count equally. null: verl's actor.loss_agg_mode, of which a mean
-    over tokens depends on which rows share an optimiser step."""
+    """What counts equally in the loss of a policy: every token, every row, every agent (and in it every row; with
+    agent_token every token), or every session (and in it every row). The tokens of a row count equally. null: verl's
+    actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
 
 
 @dataclass

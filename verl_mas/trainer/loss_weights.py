@@ -17,6 +17,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from verl_mas.advantage.kernel import offsets_of, per_token
+from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.schema import Weighting
 from verl_mas.row import AGENT, LOSS_WEIGHTS, RowKey, TagValues, is_padding
 
@@ -30,7 +31,7 @@ class RowWeights:
     """How the rows of a policy count in one training step."""
 
     total: float  # what the sum over all rows of the step is divided by
-    of_rows: Tensor | None = None  # what the gradient of each row is multiplied by, 1 on average; None: by nothing
+    of_rows: Tensor | None = None  # what the gradient of each row is multiplied by; None: by nothing
 
     @property
     def fields(self) -> dict[str, Tensor]:
@@ -41,26 +42,28 @@ def step_weights(
     weighting: Weighting | None, keys: Sequence[str], tags: Sequence[TagValues], tokens: Tensor
 ) -> RowWeights:
     """`tokens` [N]: how many tokens of each row are trained. Padding, and a row without such tokens, does not count."""
-    real = [not is_padding(tag) for tag in tags]
+    real = torch.tensor([not is_padding(tag) for tag in tags])
     if weighting is None:
-        return RowWeights(sum(real))
-    if weighting == "token":
-        return RowWeights(max(1.0, float(tokens[torch.tensor(real)].sum())))
-    counted = [row for row, count in enumerate(tokens.tolist()) if real[row] and count > 0]
-    total = max(1, len(counted))  # Without any, the loss is 0.
-    if weighting == "row":
+        return RowWeights(int(real.sum()))
+    # What verl's mode adds up of a row: its tokens, or their mean.
+    size = torch.where(real, tokens if LOSS_MODES[weighting] == "seq-mean-token-sum" else (tokens > 0).long(), 0)
+    total = max(1, int(size.sum()))  # Without any, the loss is 0.
+    if weighting not in _UNITS:
         return RowWeights(total)
-    unit = _UNITS[weighting]
-    units = {row: unit(RowKey.parse(keys[row]), tags[row]) for row in counted}
-    rows_of = Counter(units.values())
+    unit, sizes = _UNITS[weighting], size.tolist()
+    units = {row: unit(RowKey.parse(keys[row]), tags[row]) for row, its in enumerate(sizes) if its}
+    size_of: Counter[Hashable] = Counter()
+    for row, its in units.items():
+        size_of[its] += sizes[row]
     weights = torch.zeros(len(keys))
     for row, its in units.items():
-        weights[row] = len(counted) / (len(rows_of) * rows_of[its])
+        weights[row] = total / (len(size_of) * size_of[its])
     return RowWeights(total, weights)
 
 
 _UNITS: Mapping[str, Callable[[RowKey, TagValues], Hashable]] = {
     "agent": lambda key, tag: str(tag[AGENT]),
+    "agent_token": lambda key, tag: str(tag[AGENT]),
     "session": lambda key, tag: (key.uid, key.session),
 }
 

@@ -1,0 +1,245 @@
+"""Every estimator with every option on random steps, against a second implementation.
+
+It was written from the papers and the options' descriptions, without reading `verl_mas/advantage`: in float64, row by
+row. How often a row counts is a weight, and what a role scored in earlier steps is more rows. Where the two disagree,
+the paper decides.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from verl_mas import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages
+
+CASES = 120
+COLUMNS = ("task", "session", "agent", "role", "source", "instance", "turn", "branch", "observation", "tokens", "score")
+ROLE = {"scout_0": "scout", "scout_1": "scout", "lead": "lead"}
+
+
+def agent_grpo(rows, o, past, unit=("task", "session")):
+    """2602.08847, equation 5; with leave_one_out and scale=none 2402.14740."""
+    group = alike(rows, "task", "agent")
+    weights, pool = weigh(rows, o, group, unit), alike(rows, "agent")
+    return compare(rows.score, group, weights, o, pool, lambda row: shrunk(rows, row, o, past))
+
+
+def mhgpo(rows, o, past):
+    """2506.02718: a fork is a rollout of its own."""
+    return agent_grpo(rows, o, past, unit=("task", "session", "branch"))
+
+
+def at_grpo(rows, o, past):
+    """2510.11062, section 3: the candidates of an act, or the acts of the turn where there are none."""
+    branches = np.isin(rows.agent, rows.agent[rows.branch > 0])
+    candidates = alike(rows, "task", "session", "agent", "instance", "turn")
+    group = np.where(branches, candidates, -1 - alike(rows, "task", "agent", "turn"))
+    return compare(rows.score, group, weigh(rows, o, group, ("task", "session", "branch")), o, alike(rows, "agent"))
+
+
+def team_grpo(rows, o, past):
+    """2602.08847, equation 2: a baseline for the whole team."""
+    group = alike(rows, "task")
+    return compare(rows.score, group, weigh(rows, o, group, ("task", "session")), o, alike(rows))
+
+
+def agent_gigpo(rows, o, past):
+    """2505.10978, equations 3 to 8, of a reward that is paid at the end."""
+    life = alike(rows, "task", "session", "agent", "instance")
+    still_to_come = [np.sum((life == life[row]) & (rows.turn > rows.turn[row])) for row in range(len(life))]
+    returns = rows.score * o.gamma ** np.array(still_to_come)
+    group = alike(rows, "task", "agent", "observation")
+    of_steps = compare(returns, group, weigh(rows, o, group, ("task", "session")), o, alike(rows, "agent"))
+    return agent_grpo(rows, o, past) + o.step_weight * of_steps
+
+
+def agent_reinforce_pp(rows, o, past):
+    """2501.03262: all of the agent's tokens in the step."""
+    group = alike(rows, "agent")
+    return compare(rows.score, group, weigh(rows, o, group, ("task", "session")), o, group)
+
+
+def hierarchical_grpo(rows, o, past):
+    """2511.13288, equations 9 to 13: a rollout's invocations of an agent share its weight, as copies do."""
+    group = alike(rows, "task", "agent")
+    called = SimpleNamespace(**vars(rows))
+    called.instance = np.where(rows.agent == o.main, 0, alike(rows, "agent", "instance"))
+    weights = weigh(called, o, group, ("task", "session"), invocations_alike=True)
+    return compare(rows.score, group, weights, o, alike(rows, "agent"))
+
+
+def agent_rae(rows, o, past):
+    """2506.24119: a role's score without its running mean, of which the session itself is no part."""
+    group = alike(rows, "source", "role")
+    weights = weigh(as_agents(rows), o, group, ("task", "session"))
+    return compare(rows.score, group, weights, o, group, lambda row: remembered(rows, row, o, past))
+
+
+PAPERS = {f.__name__: f for f in (agent_grpo, mhgpo, at_grpo, team_grpo, agent_gigpo, agent_reinforce_pp)}
+PAPERS |= {"hierarchical_grpo": hierarchical_grpo, "agent_rae": agent_rae, "agent_rloo": agent_grpo}
+
+
+def alike(rows, *columns):
+    """A number for every combination of values."""
+    values = list(zip(*(getattr(rows, column).tolist() for column in columns), strict=True)) or [()] * len(rows.score)
+    place = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.array([place[value] for value in values])
+
+
+def total(values, *labels):
+    """The sum over the rows whose labels are a row's own."""
+    same = np.all([np.equal.outer(label, label) for label in labels], axis=0)
+    return same @ values
+
+
+def weigh(rows, o, group, unit, invocations_alike=False):
+    """(how often each row counts in its group, what it shares a reward with)"""
+    owner, one = alike(rows, *unit), np.ones(len(group))
+    per_invocation = 1 / total(one, group, alike(rows, *unit, "agent", "instance"))
+    share = per_invocation if invocations_alike else one
+    kinds = {"per_act": one, "per_token": rows.tokens * 1.0, "per_invocation": per_invocation}
+    return kinds.get(o.weighting, share / total(share, group, owner)), owner
+
+
+def mean(values, weight):
+    return values @ weight / weight.sum()
+
+
+def deviation(scores, weight, o):
+    variance = mean((scores - mean(scores, weight)) ** 2, weight)
+    count = weight.sum()
+    return np.sqrt(variance * (count / (count - 1) if o.deviation == "sample" and count > 1 else 1))
+
+
+def compare(scores, group, weights, o, pool, history=lambda row: (np.zeros(0), np.zeros(0))):
+    """(score - baseline) / (deviation + eps) of every row that has something to be compared with."""
+    weight, owner = weights
+    advantages = np.zeros(len(scores))
+    for row, score in enumerate(scores):
+        mine = group == group[row]
+        base = mine & (owner != owner[row]) if o.baseline == "leave_one_out" else mine
+        counted = np.sum(base) - 1 if o.weighting == "per_token" else weight[base].sum() - 1
+        old, old_weight = history(row)
+        known = old_weight.sum() > 0
+        if not known and (not base.any() if o.baseline == "leave_one_out" else counted < 1e-9):
+            advantages[row] = score if o.group_of_one == "raw" else 0
+            continue
+        baseline = mean(np.append(scores[base], old), np.append(weight[base], old_weight))
+        wide = pool == pool[row] if o.scale == "batch_std" else mine
+        scale = deviation(np.append(scores[wide], old), np.append(weight[wide], old_weight), o)
+        if o.scale == "none":
+            advantages[row] = score - baseline
+        elif scale > 1e-9:
+            advantages[row] = (score - baseline) / (scale + o.eps)
+    return advantages
+
+
+def remembered(rows, row, o, past):
+    """The scores of the row's role on its data source in earlier steps, each with its weight by now."""
+    scores, weights, age = [np.zeros(0)], [np.zeros(0)], 1
+    for step, weight in reversed(past):
+        same = (step.role == rows.role[row]) & (step.source == rows.source[row])
+        if same.any():
+            scores.append(step.score[same])
+            weights.append(weight[same] * o.decay**age)
+            age += 1
+    return np.concatenate(scores), np.concatenate(weights)
+
+
+def shrunk(rows, row, o, past):
+    """Of what is remembered as much as `shrinkage` says."""
+    scores, weights = remembered(rows, row, o, past)
+    return scores, weights * min(o.shrinkage or 0, weights.sum()) / max(weights.sum(), 1e-9)
+
+
+def as_agents(rows):
+    """The same rows, of which an agent is a role."""
+    return SimpleNamespace(**vars(rows) | {"agent": rows.role, "instance": alike(rows, "agent", "instance")})
+
+
+DEFAULTS = {"by": "agent", "baseline": "mean", "scale": "std", "deviation": "sample", "eps": 1e-6, "decay": 0.9}
+DEFAULTS |= {"weighting": "per_act", "group_of_one": "zero", "shrinkage": None}
+OWN_DEFAULTS = {
+    "team_grpo": {"weighting": "per_session"},
+    "agent_rloo": {"baseline": "leave_one_out", "scale": "none"},
+    "agent_gigpo": {"step_weight": 1.0, "gamma": 0.95},
+    "agent_reinforce_pp": {"weighting": "per_token"},
+    "hierarchical_grpo": {"weighting": "per_session"},
+    "agent_rae": {"weighting": "per_session", "baseline": "leave_one_out", "scale": "none"},
+}
+VALUES = {
+    "by": ["agent", "role"],
+    "deviation": ["sample", "population"],
+    "eps": [1e-6, 0.01],
+    "group_of_one": ["zero", "raw"],
+    "baseline": ["mean", "leave_one_out"],
+    "scale": ["std", "none", "batch_std"],
+    "weighting": ["per_act", "per_invocation", "per_session", "per_token"],
+}
+OWN_VALUES = {
+    "agent_gigpo": {"step_weight": [0.0, 0.5, 2.0], "gamma": [0.0, 0.5, 1.0]},
+    "team_grpo": {"by": ["agent"]},
+    "agent_rae": {"decay": [0.0, 0.5, 1.0], "scale": ["std", "none"]},
+    "agent_grpo": {"shrinkage": [None, 0.5, 2.0], "decay": [0.5]},
+    "agent_rloo": {"shrinkage": [None, 0.5, 2.0], "decay": [0.5]},
+}
+
+
+def random_step(rng, name):
+    rows = []
+    most = {role: rng.integers(1, 4) if name == "at_grpo" else 1 for role in ROLE.values()}
+    for task, session, agent in np.ndindex(2, 3, len(ROLE)):
+        agent, role = list(ROLE.items())[agent]
+        for instance in range(rng.integers(3)):
+            branches = rng.integers(1, 4) if name == "mhgpo" else most[role]
+            for turn, branch in np.ndindex(int(rng.integers(1, 3)), int(branches)):
+                score = rng.integers(3) / 2 if rng.random() < 0.7 else np.float32(rng.normal())
+                labels = (task, session, agent, role, f"source {task % 2}", instance, turn, branch, rng.integers(2))
+                rows.append((*labels, rng.integers(1, 5), score))
+    rng.shuffle(rows)
+    step = SimpleNamespace(**{column: np.array([row[i] for row in rows]) for i, column in enumerate(COLUMNS)})
+    if name in ("team_grpo", "agent_gigpo"):  # Their papers have one reward per session.
+        session = alike(step, "task", "session")
+        step.score = step.score[np.unique(session, return_index=True)[1]][session]
+    return step
+
+
+def random_options(rng, name):
+    values = VALUES | OWN_VALUES.get(name, {})
+    options = {option: of[rng.integers(len(of))] for option, of in values.items() if rng.random() < 0.4}
+    if name == "hierarchical_grpo":
+        options["main"] = "lead"
+    if options.get("scale") == "batch_std":  # A step's deviation may be 0 where its scores differ from earlier ones.
+        options.pop("shrinkage", None)
+    if name != "agent_rae" and not options.get("shrinkage"):
+        options.pop("decay", None)
+    return options, SimpleNamespace(**DEFAULTS | OWN_DEFAULTS.get(name, {}) | options)
+
+
+def ours(name, rows, options, running, rng):
+    """By the package, with two rows of padding anywhere."""
+    count = len(rows.score)
+    order = rng.permutation(count + 2)
+    columns = {name: np.resize(getattr(rows, name), count + 2)[order] for name in COLUMNS[:-2]}
+    scores, tokens = (np.append(values, [9, 9])[order] for values in (rows.score, rows.tokens))
+    padding, scores = torch.tensor(order >= count), torch.tensor(scores, dtype=torch.float32)
+    batch = AdvantageInput(scores, **columns, tokens=torch.tensor(tokens), padding=padding)
+    found = compute_advantages(name, batch, AdvantageOptions(**options), running).advantages.numpy()
+    return found[np.argsort(order)[:count]]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_an_estimator_has_the_values_of_its_second_implementation(name):
+    rng = np.random.default_rng(sorted(PAPERS).index(name))
+    for case in range(CASES):
+        if case % 3 == 0:
+            (options, o), running, past = random_options(rng, name), RunningScores(), []
+        rows = random_step(rng, name)
+        found = ours(name, rows, options, running, rng)
+        seen = as_agents(rows) if o.by == "role" else rows
+        expected = PAPERS[name](seen, o, past)
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-6), (case, options)
+        past.append((rows, weigh(as_agents(rows), o, alike(rows, "role", "source"), ("task", "session"))[0]))
