@@ -6,20 +6,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from omegaconf import DictConfig
 
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.verl.files import FirstRow, check_scored, sound_rows
+from verl_mas.checks.verl.files import FirstRow, check_scored, is_prompt, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
+from verl_mas.checks.verl.model_folder import settings as config_of
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
-from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault
+from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
@@ -32,6 +33,8 @@ from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tools import Tool
 
+# A model's config.json has one of these if it reads more than text.
+READS_MEDIA = {"vision_config", "audio_config", "thinker_config"}
 TIME_LIMIT = 5  # seconds for the workflow to reach its first act
 
 
@@ -55,6 +58,10 @@ def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator
     for first in sound_rows(run.config):
         if not _has_media(run.config, first.row):
             yield from _check(run, tools or {}, first)
+        elif (model := config_of(run.config[SECTION].model)) and not READS_MEDIA & model.keys():
+            value = f"the first row of {first.file} has images, videos or sounds"
+            rule = f"the model reads them, and {run.config[SECTION].model.path} is one of text"
+            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.model.path, or leave the column out")
 
 
 def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
@@ -62,7 +69,9 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     base, plain = View(run, "", PolicySpec()), Request(agent="", session="", turn=0, messages=messages)
     of_row = list(_rendered(base, plain, first.file, "data.truncation", filtered=True))
     if of_row and run.config.data.filter_overlong_prompts:
-        return  # verl leaves this row out.
+        # verl leaves this row out.
+        yield from _all_left_out(base, plain, first)
+        return
     if run.mode is None:
         yield from of_row
         return
@@ -72,7 +81,9 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     # A workflow that does not state its longest prompt is played to the end of a session.
     recorder = Recorder(None if stated or first.validation else {name: own.reply for name, own in limits.items()})
     result = _played(run.mas, tools, recorder, _task_of(run.config, first))
-    if recorder.requests:
+    if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
+        yield _failed(wrong[-1], what, first.file)
+    elif recorder.requests:
         found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
         yield from found
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
@@ -91,11 +102,27 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
 def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> Iterator[Problem]:
     spec = agents_of(run.mas)[request.agent].spec
     view = run.view(spec.policy)
+    if not is_prompt(list(request.messages)):
+        value = f"agent {request.agent} acts first on {str(request.messages)[:120]}"
+        yield ConfigError(value, rule="each message has a role and a content", fix="correct the workflow")
+        return
     if view.spec.remote is None:
         yield from sampling_errors(request.sampling, view.engine, f"the first act of agent {request.agent}")
         yield from _rendered(view, request, file, f"mas.agents.{request.agent}.truncation", filtered=filtered)
         if request.tools:
             yield from rendered_tools(run, spec, request.tools)
+
+
+def _all_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Problem]:
+    prompts = [row[str(base.run.config.data.prompt_key)] for row in first.sample]
+    limit = _limit(base, "prompt_length", None)
+    if all((_tokens_of(base, replace(request, messages=messages), limit) or 0) > limit for messages in prompts):
+        value = f"each of the first {len(prompts)} rows of {first.file} has more than {limit} tokens"
+        rule = "data.filter_overlong_prompts leaves them out, and a run needs rows"
+        if len(prompts) == first.total:
+            yield ConfigError(value, rule=rule, fix="raise data.max_prompt_length")
+        else:
+            yield ConfigWarning(value, reason=rule, fix="raise data.max_prompt_length")
 
 
 def _has_media(config: DictConfig, row: Fields) -> bool:

@@ -159,14 +159,16 @@ def _no_mappings(row: Fields) -> list[str]:
 
 
 def is_prompt(value: object) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(
-            isinstance(message, dict) and isinstance(message.get("role"), str) and "content" in message
-            for message in value
-        )
-    )
+    return isinstance(value, list) and bool(value) and all(map(_is_message, value))
+
+
+def _is_message(value: object) -> bool:
+    """A content is a text or a list of parts; one that calls tools may have none."""
+    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
+        return False
+    content = value.get("content")
+    parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+    return isinstance(content, str) or parts or bool("content" in value and value.get("tool_calls"))
 
 
 def _broken(messages: object) -> str:
@@ -330,10 +332,20 @@ def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterato
             value = f"{named.name}={name}, and {file} does not define it"
             rule = f"it is the name of the {named.noun} in that file"
             yield ConfigError(value, rule=rule, fix=nearest(name, [each for each in known if not each.startswith("_")]))
+    elif named.noun.endswith("class") and not _is_class(known[name]):
+        value, rule = f"{named.name}={name} of {file}", f"it is a {named.noun}, which inherits from verl's or torch's"
+        yield ConfigError(value, rule=rule, fix=f"define class {name}(...)")
     elif named.noun == "reward function" and (lacking := _lacking(known[name])):
         value = f"{name} of {file} does not take {', '.join(lacking)}"
         rule = f"verl calls a reward function with {', '.join(REWARD_PARAMETERS)}, by name"
         yield ConfigError(value, rule=rule, fix="add the parameters, or **kwargs")
+
+
+def _is_class(node: ast.AST) -> bool:
+    """As far as the source shows it."""
+    constant = isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+    function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return not (constant or function or (isinstance(node, ast.ClassDef) and not node.bases))
 
 
 def file_of_user(path: str) -> Path | None:
