@@ -23,7 +23,7 @@ from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, RunningScores, compute_advantages
 from verl_mas.advantage.kernel import Partition, normalise
-from verl_mas.advantage.record import Moments, Owner
+from verl_mas.advantage.record import PARTS, Moments, Owner
 from verl_mas.advantage.verl_hook import stock
 
 OPTIONS = AdvantageOptions().resolved("benchmark", {})
@@ -82,6 +82,8 @@ def team_rows(count: int) -> AdvantageInput:
         turn=torch.from_numpy(turn),
         branch=torch.zeros(len(order), dtype=torch.long),
         observation=torch.from_numpy(order % 97),
+        committed=torch.ones(len(order), dtype=torch.long),
+        **{name: torch.rand(len(order)) for name in PARTS},
         tokens=torch.ones(len(order), dtype=torch.long),
     )
 

@@ -115,6 +115,8 @@ def drmas(theirs: Mapping[str, Any], known: Mapping[str, Any]) -> str:
     s.ours |= {"mas.reward.preset": "dr_mas", "mas.workflow.args.score": team["score"]}
     by_agent = s.choice("algorithm.group_by_agent_id", False, {True: "agent_grpo", False: "team_grpo"})
     s.ours["algorithm.adv_estimator"] = s.choice("algorithm.adv_estimator", "gae", {"grpo": by_agent})
+    if by_agent == "team_grpo":
+        s.ours["mas.advantage.session_mean"] = True
     updates = s.theirs.pop(f"{ACTOR}.ppo_mini_update_num", 10)
     s.ours["mas.updates_per_step"] = s.choice(f"{ACTOR}.use_adaptive_ppo_mini_batch_size", False, {True: updates})
     s.ours[f"{ACTOR}.ppo_mini_batch_size"] = s.ours.get("data.train_batch_size")

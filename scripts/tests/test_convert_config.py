@@ -75,6 +75,11 @@ def test_dr_mas_with_an_llm_per_agent(converted):
     assert config.algorithm.adv_estimator == "agent_grpo" and config.mas.updates_per_step == 1
 
 
+def test_the_control_of_dr_mas_is_the_released_one(converted):
+    config = converted("drmas", *MATH, "algorithm.group_by_agent_id=False")
+    assert config.algorithm.adv_estimator == "team_grpo" and config.mas.advantage.session_mean
+
+
 def test_pettingllms_with_one_llm(converted, tmp_path):
     (tmp_path / "theirs.yaml").write_text(THEIRS)
     config = converted("pettingllms", str(tmp_path / "theirs.yaml"), "env.max_turns=4")

@@ -32,7 +32,9 @@ PUBLISHED = {
     "agent_rloo": {**COMMON, "baseline": "leave_one_out", "scale": "none"},
     "agent_gigpo": {**COMMON, "step_weight": 1.0, "gamma": 0.95},
     "agent_reinforce_pp": {**COMMON, "weighting": "per_token"},
+    "agent_gdpo": {**COMMON, "penalty_weight": 1.0},
 }
+PARTS = ("team_reward", "local_reward", "penalty")
 
 
 # Rows are keys, each of which is one: comparing all fields would take most of the time.
@@ -43,11 +45,18 @@ class Row:
     agent: str
     turn: int
     branch: int
-    score: float
+    team_reward: float
+    local_reward: float
+    penalty: float
     observation: str
     tokens: int
     instance: int = 0
+    committed: bool = True
     padding: bool = False
+
+    @property
+    def score(self):
+        return self.team_reward + self.local_reward - self.penalty
 
     @property
     def prompt(self):
@@ -77,7 +86,7 @@ def invocation(name, chosen):
 
 def unit(name, chosen):
     """What a group is counted by: rows, or the invocations or sessions that options make count."""
-    if chosen["weighting"] == "per_session" or chosen["baseline"] == "leave_one_out":
+    if chosen["weighting"] == "per_session" or chosen["baseline"] != "mean":
         return session_of(name)
     return invocation(name, chosen) if chosen["weighting"] == "per_invocation" else lambda r: r
 
@@ -113,6 +122,9 @@ def normalised(weight, unit, chosen, scores, pool):
     advantages = {}
     for r in weight:
         others = {o: w for o, w in weight.items() if unit(o) != unit(r)}
+        if chosen["baseline"] == "best_other":
+            advantages[r] = max(0.0, scores[r] - max(scores[o] for o in others)) / scale
+            continue
         baseline = mean_of(others if chosen["baseline"] == "leave_one_out" else weight, scores)
         advantages[r] = (scores[r] - baseline) / scale
     return advantages
@@ -125,9 +137,57 @@ def deviation(weight, scores, kind):
     return math.sqrt(square / (mass - 1 if kind == "sample" else mass))
 
 
+def later(r, rows, gamma):
+    """The discounted own rewards of the acts that follow in the session, by the same instance of the agent."""
+    if gamma is None:
+        return 0.0
+    acts = [o for o in rows if o.prompt[:-1] == r.prompt[:-1] and o.turn > r.turn and o.committed]
+    return math.fsum(gamma ** (o.turn - r.turn) * o.local_reward for o in acts)
+
+
+def step_return(r, rows, gamma):
+    """GiGPO's R_t, where the last step is paid by the team, too."""
+    last = max(o.turn for o in rows if o.prompt[:-1] == r.prompt[:-1])
+    return r.local_reward + later(r, rows, gamma) + gamma ** (last - r.turn) * r.team_reward - r.penalty
+
+
+def compared(name, rows, chosen):
+    """The scores that are compared."""
+    scores = {r: r.score for r in rows}
+    if chosen.get("session_mean"):
+        sessions = defaultdict(list)
+        for r in rows:
+            sessions[r.task, r.session].append(r.score)
+        return {r: math.fsum(of := sessions[r.task, r.session]) / len(of) for r in rows}
+    gamma = chosen.get("gamma") if name in ("agent_grpo", "agent_rloo") else None
+    return {r: score + later(r, rows, gamma) for r, score in scores.items()}
+
+
+def gdpo(rows, key, chosen):
+    """2601.05242: every reward is normalised in its group, and their sum over the batch, here over the agent's acts."""
+    own = {r: r.local_reward + later(r, rows, chosen.get("gamma")) for r in rows}
+    parts = [
+        (1.0, {r: r.team_reward for r in rows}),
+        (1.0, own),
+        (-chosen["penalty_weight"], {r: r.penalty for r in rows}),
+    ]
+    each = [(weight, by_group("agent_gdpo", rows, key, scores, chosen)) for weight, scores in parts if weight]
+    total = {r: math.fsum(weight * part[r] for weight, part in each) for r in rows}
+    acts = defaultdict(list)
+    for r in rows:
+        acts[called(chosen)(r)].append(r)
+    advantages = {}
+    for mine in acts.values():
+        weight = weights("agent_gdpo", mine, chosen)
+        alone = chosen["deviation"] == "sample" and math.fsum(weight.values()) < 1.001
+        over = 0.0 if alone else deviation(weight, total, chosen["deviation"])
+        advantages |= {r: total[r] / (over + chosen["eps"]) if over > 0 else total[r] for r in mine}
+    return advantages
+
+
 def reference(name, rows, chosen):
     real = [r for r in rows if not r.padding]
-    scores = {r: r.score for r in real}
+    scores = compared(name, real, chosen)
     who = called(chosen)
     branching = {who(r) for r in real if r.branch > 0}
     key = {
@@ -135,12 +195,9 @@ def reference(name, rows, chosen):
         "agent_reinforce_pp": who,
         "at_grpo": lambda r: r.prompt if who(r) in branching else (r.task, who(r), r.turn),
     }.get(name, lambda r: (r.task, who(r)))
-    advantages = by_group(name, real, key, scores, chosen)
+    advantages = gdpo(real, key, chosen) if name == "agent_gdpo" else by_group(name, real, key, scores, chosen)
     if name == "agent_gigpo":
-        last = defaultdict(int)
-        for r in real:
-            last[r.prompt[:-1]] = max(last[r.prompt[:-1]], r.turn)
-        step = {r: chosen["gamma"] ** (last[r.prompt[:-1]] - r.turn) * r.score for r in real}
+        step = {r: step_return(r, real, chosen["gamma"]) for r in real}
         extra = by_group(name, real, lambda r: (r.task, who(r), r.observation), step, chosen)
         advantages = {r: advantages[r] + chosen["step_weight"] * extra[r] for r in real}
     return [0.0 if r.padding else advantages[r] for r in rows]
@@ -167,7 +224,9 @@ def by_group(name, rows, key, scores, chosen):
 def teams(draw, branches=3):
     """Ragged: agents have 0..3 instances that act 1..3 times, some acts have candidates, padding is anywhere."""
     rng = random.Random(draw(st.integers(0, 2**32)))
-    score = rng.choice([lambda: float(rng.random() < 0.4), lambda: rng.randint(-8, 8) / 8, lambda: 1.0])
+    team = rng.choice([lambda: float(rng.random() < 0.4), lambda: rng.randint(-8, 8) / 8, lambda: 1.0])
+    own = rng.choice([lambda: 0.0, lambda: rng.randint(-2, 2) / 4])
+    penalty = rng.choice([lambda: 0.0, lambda: 0.125 * (rng.random() < 0.2)])
     rows = []
     for task in "abc"[: draw(st.integers(1, 3))]:
         for session in range(draw(st.integers(1, 5))):
@@ -178,9 +237,13 @@ def teams(draw, branches=3):
                 for turn in range(rng.randint(1, 3))
             ]
             for agent, instance, turn in acts:
-                for branch in range(rng.randint(1, branches) if agent == "solver" else 1):
+                candidates = rng.randint(1, branches) if agent == "solver" else 1
+                kept = rng.randrange(candidates)
+                for branch in range(candidates):
                     seen, tokens = rng.choice("xyz"), rng.randint(1, 9)
-                    rows.append(Row(task, session, agent, turn, branch, score(), seen, tokens, instance))
+                    earned = team(), own(), penalty()
+                    kept_on = branch == kept
+                    rows.append(Row(task, session, agent, turn, branch, *earned, seen, tokens, instance, kept_on))
     copies = [dataclasses.replace(rng.choice(rows), padding=True) for _ in range(rng.randint(0, 4)) if rows]
     rows += copies
     rng.shuffle(rows)
@@ -189,9 +252,10 @@ def teams(draw, branches=3):
 
 def batch_of(rows, scores=None):
     column = {f.name: [getattr(r, f.name) for r in rows] for f in dataclasses.fields(Row)}
-    own_scores = column.pop("score")
+    own_scores = [r.score for r in rows]
     return AdvantageInput(
         scores=torch.tensor(own_scores if scores is None else scores, dtype=torch.float32),
+        **{name: torch.tensor(column.pop(name)) for name in PARTS},
         padding=torch.tensor(column.pop("padding"), dtype=torch.bool),
         tokens=torch.tensor(column.pop("tokens")),
         prompt=[r.prompt for r in rows],
@@ -222,7 +286,7 @@ choices = st.fixed_dictionaries(
         "deviation": st.sampled_from(["sample", "population"]),
         "eps": st.sampled_from([1e-6, 1e-3, 0.1]),
         "group_of_one": st.sampled_from(["zero", "raw"]),
-        "baseline": st.sampled_from(["mean", "leave_one_out"]),
+        "baseline": st.sampled_from(["mean", "leave_one_out", "best_other"]),
         "scale": st.sampled_from(["std", "none", "batch_std"]),
         "weighting": st.sampled_from(["per_act", "per_invocation", "per_session", "per_token"]),
     }
@@ -231,10 +295,18 @@ choices = st.fixed_dictionaries(
 
 @pytest.mark.parametrize("name", PUBLISHED)
 @settings(max_examples=150, deadline=None)
-@given(rows=teams(), chosen=choices, by=st.sampled_from(["agent", "role"]))
-def test_every_combination_of_options_is_its_formula(name, rows, chosen, by):
-    if name != "team_grpo":
-        chosen = {**chosen, "by": by}
+@given(
+    rows=teams(),
+    chosen=choices,
+    by=st.sampled_from(["agent", "role"]),
+    gamma=st.sampled_from([None, 0.0, 0.5, 0.95, 1.0]),
+)
+def test_every_combination_of_options_is_its_formula(name, rows, chosen, by, gamma):
+    if name in ("agent_grpo", "agent_rloo", "agent_gdpo"):
+        chosen = {**chosen, "gamma": gamma}
+    if name == "agent_gdpo":
+        chosen["penalty_weight"] = 0.5 * (gamma or 0.0)
+    chosen = {**chosen, "session_mean": gamma is None} if name == "team_grpo" else {**chosen, "by": by}
     if name == "hierarchical_grpo":
         # With roles, the main agent may also be several agents.
         chosen["main"] = "solver" if by == "agent" else "checker"

@@ -20,7 +20,8 @@ def test_options_are_read_from_a_config_block_and_those_of_an_empty_one_are_the_
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("agent_grpo", {"gamma": 0.9}, "agent_grpo does not read gamma"),
+        ("team_grpo", {"gamma": 0.9}, "team_grpo does not read gamma"),
+        ("agent_grpo", {"session_mean": True}, "agent_grpo does not read session_mean"),
         ("agent_grpo", {"decay": 0.5}, "agent_grpo keeps running scores for shrinkage only"),
         ("at_grpo", {"shrinkage": 2.0}, "at_grpo does not read shrinkage"),
         ("team_grpo", {"by": "role"}, "team_grpo compares the acts of all agents"),

@@ -55,6 +55,24 @@ def test_matpo_is_team_grpo_with_one_reward_per_session():
     same(advantages("team_grpo", *cases), map(matpo, cases))
 
 
+def grpo_of_dr_mas(rows):
+    """The GRPO arm of Dr. MAS's code: a session has the mean score of its rows, and all of them its advantage."""
+    scores = {}
+    for session, *_, score in rows:
+        scores.setdefault(session, []).append(score)
+    means = {session: statistics.fmean(own) for session, own in scores.items()}
+    mean = statistics.fmean(means.values()) if len(means) > 1 else 0.0
+    deviation = statistics.stdev(means.values()) if len(means) > 1 else 1.0
+    return [(means[session] - mean) / (deviation + 1e-6) for session, *_ in rows]
+
+
+def test_the_control_of_dr_mas_is_team_grpo_with_the_mean_of_a_session_and_raw_lone_sessions():
+    rng = random.Random(5)
+    cases = [planner_and_workers(rng, lambda: 0.0) for _ in range(CASES)]
+    cases = [[(*row[:5], rng.randint(0, 8) / 8) for row in case] for case in cases]
+    same(advantages("team_grpo", *cases, session_mean=True, group_of_one="raw"), map(grpo_of_dr_mas, cases))
+
+
 def candidates(rng, reward):
     """K candidates of some acts, each with the mean outcome of its continuations."""
     return [

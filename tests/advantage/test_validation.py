@@ -51,6 +51,10 @@ SECOND = "task 'maze 7', session 1, agent 'planner', turn 0"
         ("agent_grpo", {"agent": ["planner", "planner", None, "planner"]}, {}, ["row 2 has no agent"]),
         ("agent_grpo", {"agent": ["planner", "planner", NAN, "planner"]}, {}, ["row 2 has no agent"]),
         ("agent_gigpo", {}, {}, ["the rows have no observation"]),
+        ("agent_gdpo", {}, {}, ["the rows have no team_reward"]),
+        ("at_grpo", {"branch": None, "turn": [0, 1, 0, 1]}, {}, ["the rows have no branch"]),
+        ("agent_grpo", {}, {"gamma": 0.9}, ["the rows have no local_reward"]),
+        ("agent_grpo", {"local_reward": torch.ones(4)}, {"gamma": 0.9}, ["the rows have no committed"]),
         ("agent_reinforce_pp", {}, {}, ["weighting=per_act"]),
         ("agent_grpo", {}, {"by": "role"}, ["the rows have no role", "mas.advantage.by=agent"]),
         ("agent_grpo", {}, {"weighting": "per_invocation"}, ["the rows have no instance"]),
@@ -66,6 +70,7 @@ def test_rows_that_cannot_be_compared_are_refused_by_the_name_of_their_group(nam
     ("changes", "message"),
     [
         ({"turn": [0, 0]}, "turn has 2 rows"),
+        ({"penalty": torch.zeros(3)}, "penalty has 3 rows"),
         ({"padding": torch.zeros(3, dtype=torch.bool)}, "padding has 3 rows"),
         ({"padding": torch.zeros(4)}, "padding is torch.float32"),
         ({"scores": torch.zeros(4, 2)}, "one real score per row"),

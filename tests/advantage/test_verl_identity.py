@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 import verl
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from verl import DataProto
 from verl.trainer.ppo import core_algos
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from verl_mas.advantage import verl_hook
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages, verl_hook
 from verl_mas.advantage.estimator import ESTIMATORS
 from verl_mas.errors import DataError
 
@@ -77,6 +77,52 @@ def test_one_agent_is_verls_estimator(name, config, theirs, tolerance, groups):
     same(estimate(name, batch, **config), theirs(**batch)[0], tolerance)
 
 
+def ours(name, uids, scores, **columns):
+    """Of one agent with one act per session."""
+    options = AdvantageOptions(**{key: columns.pop(key) for key in ("baseline", "scale") if key in columns})
+    batch = AdvantageInput(scores, task=uids, session=range(len(scores)), agent=[0] * len(scores), **columns)
+    return compute_advantages(name, batch, options).advantages
+
+
+@pytest.mark.parametrize("scale", ["std", "none"])
+@settings(max_examples=100, deadline=None)
+@given(groups=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=6), min_size=1, max_size=4))
+def test_the_best_other_session_as_baseline_is_verls_grpo_passk(scale, groups):
+    batch = verl_batch([[score * 10 for score in group] for group in groups])
+    config = {"norm_adv_by_std_in_grpo": scale == "std"}
+    theirs = core_algos.compute_grpo_passk_outcome_advantage(**batch, config=config)[0][:, 0]
+    scores = batch["token_level_rewards"].sum(1)
+    same(ours("agent_grpo", batch["index"], scores, baseline="best_other", scale=scale), theirs)
+
+
+PART_NAMES = ("team_reward", "local_reward", "penalty")
+EIGHTHS = st.integers(0, 8).map(lambda n: n / 8)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    groups=st.lists(st.lists(st.tuples(EIGHTHS, EIGHTHS, EIGHTHS), min_size=2, max_size=6), min_size=1, max_size=4),
+    weights=st.tuples(EIGHTHS, EIGHTHS),
+)
+def test_gdpo_of_rows_of_one_token_is_verls(groups, weights):
+    team, local, penalty = (torch.tensor([row[i] for group in groups for row in group]) for i in range(3))
+    uids = np.array([f"uid{g}" for g, group in enumerate(groups) for _ in group], dtype=object)
+    one = torch.ones(len(uids), 1, dtype=torch.long)
+    theirs = core_algos.compute_gdpo_outcome_advantage(
+        torch.zeros(len(uids), 1),
+        one,
+        uids,
+        config={"gdpo_reward_keys": PART_NAMES, "gdpo_reward_weights": [*weights, 1.0]},
+        non_tensor_batch={"team_reward": team.numpy(), "local_reward": local.numpy(), "penalty": -penalty.numpy()},
+        batch={"prompts": one, "attention_mask": torch.ones(len(uids), 2, dtype=torch.long)},
+    )[0][:, 0]
+    parts = {"team_reward": team, "local_reward": local, "penalty": penalty}
+    parts |= {"team_weight": weights[0], "local_weight": weights[1]}
+    # Not where the parts cancel each other: what is left is of the size of the constants that deviations are added to.
+    assume(float(theirs.abs().max()) > 0.5)
+    same(ours("agent_gdpo", uids, weights[0] * team + weights[1] * local - penalty, **parts), theirs, 1e-3)
+
+
 def test_except_that_a_group_without_variance_is_zero_and_not_noise():
     batch = verl_batch([[9] * 8])
     assert GRPO(**batch)[0].abs().max() > 0.05
@@ -123,7 +169,9 @@ def test_verls_trainer_reaches_the_estimator_by_name():
     same(ours, theirs)
 
 
-@pytest.mark.parametrize(("name", "missing"), [("at_grpo", "branch"), ("agent_gigpo", "observation")])
+@pytest.mark.parametrize(
+    ("name", "missing"), [("at_grpo", "branch"), ("agent_gigpo", "observation"), ("agent_gdpo", "team_reward")]
+)
 def test_an_estimator_that_needs_more_than_verl_passes_refuses(name, missing):
     with pytest.raises(DataError, match=rf"have no {missing}[^$]*\+mas="):
         estimate(name, verl_batch([[1, 2]]))

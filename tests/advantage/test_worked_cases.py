@@ -21,8 +21,12 @@ CASES = tomllib.loads(Path(__file__).with_name("worked_cases.toml").read_text())
 def test_the_value_that_we_choose(name, case):
     n = len(case["scores"])
     columns = {"task": ["t"] * n, "session": range(n), "agent": ["solver"] * n, "turn": [0] * n, "branch": [0] * n}
+    columns |= {"committed": [True] * n, "local_reward": [0.0] * n, "penalty": [0.0] * n}
     columns |= {key: value for key, value in case.items() if key not in ("name", "estimators", "gives", "metrics")}
-    tensors = {"scores": torch.float32, "padding": torch.bool, "tokens": torch.long}
+    parts = zip(columns["scores"], columns["local_reward"], columns["penalty"], strict=True)
+    columns["team_reward"] = [score - local + penalty for score, local, penalty in parts]
+    tensors = dict.fromkeys(("scores", "team_reward", "local_reward", "penalty"), torch.float32)
+    tensors |= {"padding": torch.bool, "tokens": torch.long}
     tensors = {key: torch.tensor(columns[key], dtype=kind) for key, kind in tensors.items() if key in columns}
     batch = AdvantageInput(**{**columns, **tensors})
     for options in case["gives"]:

@@ -154,6 +154,30 @@ def test_the_spread_is_over_sessions_and_not_over_their_rows(tags):
     assert (task.uid, task.reward, task.spread) == ("1-0", 1.0, 1.0)
 
 
+@pytest.mark.parametrize(("by", "kept"), [("team", {"b", "c"}), ("acc", {"c"}), ("score", set("abcd"))])
+def test_a_task_is_uniform_by_what_is_asked(tags, monkeypatch, by, kept):
+    # Of two sessions: team rewards and accuracies. Sums of 0.1 differ by rounding.
+    tasks = {"a": ((0.3, 1), (0.1 + 0.2, 1)), "b": ((0, 0), (0.5, 0)), "c": ((0, 0), (1, 1)), "d": ((0, 0), (0, 0))}
+    rows = [(RowKey(uid, session, 0), *tasks[uid][session]) for uid in tasks for session in (0, 1)]
+    keys, own = [str(key) for key, _, _ in rows], [tags(team_reward=float(reward)).as_dict() for _, reward, _ in rows]
+    sampled = KVBatchMeta(partition_id="train", keys=keys, tags=own)
+    accuracies = {str(key): {"reward_extra_info": {"acc": acc}} for key, _, acc in rows}
+    monkeypatch.setattr(
+        data_plane, "read", lambda rows, _: {"extra_fields": listed([accuracies[k] for k in rows.keys])}
+    )
+    chosen = TaskFilter(FilterSpec(drop="uniform", by=by), lambda rows: set("abcd"))
+    chosen.sample(4, lambda count: (sampled, {}), lambda count: None)
+    assert {RowKey.parse(keys[i]).uid for i in chosen.chosen(sampled)} == kept
+    accuracies["b_1_0"] = {"reward_extra_info": {}}
+    if by == "acc":
+        with pytest.raises(DataError, match=r"b_1_0 is of a session without acc[^$]*mas.filter.by=team"):
+            chosen.sample(4, lambda count: (sampled, {}), lambda count: None)
+
+
+def listed(values):
+    return SimpleNamespace(tolist=lambda: values)
+
+
 @pytest.mark.parametrize(
     ("agents", "scores", "teaches"),
     [

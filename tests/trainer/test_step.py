@@ -4,12 +4,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from transfer_queue import KVBatchMeta
 
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageOptions
+from verl_mas.config.run import Run
+from verl_mas.config.schema import MasConfig, RewardSpec
 from verl_mas.trainer.step import (
     Columns,
+    Credit,
     PolicyRows,
     as_nested,
     in_order,
@@ -88,6 +92,17 @@ def test_the_driver_reads_two_fields_and_the_advantages_see_every_rows_place(que
     advantages, _ = step_advantages(columns, "agent_rloo", AdvantageOptions(), ["solver", "verifier"])
     assert advantages.tolist() == [1.0, 0.0, -1.0], "the solver's two sessions are compared, the verifier's one is not"
     assert as_nested(advantages, columns.masks)["returns"].unbind()[2].tolist() == [-1.0, -1.0]
+
+
+def test_an_estimator_sees_the_parts_of_a_score_and_their_weights(queue, tags):
+    # Divided by their deviations, the team's and the own reward are equal and opposite: the larger weight decides.
+    earned = [{"team_reward": 0.3, "local_reward": 9.0, "penalty": 0.0}, {"team_reward": 0.7, "local_reward": 0.0}]
+    own = [tags("solver", **earned[0]), tags("verifier"), tags("solver", **earned[1])]
+    rows = written(own, [[1]] * 3, [[2 * 0.3 + 4.5], [0.0], [2 * 0.7]])
+    mas = MasConfig(reward=RewardSpec(team=2.0, local=0.5))
+    config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_gdpo"}})
+    advantages, _ = Credit(Run(config, mas), ["solver", "verifier"]).of_step(read_columns(rows), [0, 1, 2])
+    assert advantages.tolist() == pytest.approx([-(0.5**0.5), 0.0, 0.5**0.5], abs=1e-5)
 
 
 def test_rows_that_a_policy_has_read_are_not_read_again(queue, tags):

@@ -28,6 +28,7 @@ class Estimator:
     compares_sessions: bool = False  # whether it needs several sessions of a task
     one_baseline: bool = False  # whether it compares agents with each other, so that groups by role mean nothing
     remembers: bool = False  # whether it compares with the scores of earlier steps, whatever its options
+    needs: tuple[str, ...] = ()  # columns of AdvantageInput that not every run has
 
     def __call__(
         self, batch: AdvantageInput, options: AdvantageOptions | None = None, running: RunningScores | None = None
@@ -43,6 +44,8 @@ class Estimator:
             fix = "train a team (+mas=<team>), or pass RunningScores() to compute_advantages, the same one each step"
             raise DataError(f"{self.name} has no running scores", rule=rule, fix=fix)
         validation.check_rows(real)
+        for column in self.needs:
+            real.given(column)
         # Metrics stay per agent: a group counts for each agent with a row in it.
         output = self.function(real.by_role() if chosen.by == "role" else real, chosen)
         metrics = metrics_per_agent(real, output.groups, output.stats) | output.metrics
@@ -74,17 +77,23 @@ ESTIMATORS: Registry[Estimator] = Registry(
 
 
 def estimator(
-    *, compares_sessions: bool = False, one_baseline: bool = False, remembers: bool = False, **defaults: object
+    *,
+    compares_sessions: bool = False,
+    one_baseline: bool = False,
+    remembers: bool = False,
+    needs: tuple[str, ...] = (),
+    **defaults: object,
 ) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
     `compares_sessions`: a run with one session per task is refused. `one_baseline`: mas.advantage.by=role is refused.
-    `remembers`: it reads `AdvantageInput.running`. `defaults`: as those of `Estimator`.
+    `remembers`: it reads `AdvantageInput.running`. `needs`: a run without one of these columns is refused, such as
+    branch where the workflow does not branch. `defaults`: as those of `Estimator`.
     """
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
-        registered = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers)
+        registered = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers, needs)
         return ESTIMATORS.register(name)(registered)
 
     return decorate
@@ -146,7 +155,7 @@ def _counted(
     """The rows that a group counts, and leaves out, as one, and how often each row counts. None: each row once."""
     by = options.weighting
     units = None
-    if by == "per_session" or options.baseline == "leave_one_out":
+    if by == "per_session" or options.baseline != "mean":
         units = _inside(groups, batch.partition(*unit))
     if by == "per_act" or not len(batch):
         return units, None

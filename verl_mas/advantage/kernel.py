@@ -70,6 +70,8 @@ def normalise(
     advantage = centred
     if options.baseline == "leave_one_out":
         advantage = centred + _own_share(centred, mass, groups, weight, unit)
+    elif options.baseline == "best_other":
+        advantage = (x - _best_other(x, groups, unit)).clamp_min(0.0)
     alone = stats.single if prior is None else stats.single & (prior.mass <= ROUNDING)
     gain = torch.ones_like(stats.std)
     if options.scale == "std":
@@ -123,6 +125,20 @@ def _own_share(
         own, mine = (total(part, unit).index_select(0, unit.ids) for part in (own, mine))
     others = mass.index_select(0, groups.ids) - mine
     return torch.where(others > ROUNDING, own / others.clamp_min(ROUNDING), 0.0)
+
+
+def _best_other(x: Tensor, groups: Partition, unit: Partition | None) -> Tensor:
+    """The best score of the row's group outside of its own unit; a very low number if there is none."""
+    units = torch.arange(len(x), device=x.device) if unit is None else unit.ids
+    best = _best(x, groups)
+    at_best = x == best
+    leader = units.new_zeros(groups.count).index_copy_(0, groups.ids[at_best], units[at_best])
+    leads = units == leader[groups.ids]  # of several units at the best one, so that the others have it beside them
+    return torch.where(leads, _best(x.masked_fill(leads, -1e300), groups), best)
+
+
+def _best(x: Tensor, groups: Partition) -> Tensor:
+    return x.new_full((groups.count,), -1e300).scatter_reduce_(0, groups.ids, x, "amax")[groups.ids]
 
 
 def units_per_group(groups: Partition, unit: Partition) -> Tensor:

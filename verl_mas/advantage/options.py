@@ -26,15 +26,17 @@ class AdvantageOptions:
     group_of_one: Literal["zero", "raw"] = "zero"
     """A lone score has no baseline, so its advantage is 0. `raw` (verl, Dr. MAS's code) uses the score itself."""
 
-    baseline: Literal["mean", "leave_one_out"] | None = None
-    """mean: over the whole group. leave_one_out: over the group without the row's own session, hence unbiased."""
+    baseline: Literal["mean", "leave_one_out", "best_other"] | None = None
+    """mean: over the whole group. leave_one_out: over the group without the row's own session, hence unbiased.
+    best_other: the best score of another session, below which an act has advantage 0 (pass@k)."""
 
     scale: Literal["std", "none", "batch_std"] | None = None
     """std: the group's deviation. batch_std: the deviation of all of the agent's scores in the step. none: 1."""
 
     weighting: Literal["per_act", "per_invocation", "per_session", "per_token"] | None = None
-    """per_act: every act counts once. per_invocation: the acts of one instance of an agent count once together.
-    per_session: an agent's acts in one session do. per_token: an act counts as often as it has trained tokens."""
+    """per_act: every act counts once; a conversation is one row, and all of its acts count once. per_invocation: the
+    acts of one instance of an agent count once together. per_session: an agent's acts in one session do. per_token: an
+    act counts as often as it has trained tokens."""
 
     group_size: Count | None = None
     """at_grpo: the K that every group of branches must have. null: any size."""
@@ -43,7 +45,15 @@ class AdvantageOptions:
     """agent_gigpo: weight of the step advantage."""
 
     gamma: Share | None = None
-    """agent_gigpo: discount per act of the session's reward in the step advantage."""
+    """Discount per act of the agent. agent_gigpo: of the session's reward and of own rewards, in the step advantage.
+    agent_grpo, agent_rloo, agent_gdpo: own rewards also count for the agent's earlier acts in the session, so
+    discounted; null: for their act alone."""
+
+    penalty_weight: NotNegative | None = None
+    """agent_gdpo: weight of the normalised penalty, beside those of mas.reward."""
+
+    session_mean: bool | None = None
+    """team_grpo: score an act by the mean over its session's acts, as the GRPO arm of Dr. MAS's code does."""
 
     main: str | None = None
     """hierarchical_grpo: the agent that calls the others, whose acts in a session are one invocation. Required."""
@@ -84,6 +94,8 @@ class AdvantageOptions:
 
 PATH = "mas.advantage"
 _COMMON = {"baseline": "mean", "scale": "std", "weighting": "per_act"}
-_OWN_TO_ESTIMATORS = {"group_size", "step_weight", "gamma", "main", "shrinkage", "decay"}
+_OWN_TO_ESTIMATORS = {
+    *("group_size", "step_weight", "gamma", "penalty_weight", "session_mean", "main", "shrinkage", "decay")
+}
 # The default of an option that an estimator reads and the user has to set.
 REQUIRED = object()

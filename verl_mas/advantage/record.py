@@ -40,6 +40,12 @@ class AdvantageInput:
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
     observation: Labels | None = None  # what the agent saw; rows with equal keys are compared by agent_gigpo
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash
+    committed: Labels | None = None  # bool: the session continued with this candidate
+    team_reward: Tensor | None = None  # [N], a part of the score, which weighs it by team_weight
+    local_reward: Tensor | None = None  # [N], the next part, by local_weight: what the row's own acts earned
+    penalty: Tensor | None = None  # [N], what the score has less than these two
+    team_weight: float = 1.0
+    local_weight: float = 1.0
     tokens: Tensor | None = None  # [N], how many of the row's tokens are trained: its response mask, summed
     padding: Tensor | None = None  # [N] bool: takes no part, gets advantage 0
     agents: Sequence[str] | None = None  # the names that `agent` may hold; None: any
@@ -53,7 +59,7 @@ class AdvantageInput:
             value = f"scores are {self.scores.dtype} of shape {tuple(self.scores.shape)}"
             fix = "sum token rewards over the last dimension first"
             raise DataError(value, rule="there is one real score per row", fix=fix)
-        columns = {name: getattr(self, name) for name in (*COLUMNS, "tokens", "padding")}
+        columns = {name: getattr(self, name) for name in (*_GIVEN, "tokens", "padding")}
         for name, column in {**columns, **self.tags}.items():
             if column is not None and len(column) != len(self):
                 value = f"{name} has {len(column)} rows, scores has {len(self)}"
@@ -66,17 +72,19 @@ class AdvantageInput:
     @classmethod
     def of(cls, keys: Sequence[RowKey], tags: Sequence[RowTags], scores: Tensor) -> AdvantageInput:
         """The columns of stored rows; their masks have `tokens`."""
-        of_acts: dict[str, Label] = {f.name: [getattr(tag, f.name) for tag in tags] for f in fields(Act)}
+        read: dict[str, Label] = {f.name: [getattr(tag, f.name) for tag in tags] for f in fields(Act)}
+        read |= {name: torch.tensor([getattr(tag, name) for tag in tags], dtype=torch.float64) for name in PARTS}
         observation = torch.tensor([tag.observation for tag in tags])
         return cls(
             scores,
             task=[key.uid for key in keys],
             session=[key.session for key in keys],
             source=[tag.source for tag in tags],
+            committed=[tag.committed for tag in tags],
             observation=observation,
             prompt=observation,
-            tags={name: column for name, column in of_acts.items() if name not in COLUMNS},
-            **{name: column for name, column in of_acts.items() if name in COLUMNS},
+            tags={name: column for name, column in read.items() if name not in _GIVEN},
+            **{name: column for name, column in read.items() if name in _GIVEN},
         )
 
     def __len__(self) -> int:
@@ -85,20 +93,31 @@ class AdvantageInput:
     def select(self, rows: Tensor) -> AdvantageInput:
         """The same record for some of its rows."""
         taken: dict[str, Label] = {
-            name: _take(getattr(self, name), rows) for name in ("scores", *COLUMNS, "tokens", "padding")
+            name: _take(getattr(self, name), rows) for name in ("scores", *_GIVEN, "tokens", "padding")
         }
         tags: dict[str, Label] = {name: _take(column, rows) for name, column in self.tags.items()}
         return replace(self, tags=tags, **taken)
+
+    def with_scores(self, scores: Tensor) -> AdvantageInput:
+        """The same rows with other scores, in the same groups."""
+        other = replace(self, scores=scores)
+        vars(other).update(_codes=self._codes, _partitions=self._partitions)
+        return other
+
+    def given(self, column: str) -> Label:
+        """A column that an estimator cannot do without."""
+        values = getattr(self, column) if column in _GIVEN else self.tags.get(column)
+        if values is None:
+            rule = f"this estimator reads the {column} of a row"
+            fix = f"fill AdvantageInput.{column} (the trainer of +mas=<team> does), or choose another estimator"
+            raise DataError(f"the rows have no {column}", rule=rule, fix=fix)
+        return values
 
     def codes(self, column: str) -> Codes:
         """A label column as whole numbers; a missing label is an error that names the row."""
         if column in self._codes:
             return self._codes[column]
-        labels = getattr(self, column) if column in COLUMNS else self.tags.get(column)
-        if labels is None:
-            rule = f"this estimator compares rows by {column}"
-            fix = f"fill AdvantageInput.{column} (the trainer of +mas=<team> does), or choose another estimator"
-            raise DataError(f"the rows have no {column}", rule=rule, fix=fix)
+        labels = self.given(column)
         if isinstance(labels, torch.Tensor):
             labels = labels.cpu().numpy()
         if not isinstance(labels, np.ndarray):  # as objects: numpy would turn a missing text label into "nan"
@@ -147,6 +166,8 @@ class AdvantageInput:
 
 
 COLUMNS = tuple(f.name for f in fields(AdvantageInput) if str(f.type).startswith("Labels"))
+PARTS = ("team_reward", "local_reward", "penalty")
+_GIVEN = (*COLUMNS, *PARTS)
 
 
 @dataclass(frozen=True, eq=False)

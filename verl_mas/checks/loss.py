@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
-from verl_mas.advantage.record import COLUMNS
+from verl_mas.advantage.record import COLUMNS, PARTS
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import LOSS_MODES, SECTION
@@ -48,7 +48,7 @@ def check_filter(run: Run) -> Iterator[Problem]:
     if run.config.trainer.val_only:
         return
     yield from combinations("filter", run.config, mas=run.mas)
-    if run.mas.filter.drop == "uniform":
+    if run.mas.filter.drop == "uniform" and run.mas.filter.by == "score":
         yield from _drop_uniform(run)
 
 
@@ -59,7 +59,7 @@ def _drop_uniform(run: Run) -> Iterator[ConfigError]:
             f"mas.filter.drop=uniform with algorithm.adv_estimator={name}",
             rule="a task is dropped if none of its rows has an advantage, and this estimator does not compare the rows "
             "of a task with each other alone: rows of equal scores have one, too",
-            fix="set algorithm.adv_estimator=agent_grpo, or mas.filter.keep_share=0.5 instead of mas.filter.drop",
+            fix="set mas.filter.by=team, which compares sessions, or algorithm.adv_estimator=agent_grpo",
         )
 
 
@@ -71,7 +71,8 @@ def _task_by_task(name: str, options: AdvantageOptions) -> bool:
 
     labels: dict[str, Any] = dict.fromkeys(COLUMNS, [0] * 4)
     labels |= {"task": ["a", "a", "b", "b"], "session": [0, 1, 0, 1]}
-    rows = AdvantageInput(torch.tensor([0.0, 0.0, 1.0, 1.0]), tokens=torch.ones(4), **labels)
+    scores = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    rows = AdvantageInput(scores, tokens=torch.ones(4), **labels, **dict.fromkeys(PARTS, scores))
     return not bool(compute_advantages(name, rows, options).advantages.any())
 
 

@@ -45,9 +45,10 @@ def check_mode(config: DictConfig) -> Iterator[Problem]:
 def check_own_estimator(config: DictConfig) -> Iterator[ConfigError]:
     """Of a run of verl's own trainers."""
     name = str(config.algorithm.adv_estimator)
-    if name in ESTIMATORS and ESTIMATORS[name].remembers:
+    if name in ESTIMATORS and (ESTIMATORS[name].remembers or ESTIMATORS[name].needs):
         value = f"algorithm.adv_estimator={name} without a team"
-        rule = "it compares rows with the scores of earlier steps, which verl's own trainers do not keep"
+        reads = "the scores of earlier steps" if ESTIMATORS[name].remembers else " and ".join(ESTIMATORS[name].needs)
+        rule = f"it reads {reads}, which verl's own trainers do not keep"
         yield ConfigError(value, rule=rule, fix="add +mas=<team>, or set algorithm.adv_estimator=agent_grpo")
 
 

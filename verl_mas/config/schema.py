@@ -318,6 +318,10 @@ class FilterSpec(Checked):
     drop: Literal["uniform"] | None = None
     """uniform: leave out tasks of which no trained row has an advantage, as every group is uniform (DAPO)."""
 
+    by: Literal["score", "team", "acc"] = "score"
+    """What is uniform. score: rows' scores, in the groups of the estimator, so that one penalty or own reward keeps a
+    task. team: the team's rewards of the task's sessions. acc: their accuracies, as DAPO's code compares them."""
+
     keep_share: Annotated[float, Above(0), Range(high=1)] | None = None
     """Keep this share of the tasks: those whose sessions differ most in the team's reward, by standard deviation
     (StarPO-S). null: all."""

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import TypeAlias
 
-from verl_mas import data_plane
+from verl_mas import data_plane, row
 from verl_mas.config.schema import FilterSpec
 from verl_mas.data_plane import Rows
 from verl_mas.errors import DataError
 from verl_mas.row import RowKey, RowTags
 from verl_mas.trainer.step import in_order
+from verl_mas.verl_.types import Fields
 
 # Batches in a row of which every task was dropped. Then no task teaches anything, and the run ends.
 EMPTY_BATCHES = 10
@@ -31,22 +32,35 @@ class SampledTask:
     uid: str
     reward: float  # the mean of its sessions' team rewards
     spread: float  # their standard deviation: 0 for a single session
-    teaches: bool = True  # whether a trained row of it has an advantage; True if no task is dropped for this
+    teaches: bool = True  # whether it is not uniform; True if no task is dropped for this
 
 
 def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[SampledTask]:
-    """The tasks of these rows, in their order. `teaching`: the uids of those with an advantage; None: all.
+    """The tasks of these rows, in their order. `teaching`: the uids of those that are not uniform; None: all."""
+    return [
+        SampledTask(uid, fmean(each), pstdev(each), teaching is None or uid in teaching)
+        for uid, each in session_values(rows, "team").items()
+    ]
 
-    A session's team reward is the mean of its rows', which differ only where a workflow rewards single acts with it.
-    """
-    rewards: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for key, tag in zip(map(RowKey.parse, rows.keys), map(RowTags.of, rows.tags), strict=True):
-        rewards[key.uid][key.session].append(tag.team_reward)
-    tasks = []
-    for uid, sessions in rewards.items():
-        each = [fmean(of_rows) for of_rows in sessions.values()]
-        tasks.append(SampledTask(uid, fmean(each), pstdev(each), teaching is None or uid in teaching))
-    return tasks
+
+def session_values(rows: Rows, by: str) -> dict[str, list[float]]:
+    """Of every task the accuracies or team rewards of its sessions: the mean over rows, which only differ where a
+    workflow rewards single acts."""
+    values = accuracies(rows) if by == "acc" else [RowTags.of(tag).team_reward for tag in rows.tags]
+    found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for key, value in zip(map(RowKey.parse, rows.keys), values, strict=True):
+        found[key.uid][key.session].append(value)
+    return {uid: [fmean(of_rows) for of_rows in sessions.values()] for uid, sessions in found.items()}
+
+
+def accuracies(rows: Rows) -> list[float]:
+    extras: list[Fields] = data_plane.read(rows, [row.EXTRA_FIELDS]).pop(row.EXTRA_FIELDS).tolist()
+    found = [(extra.get(row.REWARD_EXTRA_INFO) or {}).get("acc") for extra in extras]
+    if None in found:
+        value = f"mas.filter.by=acc, and row {rows.keys[found.index(None)]} is of a session without acc"
+        fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"
+        raise DataError(value, rule="the workflow or the reward function gives each session its acc", fix=fix)
+    return [float(accuracy) for accuracy in found]
 
 
 class TaskFilter:
@@ -78,7 +92,7 @@ class TaskFilter:
         return data_plane.join(rounds), {**metrics, **self._metrics()}
 
     def _add(self, rows: Rows) -> None:
-        tasks = sampled_tasks(rows, self._teaching(rows) if self._spec.drop else None)
+        tasks = sampled_tasks(rows, self._kept_by_drop(rows))
         self._sampled += tasks
         self._rounds += 1
         self._empty = [] if any(task.teaches for task in tasks) else [*self._empty, tasks]
@@ -88,11 +102,18 @@ class TaskFilter:
             seen = f"{len(rewards)} tasks, of a mean team reward of {low}" + (f" to {high}" if high != low else "")
             raise DataError(
                 f"mas.filter.drop=uniform has dropped every task of {EMPTY_BATCHES} batches in a row: {seen}",
-                rule="a task is trained on if one of its rows has an advantage, so the scores of a group must differ",
+                rule=f"mas.filter.by={self._spec.by}: by score a row must have an advantage, else sessions must differ",
                 fix="read a session record; then take tasks of another difficulty, or raise "
                 "actor_rollout_ref.rollout.n or the temperature. With mas.filter.drop=null the run continues, and its "
                 "steps change nothing",
             )
+
+    def _kept_by_drop(self, rows: Rows) -> Collection[str] | None:
+        """The uids of the tasks that are not uniform; None: all."""
+        if not self._spec.drop or self._spec.by == "score":
+            return self._teaching(rows) if self._spec.drop else None
+        values = session_values(rows, self._spec.by)
+        return {uid for uid, each in values.items() if not math.isclose(min(each), max(each))}
 
     def chosen(self, rows: Rows) -> list[int]:
         """The places of the rows that are trained on."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.config.run import Run
+from verl_mas.config.schema import RewardSpec
 from verl_mas.data_plane import Rows
 from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
 from verl_mas.trainer.loss_weights import RowWeights
@@ -103,10 +104,12 @@ def step_advantages(
     team: Sequence[str],
     chosen: Sequence[int] | None = None,
     running: RunningScores | None = None,
+    reward: RewardSpec | None = None,
 ) -> tuple[Tensor, dict[str, float]]:
     """Advantages and diagnostics over all rows of the step, so that groups may span policies.
 
     `chosen`: the rows that take part, None for all; the others get 0. Their scores are added to `running`.
+    `reward`: the weights of a score's parts.
     """
     left_out = torch.ones(len(columns.keys), dtype=torch.bool)
     left_out[slice(None) if chosen is None else list(chosen)] = False
@@ -114,6 +117,8 @@ def step_advantages(
         return torch.zeros(len(columns.keys)), {}
     rows = AdvantageInput.of(columns.keys, columns.tags, columns.scores)
     rows = replace(rows, tokens=columns.tokens, padding=left_out, agents=team)
+    weights = reward or RewardSpec()
+    rows = replace(rows, team_weight=weights.team or 0.0, local_weight=weights.local or 0.0)
     output = compute_advantages(estimator, rows, options, running)
     return output.advantages, output.metrics
 
@@ -129,19 +134,19 @@ class Credit:
 
     def __init__(self, run: Run, agents: Sequence[str]):
         self._estimator, self._agents = str(run.config.algorithm.adv_estimator), agents
-        self._options = AdvantageOptions.from_config(run.mas.advantage)
+        self._options, self._reward = AdvantageOptions.from_config(run.mas.advantage), run.mas.reward
         self.running = running_state(run)
 
     def of_step(self, columns: Columns, trained_on: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
         """Advantages and diagnostics of these rows of a step, whose scores are remembered; the others get 0."""
         scores = self.running.scores if self.running else None
-        return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores)
+        return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores, self._reward)
 
     def teaching(self, rows: Rows, trained: Collection[str]) -> set[str]:
         """The uids of the tasks in which a row that is trained has an advantage. Scores of earlier steps take no part:
         a filter is refused with an estimator that remembers any."""
         columns = read_columns(rows)
-        advantages, _ = step_advantages(columns, self._estimator, self._options, self._agents)
+        advantages, _ = step_advantages(columns, self._estimator, self._options, self._agents, reward=self._reward)
         return with_advantage(columns, advantages, trained)
 
 

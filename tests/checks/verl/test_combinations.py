@@ -95,6 +95,8 @@ def value_for(asked: object, at: dict[str, object], *, holds: bool) -> object:
     if name == "not":
         others = other if isinstance(other, list) else [other]
         return next(value for value in ("x", True) if value not in others) if holds else others[0]
+    if name == "has":
+        return [other] if holds else ["another value"]
     if name == "no_divisor_of":
         return 3 if holds else 2
     beside = {"above": 1, "least": 0, "below": -1}[name]

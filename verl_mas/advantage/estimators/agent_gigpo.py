@@ -6,18 +6,20 @@ from dataclasses import replace
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.returns import actors, later_rewards
 from verl_mas.util.later import Tensor, torch
 
 
-@estimator(compares_sessions=True, step_weight=1.0, gamma=0.95)
+@estimator(compares_sessions=True, needs=("observation", "team_reward"), step_weight=1.0, gamma=0.95)
 def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """agent_grpo, plus step_weight times the advantage among agent k's acts on an equal observation of the task.
 
-    A step's score is the row's, discounted by gamma for every act that the agent still takes in the session.
+    A step is scored by its return, the sum over the agent's acts k >= t in the session of gamma ** (k - t) * r_k: r_k
+    is the act's own reward, and at the last act the team's beside it. A penalty counts for its act alone.
     """
     episode = within(batch, batch.partition("task", "agent"), options)
     steps = batch.partition("task", "agent", "observation")
-    step = within(replace(batch, scores=step_scores(batch, options.gamma or 0.0)), steps, options)
+    step = within(batch.with_scores(step_returns(batch, options.gamma or 0.0)), steps, options)
     met_again = step.stats.size[step.stats.size > 1].sum() / max(1, len(batch))
     return replace(
         episode,
@@ -26,10 +28,10 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
     )
 
 
-def step_scores(batch: AdvantageInput, gamma: float) -> Tensor:
-    """gamma ** (acts of this agent, or of this instance of it, still to come in the session) * score."""
-    actor = ("task", "session", "agent") if batch.instance is None else ("task", "session", "agent", "instance")
-    acts = batch.partition(*actor)
-    turn = batch.numbers("turn")
+def step_returns(batch: AdvantageInput, gamma: float) -> Tensor:
+    """The row's score, in which the team's reward is discounted and own rewards of later acts are added."""
+    acts, turn = actors(batch), batch.numbers("turn")
     last = turn.new_zeros(acts.count).scatter_reduce_(0, acts.ids, turn, "amax")
-    return batch.scores.double() * torch.pow(gamma, (last[acts.ids] - turn).double())
+    discount = torch.pow(gamma, (last[acts.ids] - turn).double())
+    team = batch.team_weight * batch.given("team_reward").to(discount)
+    return batch.scores.double() - (1 - discount) * team + batch.local_weight * later_rewards(batch, gamma)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.record import RUNNING_DECAY
+from verl_mas.advantage.returns import later_rewards
 
 
-@estimator(compares_sessions=True, shrinkage=None, decay=RUNNING_DECAY)
+@estimator(compares_sessions=True, gamma=None, shrinkage=None, decay=RUNNING_DECAY)
 def agent_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over all acts of agent k in the sessions of one task."""
-    return within(batch, batch.partition("task", "agent"), options)
+    scores = batch.scores + batch.local_weight * later_rewards(batch, options.gamma)
+    return within(batch.with_scores(scores), batch.partition("task", "agent"), options)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
 from verl_mas.advantage.record import RUNNING_DECAY
+from verl_mas.advantage.returns import later_rewards
 
 
-@estimator(compares_sessions=True, baseline="leave_one_out", scale="none", shrinkage=None, decay=RUNNING_DECAY)
+@estimator(
+    compares_sessions=True, baseline="leave_one_out", scale="none", gamma=None, shrinkage=None, decay=RUNNING_DECAY
+)
 def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = R minus the mean of agent k's acts in the *other* sessions of the task.
 
     A session's acts share its reward, so a baseline that kept them would depend on the act it judges.
     """
-    return within(batch, batch.partition("task", "agent"), options)
+    scores = batch.scores + batch.local_weight * later_rewards(batch, options.gamma)
+    return within(batch.with_scores(scores), batch.partition("task", "agent"), options)

@@ -30,6 +30,7 @@ COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "above": operator.gt,
     "least": operator.ge,
     "below": operator.lt,
+    "has": operator.contains,
     "no_divisor_of": lambda value, whole: bool(value and whole % value),
 }
 

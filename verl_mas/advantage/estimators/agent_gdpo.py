@@ -1,0 +1,32 @@
+"""GDPO (arXiv 2601.05242) with Dr. MAS's groups: the parts of a score are normalised one by one, then their sum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
+from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.record import PARTS
+from verl_mas.advantage.returns import later_rewards
+from verl_mas.util.later import torch
+
+
+@estimator(compares_sessions=True, needs=("team_reward", "penalty"), gamma=None, penalty_weight=1.0)
+def agent_gdpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """A = S / (deviation of S over all acts of agent k in the step + eps).
+
+    S is the weighted sum of the advantages that agent_grpo has for the team's reward, for the act's own and for minus
+    its penalty, each alone. The weights are those of mas.reward, and penalty_weight.
+    """
+    groups, summed = batch.partition("task", "agent"), torch.zeros_like(batch.scores, dtype=torch.float64)
+    weights = (batch.team_weight, batch.local_weight, -(options.penalty_weight or 0.0))
+    for name, weight in zip(PARTS, weights, strict=True):
+        if weight:
+            later = later_rewards(batch, options.gamma if name == "local_reward" else None)
+            rewards = batch.given(name).to(later) + later
+            summed = summed + weight * within(batch.with_scores(rewards), groups, options).advantages
+    sums, acts = batch.with_scores(summed), batch.partition("agent")
+    # Their mean is 0 in every group, so nothing is subtracted, and rows of uniform groups keep exactly 0.
+    deviation = within(sums, acts, options).stats.std[acts.ids]
+    advantages = torch.where(deviation > 0, summed / (deviation + options.eps), summed)
+    return replace(within(sums, groups, options), advantages=advantages)

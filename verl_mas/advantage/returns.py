@@ -1,0 +1,32 @@
+"""What an act is credited with of the rewards that are earned after it.
+
+The steps of an agent, or of an instance of it, are its own acts in a session, by turn. What others do between them is
+part of its environment, and their own rewards are theirs.
+"""
+
+from __future__ import annotations
+
+from verl_mas.advantage.kernel import Partition
+from verl_mas.advantage.record import AdvantageInput
+from verl_mas.util.later import Tensor, torch
+
+
+def actors(batch: AdvantageInput) -> Partition:
+    one = ("task", "session", "agent")
+    return batch.partition(*one) if batch.instance is None else batch.partition(*one, "instance")
+
+
+def later_rewards(batch: AdvantageInput, gamma: float | None) -> Tensor:
+    """Of a row at turn t: sum over k > t of gamma ** (k - t) * r_k [N], with the own reward r_k of its actor's act at
+    turn k. All candidates of an act share what followed the committed one, as they share the team's reward. None: 0.
+    """
+    later = torch.zeros_like(batch.scores, dtype=torch.float64)
+    if gamma is None:
+        return later
+    own, committed, actor = batch.given("local_reward").to(later), batch.numbers("committed"), actors(batch)
+    turn, ahead = batch.numbers("turn"), later.new_zeros(actor.count)
+    for rows in reversed(turn.argsort().split(torch.bincount(turn).tolist())):
+        who = actor.ids[rows]
+        later[rows] = ahead[who]
+        ahead = gamma * ahead.index_add(0, who, own[rows] * committed[rows])
+    return later
