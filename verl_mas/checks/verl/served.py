@@ -274,7 +274,7 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
 
 
 def _endless(folder: Path) -> Iterator[ConfigError]:
-    """What nobody can read to an end."""
+    """Files that cannot be read to an end."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if not (path.is_file() or path.is_dir()):
             yield _broken(path, "is a pipe, a device or a link to nothing")
