@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -235,7 +237,51 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
             rule="prompts are lists of messages, which a chat template renders as text",
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
+    elif not unreadable and "messages" not in ChatTemplate.of(folder, custom_chat_template).template:
+        rule = "a chat template renders the messages of a prompt, and this one has none"
+        yield ConfigError(f"the chat template of {folder}", rule=rule, fix="set it to the text of a template")
     yield from _weights(folder)
+    yield from _fits(folder)
+
+
+def _fits(folder: Path) -> Iterator[ConfigError]:
+    """Whether config.json is that of the weights: for what does not fit transformers takes random numbers."""
+    config, shapes = readable_json(folder / "config.json"), dict[str, Sequence[int]]()
+    for file in sorted(folder.glob("*.safetensors")):
+        with suppress(OSError, ValueError):
+            shapes |= shapes_in(file)
+    size = {key: value for key, value in config.items() if type(value) is int}
+    width, heads, layers = (size.get(f"{key}") for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    named = config.get("architectures", [""])
+    numbers = [int(found[1]) for name in shapes if (found := re.search(r"\.(?:layers|h)\.(\d+)\.", name))]
+    embedding = next((list(shape) for name, shape in shapes.items() if name.endswith(".embed_tokens.weight")), None)
+    stated = [size.get("vocab_size"), width]
+    for wrong, value in (
+        (
+            not isinstance(named, list) or len(named) != 1,
+            f"architectures={named}, and verl loads the one that it names",
+        ),
+        (
+            width and heads and "head_dim" not in config and width % heads,
+            f"{heads} attention heads of a width of {width}",
+        ),
+        (
+            numbers and max(numbers) + 1 < (layers or 0),
+            f"{layers} layers, and weights of {max(numbers, default=0) + 1}",
+        ),
+        (
+            None not in stated and embedding not in (None, stated),
+            f"an embedding of {stated}, and weights of {embedding}",
+        ),
+    ):
+        if wrong:
+            rule, fix = "config.json describes the weights beside it", "save or download the model again"
+            yield ConfigError(f"{folder / 'config.json'} has {value}", rule=rule, fix=fix)
+    if shapes and all(name.startswith("module.") for name in shapes):
+        rule = "tensors have the names of the model's parameters"
+        yield ConfigError(
+            f"the tensors of {folder} are named module.*", rule=rule, fix="save the model itself, not DDP"
+        )
 
 
 def _tokenizer(file: Path) -> Iterator[ConfigError]:
