@@ -71,8 +71,8 @@ def _task_by_task(name: str, options: AdvantageOptions) -> bool:
 
     labels: dict[str, Any] = dict.fromkeys(COLUMNS, [0] * 4)
     labels |= {"task": ["a", "a", "b", "b"], "session": [0, 1, 0, 1]}
-    scores = torch.tensor([0.0, 0.0, 1.0, 1.0])
-    rows = AdvantageInput(scores, tokens=torch.ones(4), **labels, **dict.fromkeys(PARTS, scores))
+    labels |= dict.fromkeys(PARTS, torch.tensor([0.0, 0.0, 1.0, 1.0]))
+    rows = AdvantageInput(labels["team_reward"], tokens=torch.ones(4), **labels)
     return not bool(compute_advantages(name, rows, options).advantages.any())
 
 

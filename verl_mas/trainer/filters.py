@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from statistics import fmean, pstdev
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from verl_mas import data_plane, row
 from verl_mas.config.schema import FilterSpec
@@ -55,7 +55,7 @@ def session_values(rows: Rows, by: str) -> dict[str, list[float]]:
 
 def accuracies(rows: Rows) -> list[float]:
     extras: list[Fields] = data_plane.read(rows, [row.EXTRA_FIELDS]).pop(row.EXTRA_FIELDS).tolist()
-    found = [(extra.get(row.REWARD_EXTRA_INFO) or {}).get("acc") for extra in extras]
+    found: list[Any] = [(extra.get(row.REWARD_EXTRA_INFO) or {}).get("acc") for extra in extras]
     if None in found:
         value = f"mas.filter.by=acc, and row {rows.keys[found.index(None)]} is of a session without acc"
         fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"

@@ -33,5 +33,5 @@ def step_returns(batch: AdvantageInput, gamma: float) -> Tensor:
     acts, turn = actors(batch), batch.numbers("turn")
     last = turn.new_zeros(acts.count).scatter_reduce_(0, acts.ids, turn, "amax")
     discount = torch.pow(gamma, (last[acts.ids] - turn).double())
-    team = batch.team_weight * batch.given("team_reward").to(discount)
+    team: Tensor = batch.team_weight * batch.given("team_reward").to(discount)
     return batch.scores.double() - (1 - discount) * team + batch.local_weight * later_rewards(batch, gamma)

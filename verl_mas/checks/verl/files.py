@@ -288,7 +288,7 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
     for setting, renamed in PACKAGES.items():
         names = OmegaConf.select(config, setting)
         for name in [names] if isinstance(names, str | None) else names:
-            package = renamed.get(name, str(name).partition(".")[0])
+            package = renamed.get(str(name), str(name).partition(".")[0])
             if name not in WITHOUT_PACKAGE and importlib.util.find_spec(package) is None:
                 rule = f"verl imports {package} for it, and it is not installed"
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")

@@ -231,15 +231,13 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
     unreadable = [error for name in JSON_FILES for error in raised_by(read_json, folder / name)]
     yield from unreadable
     yield from _tokenizer(folder / "tokenizer.json")
-    if not unreadable and ChatTemplate.of(folder, custom_chat_template) is None:
+    chat = None if unreadable else ChatTemplate.of(folder, custom_chat_template)
+    if not unreadable and (chat is None or "messages" not in chat.template):
         yield ConfigError(
-            f"{folder} has no chat template",
+            f"{folder} has {'no chat template' if chat is None else 'a chat template without messages'}",
             rule="prompts are lists of messages, which a chat template renders as text",
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
-    elif not unreadable and "messages" not in ChatTemplate.of(folder, custom_chat_template).template:
-        rule = "a chat template renders the messages of a prompt, and this one has none"
-        yield ConfigError(f"the chat template of {folder}", rule=rule, fix="set it to the text of a template")
     yield from _weights(folder)
     yield from _fits(folder)
 
