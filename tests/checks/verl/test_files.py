@@ -57,10 +57,11 @@ def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(
     assert isinstance(error, ConfigError) and "no column 'reward_model' with a 'ground_truth'" in error.value
 
 
-def test_an_overlong_row_that_verl_filters_out_passes(look, letters):
+def test_an_overlong_row_that_verl_filters_out_passes_and_only_such_rows_are_warned_of(look, letters):
     long = {"data__max_prompt_length": 4}
     assert len(look(letters / "train.parquet", **long)) == 2
-    assert look(letters / "train.parquet", **long, data__filter_overlong_prompts=True) == []
+    found = look(letters / "train.parquet", **long, data__filter_overlong_prompts=True)
+    assert {warning.fix for warning in found} == {"raise data.max_prompt_length"}
 
 
 def test_verl_is_not_asked_to_filter_a_row_that_the_workflow_makes_too_long(look, letters):
