@@ -141,8 +141,8 @@ def test_an_example_of_verl_is_accepted_as_it_is(example):
 
 
 def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_micro_batch_that_fits():
-    # By hand, of 40 rows of 1,536 tokens: logits 17.4 GiB, activations 11.5 + 9.8, Adam 7.1, parameters and gradients 3.5
-    # each, gathered 1.9, head 1.0, contexts 2.0, graphs 1.5.
+    # By hand, of 40 rows of 1,536 tokens: logits 17.4 GiB, activations 11.5 + 9.8, Adam 7.1, parameters and
+    # gradients 3.5 each, gathered 1.9, head 1.0, contexts 2.0, graphs 1.5.
     plan, report = plan_command(STOCK, EIGHT)
     assert plan.pools["shared"].gpu == pytest.approx(59.3, abs=0.1) and report.warnings == ()
     # Of 64: logits 27.8, activations 18.4 + 15.7, and as much of the rest.

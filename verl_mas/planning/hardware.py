@@ -11,7 +11,7 @@ GIB = 2**30
 # What CUDA reports of a card that is sold as 80 GB: 79.2 GiB. The same share of 40 and of 141 GB.
 USABLE = 0.99
 # GiB of cards that keep their error correction in their memory (L4, A10G; L40S), by the GB that they are sold with.
-WITH_ECC = {24: 22.5, 48: 44.5}
+WITH_ECC: dict[float, float] = {24: 22.5, 48: 44.5}
 # A run fits if its worst moment takes at most this share of the card: the rest is fragmentation and what is not known.
 SAFE = 0.92
 
