@@ -69,6 +69,7 @@ OF_ANY_RUN = {
     # verl's section of a policy, the leaves of a mapping, and the names of our groups, `+platform=`.
     "config.hydra": {"packages"},
     "config.merge": {"SECTION", "leaves"},
+    "engines.contract": None,
     "engines.facts": None,
     "planning.hardware": None,
     "planning.known_models": None,

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from engine_sources import forget
+from omegaconf import OmegaConf
 
 from verl_mas.engines.kinds import sglang, vllm
-from verl_mas.engines.sampling import installed_names, mistyped, names_of, sampling_errors
+from verl_mas.engines.sampling import engine_errors, installed_names, mistyped, names_of, sampling_errors
+from verl_mas.verl_ import sources
 
 SOURCES = {
     "a dataclass": "class SamplingParams:\n    temperature: float = 1.0\n    max_new_tokens: int\n    _own: int = 0\n",
@@ -12,10 +15,10 @@ SOURCES = {
 
 
 @pytest.fixture(autouse=True)
-def forget():
-    installed_names.cache_clear()
+def forgotten():
+    forget()
     yield
-    installed_names.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
@@ -25,11 +28,13 @@ def test_the_names_are_those_of_the_installed_release(tmp_path, monkeypatch, sou
     (package / "__init__.py").touch()
     (package / "params.py").write_text(source)
     monkeypatch.syspath_prepend(tmp_path)
-    assert installed_names("an_engine", "params.py", frozenset()) == {"temperature", "max_tokens"}
+    monkeypatch.setattr(sources, "PACKAGES", ("an_engine",))
+    forget()
+    assert installed_names("an_engine.params", frozenset()) == {"temperature", "max_tokens"}
 
 
 def test_an_engine_that_is_not_installed_has_the_names_of_the_release_that_verl_requires():
-    assert installed_names("no_such_engine", "params.py", frozenset({"top_p"})) == {"top_p"}
+    assert installed_names("vllm.no_such_module", frozenset({"top_p"})) == {"top_p"}
     for kind in (vllm, sglang):
         assert {"temperature", "max_tokens", "top_p", "stop"} <= kind.SAMPLING
 
@@ -71,3 +76,22 @@ def test_a_value_out_of_range_and_what_every_request_has_are_refused_for_every_e
 def test_a_setting_of_an_endpoint_is_mistyped_only_if_it_is_close_to_a_known_one():
     assert mistyped("reasoning_efort") == "reasoning_effort"
     assert mistyped("reasoning_effort") is mistyped("num_ctx") is mistyped("provider") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "version", "environment", "fix"),
+    [
+        ({}, "0.31.0", "", "reasoning_parser"),
+        ({"reasoning_parser": "qwen3"}, "0.24.0", "", "VLLM_USE_V2_MODEL_RUNNER=0"),
+        ({"reasoning_parser": "qwen3"}, "0.24.0", "0", None),
+        ({"reasoning_parser": "qwen3"}, "0.28.0", "", None),
+    ],
+)
+def test_a_budget_for_thinking_needs_an_engine_that_takes_it(monkeypatch, options, version, environment, fix):
+    monkeypatch.setattr(vllm, "installed_version", lambda package: version)
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", environment)
+    monkeypatch.setattr(vllm.platform, "selected", lambda: False)
+    rollout = OmegaConf.create({"name": "vllm", "engine_kwargs": {"vllm": options}})
+    found = [error.fix for error in engine_errors({"thinking_token_budget": 100}, rollout, "act")]
+    assert found == [] if fix is None else [fix in text for text in found] == [True]
+    assert list(engine_errors({"temperature": 1.0}, rollout, "act")) == []

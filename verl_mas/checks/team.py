@@ -38,7 +38,7 @@ from verl_mas.config.placement import served_on, used_pools
 from verl_mas.config.run import Run
 from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
 from verl_mas.config.values import settable
-from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, mistyped, sampling_errors, stop_errors
+from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, engine_errors, mistyped, sampling_errors
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest, nearest
@@ -113,7 +113,7 @@ def check_sampling(run: Run) -> Iterator[Problem]:
                         )
             else:
                 yield from sampling_errors(given, str(rollout.name), path)
-                yield from stop_errors(given, rollout, path)
+                yield from engine_errors(given, rollout, path)
         if rollout is not None:
             yield from _cut(run.config, spec, f"mas.agents.{name}")
 

@@ -51,6 +51,9 @@ class EngineFacts:
     many: bool = True  # a run can have several policies on it
     # A request with a stop text ends an engine that has no tokenizer (`rollout.skip_tokenizer_init`).
     stop_needs_tokenizer: bool = False
+    # What an engine with these `engine_kwargs` lacks to take `thinking_token_budget`, as a fix; empty if it takes it.
+    # None: unknown.
+    thinking_fix: Callable[[Mapping[str, object]], str] | None = None
     # Registers the engine's servers in verl.workers.rollout.replica; None: verl has them.
     register_replica: Callable[[ModuleType], None] | None = None
     # Registers in verl.workers.rollout.base what an actor worker calls; None: verl has it.

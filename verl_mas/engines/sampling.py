@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-import importlib.util
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 
 from omegaconf import DictConfig
 
 from verl_mas.config.schema import Sampling
 from verl_mas.config.values import load_dataclass, settable
+from verl_mas.engines.contract import takes
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
+from verl_mas.verl_.sources import find
 
 # What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
 SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
@@ -30,6 +29,7 @@ ENDPOINT_NAMES = frozenset(
     "top_logprobs top_p truncate_prompt_tokens use_beam_search user verbosity".split()
 )
 STOP_TEXTS = ("stop", "stop_regex")
+THINKING = "thinking_token_budget"
 # What the request to an engine or an endpoint already has.
 SET_FOR_EVERY_REQUEST = frozenset(
     "detokenize flat_logprobs messages model output_kind prompt_logprobs stream stream_options tools".split()
@@ -71,11 +71,14 @@ def converted(given: Mapping[str, object], path: str) -> dict[str, object]:
     return {**given, **load_dataclass(Sampling, {key: given[key] for key in given if key in settable(Sampling)}, path)}
 
 
-def stop_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:
-    """Stop texts that would end the engine of a policy, in flat settings; `path` names their place."""
-    if not (facts_of(str(rollout.name)).stop_needs_tokenizer and rollout.get("skip_tokenizer_init")):
-        return
-    for name in STOP_TEXTS:
+def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:
+    """What the engine of a policy does not take as it is set up, in flat settings; `path` names their place."""
+    facts, budget = facts_of(str(rollout.name)), given.get(THINKING)
+    options = rollout.engine_kwargs.get(rollout.name) or {} if budget is not None else {}
+    if budget is not None and facts.thinking_fix and (fix := facts.thinking_fix(options)):
+        value = f"{path}.{THINKING}={budget} with rollout.name={rollout.name}"
+        yield ConfigError(value, rule="the engine, as it is set up, refuses every request with it", fix=fix)
+    for name in STOP_TEXTS if facts.stop_needs_tokenizer and rollout.get("skip_tokenizer_init") else ():
         if given.get(name):
             yield ConfigError(
                 f"{path}.{name}={given[name]!r} with rollout.name={rollout.name} and rollout.skip_tokenizer_init=True",
@@ -92,24 +95,14 @@ def mistyped(name: str) -> str | None:
 
 
 @cache
-def installed_names(package: str, file: str, release: frozenset[str]) -> frozenset[str]:
-    """The fields of SamplingParams in an installed package, read from its source; else those of a known `release`."""
-    spec = importlib.util.find_spec(package)
-    source = Path(((spec and spec.submodule_search_locations) or [""])[0]) / file
-    if not source.is_file():
+def installed_names(module: str, release: frozenset[str]) -> frozenset[str]:
+    """The fields of SamplingParams in an installed engine, read from its source; else those of a known `release`."""
+    if (found := find(f"{module}:SamplingParams")) is None:
         return release
-    [definition] = [
-        node
-        for node in ast.parse(source.read_text()).body
-        if isinstance(node, ast.ClassDef) and node.name == "SamplingParams"
-    ]
-    names = {"max_tokens"}  # verl gives each engine its own name of this one
-    for node in definition.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            names.add(node.target.id)
-        elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
-            names.update(argument.arg for argument in [*node.args.args[1:], *node.args.kwonlyargs])
-    return frozenset(name for name in names - {"max_new_tokens"} if not name.startswith("_"))
+    made = find(f"{module}:SamplingParams.__init__")
+    # verl gives each engine its own name of the first one.
+    names = {"max_tokens", *takes(found), *(takes(made) if made else ())} - {"max_new_tokens"}
+    return frozenset(name for name in names if not name.startswith("_"))
 
 
 def stop_window(stops: Sequence[str]) -> int:

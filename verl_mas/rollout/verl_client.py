@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_mas.engines.sampling import converted, sampling_errors, stop_errors
+from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.resumed_reply import merged_versions, reply_limit
@@ -158,7 +158,7 @@ class VerlPolicy:
             apply_greedy_sampling_params(params)
         where = f"sampling of agent {request.agent}"
         raise_all(sampling_errors(request.sampling, rollout.name, where))
-        raise_all(stop_errors(request.sampling, rollout, where))
+        raise_all(engine_errors(request.sampling, rollout, where))
         return converted({**params, **request.sampling}, where)
 
     async def _prompt(self, loop: ToolAgentLoop, request: Request) -> Prompt:

@@ -1,4 +1,4 @@
-"""The sources of verl and verl-mas as syntax trees: definitions and base classes by name. Nothing is imported."""
+"""Sources of verl, verl-mas and engines as syntax trees: definitions and base classes by name. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PACKAGES = ("verl", "verl_mas")
+PACKAGES = ("verl", "verl_mas", "vllm", "sglang")
 
 
 @dataclass(frozen=True)

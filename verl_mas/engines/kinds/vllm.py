@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from packaging.version import Version
+
 from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
 from verl_mas.engines.adapters import AdapterServer, wanted
+from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES, EngineFacts, load_class, set_adapter
 from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
+from verl_mas.util import installed_version
 from verl_mas.verl_.types import Fields, Passed
 
 if TYPE_CHECKING:
@@ -35,6 +40,7 @@ FIRST_ID = (
     1000  # vLLM knows adapters by numbers: its own warm-up takes those from 1 on, and verl's only adapter has 123
 )
 PATH = "in memory"
+V2_THINKS = Version("0.28.0")
 # Of vLLM 0.24, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos "
@@ -147,6 +153,16 @@ def _lost() -> EngineLost:
     return EngineLost(f"vLLM engine {name} is dead; the last log lines of its process are above")
 
 
+def thinking_fix(options: Mapping[str, object]) -> str:
+    installed = Version(installed_version(ENGINE) or contracts()[ENGINE].tested[0])
+    if not any(options.get(name) for name in ("reasoning_parser", "reasoning_config")):
+        return "set ++actor_rollout_ref.rollout.engine_kwargs.vllm.reasoning_parser, such as qwen3"
+    # By default it runs Qwen3, Llama and others on GPUs.
+    if not platform.selected() and installed < V2_THINKS and os.environ.get("VLLM_USE_V2_MODEL_RUNNER") != "0":
+        return f"set VLLM_USE_V2_MODEL_RUNNER=0: model runner V2 takes it from vLLM {V2_THINKS} on"
+    return ""
+
+
 def register_replica(replica: ModuleType) -> None:
     if platform.selected():
         replica.RolloutReplicaRegistry.register(ENGINE, partial(load_class, vllm_cpu.REPLICA))
@@ -185,10 +201,11 @@ ENGINES.register(ENGINE)(
         highest_rank=512,
         many_adapters=True,
         stock_adapter="verl.workers.rollout.vllm_rollout",
-        sampling=partial(installed_names, ENGINE, "sampling_params.py", SAMPLING),
+        sampling=partial(installed_names, "vllm.sampling_params", SAMPLING),
         register_replica=register_replica,
         register_adapter=register_adapter,
         check_ready=check_ready,
         check_model=check_model,
+        thinking_fix=thinking_fix,
     )
 )

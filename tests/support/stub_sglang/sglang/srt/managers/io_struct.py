@@ -54,6 +54,7 @@ class UpdateWeightsFromTensorReqInput:
     flush_cache: bool = True
 
 
+# As in 0.5.17: in 0.5.12 it has a text, `serialized_tensors`, and verl sends a list.
 @dataclass
 class LoadLoRAAdapterFromTensorsReqInput:
     lora_name: str

@@ -35,7 +35,7 @@ class ServerStatus(Enum):
 @dataclass
 class ReqState:
     finished: bool = False
-    out: dict[str, Any] = field(default_factory=dict)
+    out_list: list[dict[str, Any]] = field(default_factory=list)
     event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -64,7 +64,7 @@ class TokenizerManager:
         await self._running.wait()
         self._to_scheduler.put((obj, None))
         await state.event.wait()
-        yield state.out
+        yield state.out_list[-1]
 
     def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
         if abort_all or rid in self.rid_to_state:
@@ -90,15 +90,13 @@ class TokenizerManager:
     async def update_weights_from_tensor(self, obj: UpdateWeightsFromTensorReqInput, request: object = None) -> None:
         await self._call(obj)
 
-    async def load_lora_adapter_from_tensors(
-        self, obj: LoadLoRAAdapterFromTensorsReqInput, request: object = None
-    ) -> None:
+    async def load_lora_adapter_from_tensors(self, obj: LoadLoRAAdapterFromTensorsReqInput, _: object = None) -> None:
         if obj.lora_name in self.lora_registry:
             raise ValueError(f"LoRA with name {obj.lora_name} already exists")
         await self._call(obj)
         self.lora_registry[obj.lora_name] = obj.lora_id
 
-    async def unload_lora_adapter(self, obj: UnloadLoRAAdapterReqInput, request: object = None) -> None:
+    async def unload_lora_adapter(self, obj: UnloadLoRAAdapterReqInput, _: object = None) -> None:
         obj.lora_id = self.lora_registry.pop(obj.lora_name)
         await self._call(obj)
 
@@ -119,7 +117,8 @@ class TokenizerManager:
                 to.set_result(content)
             return
         state = self.rid_to_state[to]
-        state.finished, state.out = True, content
+        state.finished = True
+        state.out_list.append(content)
         state.event.set()
         if forget:
             del self.rid_to_state[to]

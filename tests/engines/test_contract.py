@@ -1,0 +1,177 @@
+"""What we use of vLLM and SGLang is in the contract, which says how an installed engine differs from it; nightly: it
+fits the wheels of the versions that it names, and so does the stub of SGLang."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_sources import forget
+from packaging.version import Version
+
+from verl_mas.engines import contract
+from verl_mas.engines.contract import Contract, Need, contracts, missing, takes
+from verl_mas.verl_ import sources
+from verl_mas.verl_.sources import Definition, find, own_members
+
+ENGINES = Path(contract.__file__).parent
+STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
+# File -> the package whose objects these expressions are.
+OBJECTS = {
+    "kinds/vllm.py": ("vllm", {"self.engine", "self._engine", "self.engine.output_processor"}),
+    "vllm_extension.py": ("vllm", {"self.model_runner", "self.model_runner.lora_manager", "manager"}),
+    "vllm_cpu/worker.py": ("vllm", {"model_runner", "module", "module.quant_method"}),
+    "kinds/sglang.py": ("sglang", {"self.tokenizer_manager", "self._manager", "obj", "flushed"}),
+}
+OWN = {"ids"}  # of `AdapterEngine`
+
+
+def listed(package: str) -> set[str]:
+    known = contracts()[package]
+    tables = [known.used, *(need.names for need in known.needs.values())]
+    return {name for names in tables for members in names.values() for name in members}
+
+
+@pytest.mark.parametrize("file", OBJECTS)
+def test_every_attribute_of_an_engine_that_we_use_is_in_the_contract(file):
+    package, objects = OBJECTS[file]
+    nodes = [node for node in ast.walk(ast.parse((ENGINES / file).read_text())) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in nodes if ast.unparse(node.value) in objects}
+    assert used and used - listed(package) - OWN == set()
+
+
+def test_every_name_that_we_import_from_an_engine_is_in_the_contract():
+    files = [ast.parse(path.read_text()) for path in ENGINES.parent.rglob("*.py") if "from vllm." in path.read_text()]
+    nodes = [node for tree in files for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert len(files) >= 3
+    for package in contracts():
+        names = {name.name for node in nodes if str(node.module).startswith(f"{package}.") for name in node.names}
+        owners = {owner.rpartition(":")[2] for owner in contracts()[package].used}
+        assert names - listed(package) - owners == set()
+
+
+SOURCE = """
+class Base:
+    def __init__(self):
+        self.state = {}
+class Engine(Base):
+    async def abort(self, rid, *, internal=False): ...
+class Request:
+    name: str
+    tags: list = None
+"""
+NAMES = {
+    "an_engine.parts:Engine": {"abort": ["rid", "internal"], "state": None},
+    "an_engine.parts": {"Request": ["name"]},
+}
+AN_ENGINE = Contract("an_engine", ("1.0", "1.4"), NAMES, {"loading": Need({"an_engine.parts": {"load": []}}, "1.2")})
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch) -> Iterator:
+    """An engine of these sources and this version."""
+    monkeypatch.setattr(sources, "PACKAGES", ("an_engine",))
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(source: str, version: str = "1.0") -> None:
+        forget()
+        (tmp_path / "an_engine").mkdir(exist_ok=True)
+        (tmp_path / "an_engine" / "__init__.py").touch()
+        (tmp_path / "an_engine" / "parts.py").write_text(source)
+        monkeypatch.setattr(contract, "installed_version", lambda package: version)
+
+    yield install
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "seen"),
+    [
+        ("", "", None),
+        ("internal=False", "internal=False, more=0", None),
+        ("def abort(", "def stop(", "Engine.abort is missing"),
+        (", *, internal=False", "", "Engine.abort does not take internal"),
+        ("rid, *", "rid, reason, *", "Engine.abort also needs reason"),
+        ("self.state", "self.states", "Engine.state is missing"),
+        ("name: str", "title: str", "parts:Request does not take name"),
+        ("tags: list = None", "tags: list", "parts:Request also needs tags"),
+    ],
+)
+def test_an_engine_without_what_we_use_differs(install, old, new, seen):
+    install(SOURCE.replace(old, new))
+    found = list(missing(NAMES))
+    assert found == [] if seen is None else [seen in difference for difference in found] == [True]
+
+
+def test_a_version_outside_of_those_that_were_compared_is_untested(install):
+    for version, untested in (("0.9", True), ("1.0", False), ("1.4+cpu", False), ("1.5", True)):
+        install(SOURCE, version)
+        assert (AN_ENGINE.untested == version) is untested
+
+
+def test_a_feature_that_the_installed_engine_lacks_names_the_version_that_has_it(install):
+    assert "from 1.2 on, and this is 1.0" in AN_ENGINE.lacks["loading"], "not installed: what verl pins"
+    install(SOURCE, "1.1")
+    assert "from 1.2 on, and this is 1.1" in AN_ENGINE.lacks["loading"]
+    install(f"{SOURCE}\ndef load(): ...\n", "1.1")
+    assert AN_ENGINE.lacks == {}
+
+
+VERSIONS = [(name, version) for name, known in contracts().items() for version in known.tested]
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch) -> Iterator:
+    """The Python sources of an engine's release on PyPI, in place of an installed one."""
+
+    def wheel(package: str, version: str) -> None:
+        project = contracts()[package].wheel or package
+        options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--dest", str(tmp_path)]
+        subprocess.run([sys.executable, "-m", "pip", "download", *options, f"{project}=={version}"], check=True)
+        with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
+            archive.extractall(tmp_path, [name for name in archive.namelist() if name.endswith(".py")])
+        monkeypatch.syspath_prepend(tmp_path)
+        forget()
+
+    yield wheel
+    forget()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("package", "version"), VERSIONS)
+def test_a_release_that_we_name_has_what_we_use_and_each_feature_from_its_version_on(wheel, package, version):
+    wheel(package, version)
+    known = contracts()[package]
+    assert list(missing(known.used)) == []
+    for feature, need in known.needs.items():
+        assert any(missing(need.names)) is (Version(version) < Version(need.since)), feature
+
+
+# In the stub as from 0.5.17 on: what 0.5.12 has, adapters cannot be sent with.
+LATER = "LoadLoRAAdapterFromTensorsReqInput"
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("version", "later"), [("0.5.12", False), ("0.5.17", True)])
+def test_the_stub_of_sglang_has_names_of_the_release(wheel, version, later):
+    """Its messages, options and the methods of its manager, each with parameters that SGLang's has, too."""
+    wheel("sglang", version)
+    compared = 0
+    for file in ("managers/io_struct", "managers/tokenizer_manager", "server_args"):
+        module = f"sglang.srt.{file.replace('/', '.')}"
+        for node in ast.parse((STUB / "sglang" / "srt" / f"{file}.py").read_text()).body:
+            if not isinstance(node, ast.ClassDef) or (node.name == LATER) is not later:
+                continue
+            assert find(f"{module}:{node.name}"), node.name
+            for member, own in own_members(Definition(module, node)).items():
+                if own.node in node.body and not member.startswith("_"):
+                    theirs = find(f"{module}:{node.name}.{member}")
+                    assert theirs, f"{node.name}.{member}"
+                    assert takes(own).keys() <= takes(theirs).keys(), f"{node.name}.{member}"
+                    compared += 1
+    assert compared >= (1 if later else 40)

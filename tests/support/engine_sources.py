@@ -1,0 +1,13 @@
+"""Sources of engines that a test puts in place of installed ones."""
+
+from __future__ import annotations
+
+from verl_mas.engines.sampling import installed_names
+from verl_mas.verl_ import sources
+
+
+def forget() -> None:
+    """What was read of other sources."""
+    for read in [*vars(sources).values(), installed_names]:
+        if hasattr(read, "cache_clear"):
+            read.cache_clear()
