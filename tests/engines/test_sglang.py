@@ -146,6 +146,16 @@ async def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(ser
     assert await dies(stub, made.sleep())
 
 
+async def test_memory_for_weights_from_another_pool_is_released_when_the_scheduler_is_idle(server, stub):
+    stock, made = await server(Stock), await server()
+    for one, died in ((stock, True), (made, False)):
+        await request(one, tokens=5)
+        assert await dies(stub, one.release_kv_cache()) is died
+    assert released(made) == {"kv_cache"}
+    await made.resume_kv_cache()
+    assert (await request(made, 1, tokens=3)).token_ids
+
+
 async def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(server):
     """Also one that is cancelled before the scheduler has it."""
     made = await server()

@@ -170,12 +170,13 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
 
     async def sleep(self) -> None:
         """Also waits where verl's does nothing (`free_cache_engine=False`), because new weights follow."""
-        if self.node_rank == 0 and not await self._idle():
-            logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
-            self.tokenizer_manager.abort_request(abort_all=True)
-            if not await self._idle():
-                raise _not_ended()
+        await self._drain()
         await super().sleep()
+
+    async def release_kv_cache(self) -> None:
+        """Before weights from another pool: the requests were aborted, and the last batch of one may still run."""
+        await self._drain()
+        await super().release_kv_cache()
 
     async def pause(self) -> None:
         """Drops the weights, too; verl has SGLang keep a copy in host memory."""
@@ -189,6 +190,13 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
             tags = ["kv_cache"] if self.lora_as_adapter else ["kv_cache", "weights"]
             request = ResumeMemoryOccupationReqInput(tags=tags)
             await self.tokenizer_manager.resume_memory_occupation(request, None)
+
+    async def _drain(self) -> None:
+        if self.node_rank == 0 and not await self._idle():
+            logger.warning("%d requests still run after %g s; they are aborted", len(self._requests), DRAIN_S)
+            self.tokenizer_manager.abort_request(abort_all=True)
+            if not await self._idle():
+                raise _not_ended()
 
     async def _idle(self) -> bool:
         if self._requests:
@@ -224,7 +232,7 @@ ENGINES.register(ENGINE)(
         beside_others={"sleep_on_idle": True},
         replaces={"mem_fraction_static": "gpu_memory_utilization", "tp_size": "tensor_model_parallel_size"},
         stock_adapter="verl.workers.rollout.sglang_rollout.sglang_rollout",
-        sampling=partial(installed_names, ENGINE, "srt/sampling/sampling_params.py", SAMPLING),
+        sampling=partial(installed_names, "sglang.srt.sampling.sampling_params", SAMPLING),
         stop_needs_tokenizer=True,
         check_model=check_model,
         register_replica=partial(stock.register_replica, ENGINE),
