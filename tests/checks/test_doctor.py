@@ -56,11 +56,23 @@ def test_sources_of_the_compared_version_are_read_only_by_doctor_itself(monkeypa
 
 
 def test_the_exit_code_is_1_with_a_problem_and_else_0(monkeypatch, capsys):
-    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Aspect("x", "fine")]))
+    monkeypatch.setattr(doctor, "diagnose", lambda gpu: iter([doctor.Aspect("x", "fine")]))
     assert command.main([]) == 0
-    monkeypatch.setattr(doctor, "diagnose", lambda: iter([doctor.Aspect("x", "bad", False, "do this")]))
+    monkeypatch.setattr(doctor, "diagnose", lambda gpu: iter([doctor.Aspect("x", "bad", False, "do this")]))
     assert command.main([]) == 1
     assert "fix: do this" in capsys.readouterr().out
+
+
+def test_what_a_machine_with_gpus_lacks_is_listed(monkeypatch, tmp_path):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(doctor, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(doctor, "installed_version", lambda name: None)
+    lacking = {finding.what: finding.ok for finding in doctor.look_at_gpu_tools()}
+    assert lacking == {"C compiler": False, "Python headers": False, "cupy": None, "flash-attn": None}
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(doctor, "which", lambda name: f"/usr/bin/{name}")
+    assert [finding.seen for finding in doctor.look_at_gpu_tools()][:2] == ["/usr/bin/gcc", f"{tmp_path}/Python.h"]
 
 
 def test_the_layers_of_the_sandbox_and_its_probes_are_listed():

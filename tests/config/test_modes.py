@@ -38,7 +38,7 @@ def test_stale_rows_of_a_recipe_with_bypass_are_corrected_token_by_token():
 
 def test_engines_apart_get_weights_as_the_device_allows():
     config = compose([RECIPE, "+mas/mode=separate_async"])
-    for device, name in (("cpu", "ray"), ("cuda", "nccl"), ("npu", "hccl")):
+    for device, name in (("cpu", "ray"), ("cuda", "nccl"), ("npu", "nccl")):
         config.trainer.device = device
         view = Run.of(config).view("main").config
         OmegaConf.resolve(view)

@@ -11,12 +11,13 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.model_folder import modules, readable_json, settings
+from verl_mas.checks.verl.model_folder import fields, modules, readable_json, settings
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, Targets, bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig
+from verl_mas.engines.contract import lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest
@@ -166,7 +167,8 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     able = ", ".join(name for name in ENGINES if ENGINES[name].many_adapters)
     engine = facts_of(str(section.rollout.name))
     images = "vision_config" in settings(section.model)
-    yield from combinations("base", view, f"{who}: ", engine=engine, able=able, images=images)
+    lacks = lacking(str(section.rollout.name))
+    yield from combinations("base", view, f"{who}: ", engine=engine, able=able, images=images, lacks=lacks)
     checkpoint = view[SECTION].actor.checkpoint
     for key in ("save_contents", "load_contents"):
         if set(checkpoint[key]) != CONTENTS:
@@ -225,12 +227,10 @@ def _not_linear(view: DictConfig, policy: str, known: list[str] | None) -> Itera
 
 def _experts(view: DictConfig, policy: str) -> Iterator[ConfigError]:
     model = view[SECTION].model
-    found = settings(model)
-    text = found.get("text_config")
-    fields = {**found, **(text if isinstance(text, Mapping) else {})}
-    experts = next((key for key in EXPERTS if isinstance(count := fields.get(key), int) and count > 1), None)
+    found = fields(model)
+    experts = next((key for key in EXPERTS if isinstance(count := found.get(key), int) and count > 1), None)
     if experts and model.get("target_modules") == "all-linear":
-        value = f"policy {policy}: model.target_modules=all-linear with {experts}={fields[experts]} of {model.path}"
+        value = f"policy {policy}: model.target_modules=all-linear with {experts}={found[experts]} of {model.path}"
         rule = "the weights of experts are no linear modules, so all-linear does not reach them"
         fix = f"name what is trained: {SECTION}.model.target_modules=[q_proj,k_proj,v_proj,o_proj]"
         yield ConfigError(value, rule=rule, fix=fix)
@@ -272,7 +272,7 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
     yield from check_targets(view, policy, known)
     if (model.get("lora") or {}).get("merge"):
         return
-    yield from combinations("lora_served", view, f"{who}: ", engine=facts)
+    yield from combinations("lora_served", view, f"{who}: ", engine=facts, lacks=lacking(str(rollout.name)))
     fix = f"set {SECTION}.model.lora.merge=True"
     for error in check_sglang_targets(view, policy, known) if rollout.name == "sglang" else ():
         yield ConfigError(error.value, rule=error.rule, fix=f"{error.fix}, or {fix}")

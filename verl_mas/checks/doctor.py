@@ -10,6 +10,9 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from shutil import which
+from sysconfig import get_path
 
 from packaging.requirements import Requirement
 
@@ -39,8 +42,9 @@ class Aspect:
     fix: str = ""
 
 
-def diagnose(thorough: bool = True) -> Iterator[Aspect]:
-    """`thorough` False: verl's sources are not read if its version is the one that was compared before."""
+def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
+    """`thorough` False: verl's sources are not read if its version is the one that was compared before. `gpu`: also
+    what a machine with GPUs needs, where none is here."""
     yield Aspect("verl-mas", version("verl-mas"))
     yield Aspect("python", sys.version.split()[0])
     # By name: verl's requirement replaces ours, which allows any version.
@@ -51,6 +55,8 @@ def diagnose(thorough: bool = True) -> Iterator[Aspect]:
     yield from look_at_plugin()
     yield from look_at_machine()
     yield from look_at_engines()
+    if gpu or _gpus():
+        yield from look_at_gpu_tools()
     if thorough:
         yield from look_at_sandbox()
 
@@ -118,6 +124,20 @@ def _gpus() -> list[str]:
     import torch
 
     return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
+def look_at_gpu_tools() -> Iterator[Aspect]:
+    """What engines and training on a GPU need beside their packages. The last two only some runs need."""
+    header, python = Path(get_path("include"), "Python.h"), f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    compiler, headers = os.environ.get("CC") or which("gcc") or which("clang"), header.is_file() and str(header)
+    for what, found, missing_is, fix in (
+        # Triton, and torch.compile with it, compile what starts a kernel.
+        ("C compiler", compiler, False, "apt-get install gcc"),
+        ("Python headers", headers, False, f"apt-get install {python}-dev"),
+        ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
+        ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md has the wheel; sdpa needs none"),
+    ):
+        yield Aspect(what, found) if found else Aspect(what, "not found", missing_is, fix)
 
 
 def look_at_engines() -> Iterator[Aspect]:

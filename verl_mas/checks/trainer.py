@@ -166,4 +166,5 @@ def check_together(run: Run) -> Iterator[Problem]:
         if name in local:
             yield from combinations("served", view.config, whose, served=len(local), several=several, **of_policy)
         if name in run.trained:
-            yield from combinations("trained", view.config, whose, updates=view.updates_per_step, **of_policy)
+            of_policy |= {"updates": view.updates_per_step, "correction": view.correction}
+            yield from combinations("trained", view.config, whose, **of_policy)

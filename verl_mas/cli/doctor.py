@@ -23,6 +23,7 @@ MARKS = {True: "[green]ok[/]", False: "[red]no[/]", None: "[yellow]--[/]"}
 def parser() -> Parser:
     command = Parser("verl-mas doctor", __doc__)
     add_json(command)
+    command.add_argument("--gpu", action="store_true", help="also what GPUs need, on a machine that has none")
     takes_run_arguments(command, "[ARGUMENTS]")
     return command
 
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
 
     options, arguments = parser().parse_known_args(argv)
     out, findings = console(), []
-    for finding in doctor.diagnose():
+    for finding in doctor.diagnose(gpu=options.gpu):
         findings.append(finding)
         if not options.json:
             _show(out, finding)

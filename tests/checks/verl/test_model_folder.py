@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from safetensors.numpy import save
 from transformers import AutoTokenizer
 
-from verl_mas.checks.verl.model_folder import ChatTemplate, modules, positions
+from verl_mas.checks.verl.model_folder import ChatTemplate, has_own_head, is_stateful, modules, positions
 
 
 @pytest.fixture
@@ -54,6 +54,34 @@ def test_a_model_of_the_hub_has_no_files_here(section):
 )
 def test_modules_are_named_by_the_weights_of_one_file_or_several(section, files):
     assert modules(section(files)) == ["a.q_proj"]
+
+
+@pytest.mark.parametrize(
+    ("config", "stateful"),
+    [
+        ({"layer_types": ["full_attention", "sliding_attention"]}, False),
+        ({"layer_types": ["full_attention", "linear_attention"]}, True),
+        ({"text_config": {"linear_conv_kernel_dim": 4}}, True),
+        ({"mamba_d_state": 128}, True),
+        ({"layer_types": "none"}, False),
+    ],
+)
+def test_a_model_with_linear_attention_or_mamba_carries_a_state(section, config, stateful):
+    assert is_stateful(section({"config.json": config})) is stateful
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "own"),
+    [
+        ({"tie_word_embeddings": False}, {}, True),
+        ({"tie_word_embeddings": True}, {"lm_head.weight": [2, 2]}, False),
+        ({}, {"lm_head.weight": [2, 2]}, True),
+        ({}, {"a.weight": [2, 2]}, False),
+    ],
+)
+def test_an_output_layer_has_weights_of_its_own_by_the_config_or_the_files(section, config, weights, own):
+    assert has_own_head(section({"config.json": config, "model.safetensors": safetensors(**weights)})) is own
+    assert has_own_head(section({}, path="Qwen/Qwen3-8B")) and not has_own_head(section({}, path="Qwen/Qwen3-4B"))
 
 
 def test_a_norm_is_no_module_with_a_matrix(section):

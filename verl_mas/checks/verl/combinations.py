@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.values import Text, load_dataclass
@@ -43,6 +44,7 @@ class Combination:
     when: dict[str, Any] = field(default_factory=dict)
     rule: str = ""
     reason: str = ""
+    machine: bool = False  # It is about what is installed here: a warning where the run is on other machines
 
     def __post_init__(self) -> None:
         assert bool(self.rule) != bool(self.reason) and self.together, self
@@ -128,7 +130,8 @@ def combinations(part: str, config: DictConfig, whose: str = "", **facts: object
             value += " with " * bool(others) + " and ".join(values.assigned(other, others=True) for other in others)
             fix = values.text(entry.fix)
             if entry.rule:
-                yield ConfigError(value, rule=values.text(entry.rule), fix=fix)
+                error = ConfigError(value, rule=values.text(entry.rule), fix=fix)
+                yield unless_elsewhere(config, error) if entry.machine else error
             else:
                 yield ConfigWarning(value, reason=values.text(entry.reason), fix=fix)
 

@@ -88,13 +88,36 @@ def positions(model: DictConfig) -> int | None:
 
 def model_number(model: DictConfig, key: str) -> int | None:
     """A number of the model's config.json, as verl reads it; None for one that is neither here nor a known one."""
-    here = settings(model)
-    text = here.get("text_config")  # of a model that reads images, too
-    found = OmegaConf.select(model, f"override_config.{key}") or here.get(key)
-    found = found or (text.get(key) if isinstance(text, dict) else None)
-    if not found and not here and not model.get("hf_config_path"):
-        found = (known(str(model.get("path"))) or {}).get(key)
+    found = OmegaConf.select(model, f"override_config.{key}") or fields(model).get(key)
     return found if type(found) is int else None
+
+
+def fields(model: DictConfig) -> Mapping[str, object]:
+    """Of the model's config.json, with those of its text where it also reads images; of a known model that is not here;
+    else empty."""
+    found = settings(model)
+    if not found and not model.get("hf_config_path"):
+        return known(str(model.get("path"))) or {}
+    text = found.get("text_config")
+    return {**found, **(text if isinstance(text, Mapping) else {})}
+
+
+# Keys, and kinds of layers, of models that carry a state from token to token: linear attention, Mamba, convolutions.
+STATE = {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "mamba_d_state", "ssm_state_size", "state_size"}
+STATEFUL = {"linear_attention", "mamba", "conv"}
+
+
+def is_stateful(model: DictConfig) -> bool:
+    """Whether a token reads more of those before it than its attention lets it."""
+    found = fields(model)
+    kinds = found.get("layer_types")
+    return bool(STATE & found.keys() or (isinstance(kinds, list) and STATEFUL & {*map(str, kinds)}))
+
+
+def has_own_head(model: DictConfig) -> bool:
+    """Whether the weights of the output layer are surely not those of the embedding."""
+    tied = fields(model).get("tie_word_embeddings")
+    return tied is False or (tied is None and "lm_head" in (modules(model) or ()))
 
 
 def settings(model: DictConfig) -> Mapping[str, object]:

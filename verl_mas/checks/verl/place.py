@@ -48,8 +48,7 @@ def elsewhere(config: DictConfig) -> str:
     """Why the run is not on this machine; empty if it is."""
     if hardware := target():
         return f"the run is on {hardware}"
-    ray_init = config.ray_kwargs.ray_init
-    address = ray_init.get("address") or os.environ.get("RAY_ADDRESS")
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
     if address and address not in ("auto", "local"):
         return f"the run joins the Ray cluster at {address}"
     return ""

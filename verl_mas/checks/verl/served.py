@@ -9,6 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.model_folder import (
     ChatTemplate,
     is_hub_name,
@@ -20,6 +21,8 @@ from verl_mas.checks.verl.model_folder import (
 from verl_mas.checks.verl.place import is_remote, made_by, missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, raised_by
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
+from verl_mas.engines.contract import contracts, lacking
+from verl_mas.engines.contract import missing as missing_names
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
@@ -96,6 +99,8 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         fix = f"{facts.install or f'install {facts.package}'}, or set actor_rollout_ref.rollout.name"
         error = ConfigError(value, rule="the engine of a policy is installed on every node of the run", fix=fix)
         yield unless_elsewhere(config, error)
+    yield from _untested(name)
+    yield from combinations("installed", config, lacks=lacking(name), cupy=find_spec("cupy") is not None)
     # A model may have settings of its own, so only a name that is nearly a common one is one mistyped.
     for name in map(str, config.actor_rollout_ref.model.get("override_config") or {}):
         if name not in OVERRIDDEN and (meant := closest(name, OVERRIDDEN, cutoff=0.9)):
@@ -113,6 +118,19 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         fix = f"set ++{ATTENTION}=sdpa, or install flash-attn: docs/gpu-quickstart.md has the command"
         error = ConfigError("flash_attn is not installed", rule=rule, fix=fix)
         yield unless_elsewhere(config, error)
+
+
+def _untested(engine: str) -> Iterator[ConfigWarning]:
+    """An engine of a version that was not compared with what verl-mas uses of it, and what differs in it."""
+    known = contracts().get(engine)
+    if known and (version := known.untested):
+        oldest, newest = known.tested
+        found = "; ".join(missing_names(known.used)) or "all names that verl-mas uses are there"
+        yield ConfigWarning(
+            f"{engine} {version} is installed",
+            reason=f"verl-mas was compared with {oldest} to {newest}; of this one: {found}",
+            fix=f"install {engine}=={oldest}, which verl 0.9.1 requires",
+        )
 
 
 FILES = ("config.json", "tokenizer_config.json", "processor_config.json", "preprocessor_config.json")

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.model_folder import model_number, positions
+from verl_mas.checks.verl.model_folder import has_own_head, is_stateful, model_number, positions, settings
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
@@ -19,6 +19,8 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE
 from verl_mas.registry import nearest
 
+# Models with a state for which verl 0.9.1 marks where a row of a packed micro batch ends.
+PACKED_BY_VERL = ("qwen3_5", "qwen3_5_moe")
 # In torch.optim, which is imported for other names: that takes a second.
 OPTIMIZERS = ("AdamW", "Adam", "SGD")
 # Where micro batches are not filled by tokens: the size that verl's workers read -> the deprecated one, which only
@@ -32,7 +34,15 @@ REFERENCE_SIZE = {"ref.log_prob_micro_batch_size_per_gpu": "ref.log_prob_micro_b
 
 def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
     """`view` is the configuration of one policy that is trained with FSDP."""
-    yield from combinations("fsdp", view, f"policy {policy}: ", parts=_parts(view))
+    model = view[SECTION].model
+    yield from combinations(
+        "fsdp",
+        view,
+        f"policy {policy}: ",
+        parts=_parts(view),
+        stateful=is_stateful(model) and settings(model).get("model_type") not in PACKED_BY_VERL,
+        own_head=has_own_head(model),
+    )
     yield from _optimizer(view, policy)
     yield from _micro_batches(view, policy)
     yield from _ulysses(view, policy)

@@ -14,8 +14,8 @@ from verl_mas.engines import ray_weights
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 from verl_mas.trainer.policies.servers import Engines
 
-# verl's checkpoint engines whose groups of processes are found by a name, `default` for every policy.
-NAMED_GROUPS = ("nccl", "hccl")
+# verl's checkpoint engine, on Ascend, too, whose group of processes is found by a name, `default` for every policy.
+NAMED_GROUP = "nccl"
 
 
 class SeparatePolicy(PolicyTrainer):
@@ -55,7 +55,7 @@ def send_apart(view: DictConfig, name: str) -> None:
         engine = view.actor_rollout_ref.rollout.checkpoint_engine
         if engine.backend == ray_weights.BACKEND:
             engine.custom_backend_module = ray_weights.__name__
-        elif engine.backend in NAMED_GROUPS:
+        elif engine.backend == NAMED_GROUP:
             own = engine.engine_kwargs.get(engine.backend) or {}
             engine.engine_kwargs[engine.backend] = {**own, "group_name": f"verl_mas_{name}"}
 
