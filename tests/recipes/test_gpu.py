@@ -9,10 +9,13 @@ from omegaconf import DictConfig, OmegaConf
 from recipe_configs import composed
 
 from verl_mas.checks.team import validate
+from verl_mas.checks.verl.model_folder import has_own_head
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run
+from verl_mas.errors import ConfigError
 
 RECIPES = Path(__file__).parents[2] / "recipes"
+FUSED = {False: {("fsdp2", True)}, True: {("fsdp2", False), ("fsdp", True)}}
 # Of which other files are made.
 PARTS = {"common", "roles"}
 RUNS = sorted(
@@ -40,7 +43,9 @@ def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
         assert rollout.calculate_log_probs and rollout.log_prob_use_dynamic_bsz and actor.use_dynamic_bsz
         assert min(rollout.log_prob_max_token_len_per_gpu, actor.ppo_max_token_len_per_gpu) >= row
         assert model.use_remove_padding and model.enable_gradient_checkpointing
-        assert actor.strategy == "fsdp2" and actor.fsdp_config.optimizer_offload
+        # With FSDP2 fused kernels cannot read an output layer with weights of its own.
+        assert (actor.strategy, model.use_fused_kernels) in FUSED[has_own_head(model)]
+        assert actor.fsdp_config.optimizer_offload
         # flash-attn is not needed.
         assert model.override_config.attn_implementation == "sdpa"
     assert (config.data.val_batch_size, config.trainer.max_actor_ckpt_to_keep) == (512, 2)
@@ -54,8 +59,12 @@ def test_no_two_gpu_recipes_write_into_one_folder():
 
 
 @pytest.mark.parametrize("recipe", RUNS)
-def test_sglang_is_one_word_away(recipe):
+def test_sglang_is_one_word_away_but_of_adapters_which_it_takes_from_0_5_17_on(recipe):
     config = config_of(recipe)
     OmegaConf.update(config, "actor_rollout_ref.rollout.name", "sglang")
+    if "adapter_of" in str(config.mas.get("policies")):
+        with pytest.raises(ConfigError, match=r"from 0\.5\.17 on"):
+            validate(config)
+        return
     run = Run(config, validate(config))
     assert {run.view(name).engine for name in run.mas.policies} == {"sglang"}
