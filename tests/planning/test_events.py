@@ -101,6 +101,21 @@ def test_weights_from_another_pool_arrive_in_two_buckets_while_the_other_engines
     assert totals(Pool([first, second], CARD), SYNC) == [pytest.approx(alone + 24)] * 2
 
 
+def test_pools_that_send_at_the_same_time_have_buckets_beside_each_other():
+    first, second = APART.at("serve"), replace(APART, name="b", pool="right").at("serve")
+    third = replace(second, name="d")
+    (alone,) = totals(Pool([first], CARD), SYNC)
+    # By hand: 3 buckets of 2 GiB more, as `right` sends its policies one after another.
+    assert totals(Pool([first, second], CARD), SYNC) == [pytest.approx(alone + 24 + 6)] * 2
+    assert totals(Pool([first, second, third], CARD), SYNC)[0] == pytest.approx(alone + 48 + 6)
+
+
+def test_a_snapshot_gets_its_weights_into_a_bucket_beside_its_engine_awake():
+    frozen, snapshot = (totals(Pool([A, policy], CARD), SYNC)[1] for policy in (FROZEN, replace(FROZEN, snapshot=True)))
+    cache = Pool([A, FROZEN], CARD).caches["c"]
+    assert (snapshot - frozen) * GIB == pytest.approx(2 * GIB + cache)
+
+
 def test_a_sender_has_two_buckets_and_the_tensor_that_it_gathers():
     (sends,) = totals(Pool([APART.at("left")], CARD), SYNC)
     (rests,) = totals(Pool([APART.at("left")], CARD), ROLLOUT)

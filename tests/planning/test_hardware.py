@@ -25,6 +25,11 @@ def test_what_names_no_machine_is_refused_with_the_form(text):
     assert error.value.value == f"--gpus {text}"
 
 
+def test_cards_with_error_correction_in_their_memory_have_less_than_others():
+    found = {gb: parse_gpus(f"1x{gb}").card / GIB for gb in (24, 40, 48, 80)}
+    assert found == {24: 22.5, 40: pytest.approx(39.6), 48: 44.5, 80: pytest.approx(79.2)}
+
+
 def test_all_nodes_have_the_same_gpus():
     assert Hardware(2, 8, 80).gpus == 16
     assert str(Hardware(2, 8, 80)) == "2 nodes of 8 GPUs of 80 GB (79.2 GiB usable)"

@@ -44,6 +44,13 @@ def test_heads_are_split_over_tensor_parallel_ranks_and_then_repeated():
     assert (size.kv_bytes(2), size.kv_bytes(4)) == (size.kv_bytes() // 2, size.kv_bytes() // 2)
 
 
+def test_layers_with_linear_attention_have_no_keys_and_values():
+    """Qwen3.5: one layer of four has them."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 8, "vocab_size": 50}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128}
+    assert size_of({"model_type": "qwen3_5_text", **sizes, **heads}).kv_bytes() == 2 * 2 * 2 * 2 * 16
+
+
 def test_a_variant_has_its_own_context():
     assert known("Qwen/Qwen2.5-7B")["max_position_embeddings"] == 131_072
     assert known("Qwen/Qwen2.5-7B-Instruct")["max_position_embeddings"] == 32_768

@@ -28,6 +28,13 @@ def test_an_update_loads_16_bytes_per_parameter_and_has_logits_of_its_longest_mi
     assert held["activations"] == 2 * 4 * 256 * 64 + recomputed
 
 
+def test_fused_kernels_have_the_logits_of_512_tokens_in_float32():
+    """By hand: 14 and 22 bytes for each of 512 tokens and 1,000 entries, or of all tokens where there are fewer."""
+    fused = replace(TRAINING, fused=True, update_tokens=2000, log_prob_tokens=100)
+    assert training.updated(MODEL, fused)["logits"] == 22 * 512 * 1000
+    assert training.scored(MODEL, fused)["logits"] == 14 * 100 * 1000
+
+
 def test_without_checkpointing_every_layer_keeps_its_activations():
     held = training.update(MODEL, replace(TRAINING, checkpointing=False))
     assert held["activations"] == 4 * 2 * 256 * (8 * 64 + 3 * 128)

@@ -64,14 +64,24 @@ class Pool:
 
     def sync(self, policy: Policy) -> Moment:
         """Engines wake in turn. Together, those before are awake; in phases, they sleep again. On a pool that only
-        serves, all others are awake."""
+        serves, all others are awake, and other pools send at the same time. A snapshot has its KV cache already."""
         others = 0.0
         for other in self._others(policy):
             earlier = policy.receives or self.policies.index(other) < self.policies.index(policy)
             engine = self._awake(other) if earlier and not self.phases else self._asleep(other)
             others += total(training.at_rest(other.model, other.training)) + total(engine)
         own = training.at_rest(policy.model, policy.training)
-        return Moment(SYNC, policy.name, added(own, staged(policy), serving.syncing(policy)), others)
+        cache = {"KV cache": max(0.0, self.caches[policy.name])} if policy.snapshot else {}
+        syncing = added(own, staged(policy), serving.syncing(policy), cache)
+        return Moment(SYNC, policy.name, syncing, others + self._sent_meanwhile(policy))
+
+    def _sent_meanwhile(self, policy: Policy) -> float:
+        """What engines here get from other pools than the policy's. Each pool sends one policy after another."""
+        buckets: dict[str, float] = {}
+        for other in self.policies if policy.receives else ():
+            if other.receives and other.pool != policy.pool:
+                buckets[other.pool] = max(buckets.get(other.pool, 0.0), serving.received(other.serving))
+        return sum(buckets.values())
 
     def rollout(self) -> Iterator[Moment]:
         rest = [training.at_rest(policy.model, policy.training) for policy in self.policies]

@@ -10,6 +10,8 @@ from verl_mas.errors import ConfigError
 GIB = 2**30
 # What CUDA reports of a card that is sold as 80 GB: 79.2 GiB. The same share of 40 and of 141 GB.
 USABLE = 0.99
+# GiB of cards that keep their error correction in their memory (L4, A10G; L40S), by the GB that they are sold with.
+WITH_ECC = {24: 22.5, 48: 44.5}
 # A run fits if its worst moment takes at most this share of the card: the rest is fragmentation and what is not known.
 SAFE = 0.92
 
@@ -30,7 +32,7 @@ class Hardware:
     @property
     def card(self) -> float:
         """Bytes of a GPU that processes can take."""
-        return USABLE * self.gb * GIB
+        return WITH_ECC.get(self.gb, USABLE * self.gb) * GIB
 
     def __str__(self) -> str:
         nodes = f"{self.nodes} nodes of " if self.nodes > 1 else ""

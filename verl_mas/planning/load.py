@@ -38,12 +38,15 @@ class TrainingLoad:
     # Attention has a mask of all pairs of tokens of a micro batch: every implementation but flash-attn's, on packed
     # rows.
     masked: bool = False
+    padded: bool = False  # Rows of a micro batch are filled up to the longest one
+    fused: bool = False  # Log-probs are computed without the logits of a whole micro batch
     reshard: bool = True  # Parameters that a layer gathered are dropped after its forward pass
     # Gradients are divided among the GPUs only with the last micro batch; until then every GPU has all of them.
     sync_once: bool = False
-    # Bytes per logit in the log-probs: 0 with fused kernels, 4 at a temperature other than 1, which makes a copy.
+    # Bytes per logit in the log-probs: 4 at a temperature other than 1, which makes a copy.
     logits: int = 2
-    # The same in the update: the logits and their gradient, 6 without flash-attn; a copy has a gradient, too.
+    # The same in the update: the logits and their gradient. flash-attn's cross entropy writes it in their place, unless
+    # entropy is in the loss; a copy has a gradient, too.
     logits_update: int = 4
     adapter: int = 0  # Parameters of the policy's own LoRA adapter; 0: none
     # The parameters of each adapter on this policy, which is frozen itself. They are trained in turn.
@@ -108,6 +111,7 @@ class Policy:
     training: TrainingLoad | None  # None: frozen
     pool: str = "shared"
     engines: str | None = None  # The pool that serves it; None: `pool`
+    snapshot: bool = False  # Its engines get weights from a folder while they are awake
     receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
     section: str = SECTION  # Where a command sets what is the policy's own
     notes: tuple[str, ...] = ()  # What the formulas leave out
@@ -168,7 +172,8 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(run.mas) == [name] and not spec.overrides
     section = SECTION if alone else own_section(run.config, name)
-    return Policy(name, model, served, training, spec.pool, spec.engines, section=section, notes=tuple(_notes(values)))
+    notes, snapshot = tuple(_notes(values)), spec.snapshot is not None
+    return Policy(name, model, served, training, spec.pool, spec.engines, snapshot, section=section, notes=notes)
 
 
 def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
@@ -187,12 +192,12 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
     view, gpus, fsdp = _View(placed(run, name)), sum(pool_shape(run, run.mas.policies[name].pool)), "actor.fsdp_config"
     size = view.number(f"{fsdp}.fsdp_size", -1)
     copied, flash = _temperatures(view, run.mas, name) != {1.0}, is_flash(attention(view.config))
-    # Entropy needs two more tensors in the log-probs where it is not compiled. The update has logits and gradient, and
-    # more tensors of that size without flash-attn's cross entropy, with entropy in the loss, and at a temperature other
-    # than 1.
+    # Entropy needs two more tensors in the log-probs where it is not compiled. The update has logits and, unless
+    # flash-attn's cross entropy writes it in their place, their gradient; and more tensors of that size without
+    # flash-attn, with entropy in the loss, and at a temperature other than 1.
     whole = not view.on(f"{fsdp}.use_torch_compile") and not view.on(f"{fsdp}.entropy_from_logits_with_chunking")
     entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
-    logits = not view.on("model.use_fused_kernels")
+    in_place, packed = flash and not entropy, view.on("model.use_remove_padding")
     rank = view.number("model.lora_rank", 0)
     return TrainingLoad(
         shards=size if 0 < size < gpus else gpus,
@@ -207,11 +212,13 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
         always_on_cpu=view.get("actor.strategy") == "fsdp2" and view.on(f"{fsdp}.offload_policy"),
         checkpointing=view.on("model.enable_gradient_checkpointing"),
         by_tokens=view.on("actor.use_dynamic_bsz"),
-        masked=view.on("model.use_remove_padding") and not flash,
+        masked=packed and not flash,
+        padded=not packed,
+        fused=view.on("model.use_fused_kernels"),
         reshard=view.on(f"{fsdp}.reshard_after_forward"),
         sync_once=view.on(f"{fsdp}.use_no_sync_for_gradient_accumulation"),
-        logits=logits * (2 + 2 * copied + 4 * whole),
-        logits_update=logits * (4 + 2 * (not flash) + 2 * entropy + 4 * copied),
+        logits=2 + 2 * copied + 4 * whole,
+        logits_update=4 - 2 * in_place + 2 * (not flash) + 2 * entropy + 4 * copied,
         adapter=rank * model.adapted(plain(view.get("model.target_modules")), plain(view.get("model.exclude_modules"))),
         # With LoRA the model without its adapter is the reference.
         reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),
@@ -262,7 +269,7 @@ def _notes(view: _View) -> Iterator[str]:
         )
     if view.get("rollout.quantization"):
         yield "rollout.quantization is left out: weights are estimated in bfloat16"
-    if not view.on("model.use_remove_padding"):
+    if view.on("actor.use_dynamic_bsz") and not view.on("model.use_remove_padding"):
         yield "model.use_remove_padding=False: padding of short rows is left out"
     if attention(view.config) == "eager":
         yield "attn_implementation=eager: the scores of all pairs of tokens are left out"

@@ -11,6 +11,8 @@ from verl_mas.config.adapters import ALL_LINEAR, Targets, targeted
 
 # Engines serve in bfloat16, and keep keys and values in it.
 SERVED = 2
+# Layers without keys and values, as configurations of transformers name them. The first four keep a state of one size.
+WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "mlp", "moe")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class ModelSize:
     # Name, and inputs plus outputs, of every linear layer: a LoRA adapter of rank r has r times that on it.
     linear: tuple[tuple[str, int], ...]
     head: str = "lm_head"  # The name of the output layer, which `all-linear` leaves out
+    uncached: int = 0  # Layers without keys and values
 
     @cached_property
     def parameters(self) -> int:
@@ -59,7 +62,8 @@ class ModelSize:
 
     def kv_bytes(self, tensor_parallel: int = 1) -> int:
         """Bytes of one token's keys and values on one GPU; an engine repeats heads that it cannot split."""
-        return 2 * SERVED * self.layers * max(1, self.kv_heads // tensor_parallel) * self.head_size
+        attending = self.layers - self.uncached
+        return 2 * SERVED * attending * max(1, self.kv_heads // tensor_parallel) * self.head_size
 
 
 def size_of(config: Mapping[str, object]) -> ModelSize:
@@ -79,6 +83,7 @@ def _size_of(fields: str) -> ModelSize:
     text = config.get_text_config()
     heads = text.num_attention_heads
     head = model.get_output_embeddings()
+    kinds = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ()
     linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     return ModelSize(
         tensors=tuple(parameter.numel() for parameter in model.parameters()),
@@ -92,4 +97,5 @@ def _size_of(fields: str) -> ModelSize:
         tied=bool(getattr(config, "tie_word_embeddings", False)),
         linear=tuple((name, layer.in_features + layer.out_features) for name, layer in linear.items()),
         head=next((name for name, layer in linear.items() if layer is head), ""),
+        uncached=sum(kind in WITHOUT_CACHE for kind in kinds),
     )

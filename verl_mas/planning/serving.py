@@ -71,16 +71,22 @@ def asleep(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
 def syncing(policy: Policy) -> Terms:
     """Weights arrive: the engine has its weights and no KV cache yet; the trainer gathers and sends them in buckets.
 
-    From another pool they come in two buckets at a time, and the engine hands them on in one of its own.
+    From another pool they come in two buckets at a time, and the engine hands them on in one of its own. A snapshot
+    reads them from a folder.
     """
     model, serving, training = policy.model, policy.serving, policy.training
     here = {} if serving.elsewhere else {**beside(serving), "weights": weights(model, serving)}
     if policy.receives:
-        return {**here, "bucket": (APART_BUCKETS + 1) * float(serving.bucket)}
+        return {**here, "bucket": received(serving)}
     if training is None:
-        return here
+        return {**here, "bucket": float(serving.bucket)} if policy.snapshot else here
     buckets = (APART_BUCKETS if serving.elsewhere else 1) * float(serving.bucket)
     return {**here, "bucket": buckets, "gathered tensor": float(training.element * model.largest)}
+
+
+def received(serving: ServingLoad) -> float:
+    """The buckets beside an engine that gets weights from another pool."""
+    return (APART_BUCKETS + 1) * float(serving.bucket)
 
 
 def host_copy(policy: Policy, *, phases: bool) -> float:

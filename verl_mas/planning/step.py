@@ -131,7 +131,7 @@ def expected(policy: Policy, part: Part, step: Step) -> Policy:
     if training is None:
         return policy
     sizes = (training.update_tokens, of_gpu / part.updates), (training.log_prob_tokens, of_gpu)
-    share = min(1.0, step.length / policy.serving.row)
+    share = 1.0 if training.padded else min(1.0, step.length / policy.serving.row)
     update, log_prob = (int(min(most, filled) if training.by_tokens else share * most) for most, filled in sizes)
     return replace(policy, training=replace(training, update_tokens=update, log_prob_tokens=log_prob))
 

@@ -14,6 +14,9 @@ ADAM, ADAM_STEP = 2, 1
 # bfloat16 and one with padded rows (torch's `convert_boolean_attn_mask` and `pad_bias`). Its backward pass needs the
 # last one, so without checkpointing every layer keeps it.
 MASK, MASK_OF_LAYER = 1, 2
+# verl's fused kernels compute the logits of so many tokens at a time, in float32: bytes of each in the log-probs and in
+# the update, at the fullest line of `verl.utils.experimental.torch_functional`.
+CHUNK, CHUNK_SCORED, CHUNK_UPDATED = 512, 14, 22
 
 
 def parameters(model: ModelSize, training: TrainingLoad) -> float:
@@ -80,7 +83,7 @@ def scored(model: ModelSize, training: TrainingLoad) -> Terms:
     tokens = training.log_prob_tokens
     return {
         "gathered layers": gathered(model, training),
-        "logits": float(training.logits * tokens * model.vocabulary),
+        "logits": logits(model, training, tokens, training.logits, CHUNK_SCORED),
         "activations": layer_activations(model, tokens),
         "attention mask": mask(training, tokens, layers=1),
     }
@@ -93,10 +96,15 @@ def updated(model: ModelSize, training: TrainingLoad) -> Terms:
     head = 0.0 if training.lora else SERVED * model.embedding
     return {
         "gathered layers": gathered(model, training) + head,
-        "logits": float(training.logits_update * tokens * model.vocabulary),
+        "logits": logits(model, training, tokens, training.logits_update, CHUNK_UPDATED),
         "activations": activations(model, training),
         "attention mask": mask(training, tokens, layers=1 if training.checkpointing else model.layers),
     }
+
+
+def logits(model: ModelSize, training: TrainingLoad, tokens: int, of_each: int, of_fused: int) -> float:
+    size = of_fused * min(CHUNK, tokens) if training.fused else of_each * tokens
+    return float(size * model.vocabulary)
 
 
 def gathered(model: ModelSize, training: TrainingLoad) -> float:
