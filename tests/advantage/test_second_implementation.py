@@ -226,7 +226,8 @@ def ours(name, rows, options, running, rng):
     columns = {name: np.resize(getattr(rows, name), count + 2)[order] for name in COLUMNS[:-2]}
     scores, tokens = (np.append(values, [9, 9])[order] for values in (rows.score, rows.tokens))
     padding, scores = torch.tensor(order >= count), torch.tensor(scores, dtype=torch.float32)
-    batch = AdvantageInput(scores, **columns, tokens=torch.tensor(tokens), padding=padding)
+    parts = {"team_reward": scores, "local_reward": 0 * scores, "committed": [True] * len(order)}
+    batch = AdvantageInput(scores, **columns, **parts, tokens=torch.tensor(tokens), padding=padding)
     found = compute_advantages(name, batch, AdvantageOptions(**options), running).advantages.numpy()
     return found[np.argsort(order)[:count]]
 
