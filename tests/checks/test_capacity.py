@@ -144,7 +144,7 @@ def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_m
     # By hand, of 40 rows of 1,536 tokens: logits 17.4 GiB, activations 11.5 + 9.8, Adam 7.1, parameters and
     # gradients 3.5 each, gathered 1.9, head 1.0, contexts 2.0, graphs 1.5.
     plan, report = plan_command(STOCK, EIGHT)
-    assert plan.pools["shared"].gpu == pytest.approx(59.3, abs=0.1) and report.warnings == ()
+    assert plan.pools["shared"].gpu == pytest.approx(59.3, abs=0.1) and not report.warnings
     # Of 64: logits 27.8, activations 18.4 + 15.7, and as much of the rest.
     large = [*STOCK, *(setting.replace("=40", "=64") for setting in OF_40)]
     plan, report = plan_command(large, EIGHT)
@@ -157,7 +157,7 @@ def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_m
     # Padded rows, and micro batches by tokens, are full in every step.
     padded = plan_command([*large, "actor_rollout_ref.model.use_remove_padding=False"], EIGHT)[1]
     full = plan_command([*STOCK, *BY_TOKENS, *(budget.format(131072) for budget in BUDGET)], EIGHT)[1]
-    assert "takes 82.4 GiB" in padded.errors[0].value and not full.accepted
+    assert "takes 82.5 GiB" in padded.errors[0].value and not full.accepted
 
 
 def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letters):

@@ -88,7 +88,6 @@ def test_a_setting_that_does_not_exist_is_noticed():
 
 def value_for(asked: object, at: dict[str, object], *, holds: bool) -> object:
     """A value with which a condition holds, or does not."""
-    asked = at[asked[1:]] if isinstance(asked, str) and asked.startswith("$") else asked
     if not isinstance(asked, dict):
         return (asked[0] if isinstance(asked, list) else asked) if holds else "another value"
     ((name, other),) = asked.items()
