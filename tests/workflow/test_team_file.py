@@ -104,7 +104,6 @@ def test_files_have_their_whole_path_and_names_stay(tmp_path, monkeypatch):
         ({"policies": {"x": {"snapshot_of": "../y"}}}, r"policies\.x\.snapshot_of=\.\./y"),
         ({"policies": {"x": {"adapter_of": "y"}}}, r"policies\.x\.adapter_of=y"),
         ({"policies": {"x": {}}}, r"agents\.solver\.policy=solver"),
-        ({"agents": {}}, "agents"),
         ({"polices": {}}, "did you mean 'policies'"),
     ],
 )
