@@ -62,8 +62,8 @@ def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
     (tmp_path / "our_team_here.py").write_text(
-        "from verl_mas.workflow import Workflow\n\n\nclass Mine(Workflow):\n    agents = ('solver',)\n\n"
-        "    async def run(self, task, team):\n        await team.solver.act(task.messages)\n"
+        "from verl_mas.workflow import Outcome, Workflow\n\n\nclass Mine(Workflow):\n    agents = ('solver',)\n\n"
+        "    async def run(self, task, team):\n        return Outcome(await team.solver.act(task.messages))\n"
     )
     mine = ["+mas=team", "mas.workflow.name=Mine", "mas.workflow.path=our_team_here", *SMALL, *QUESTIONS]
     assert "solver acts on main" in output_of(capsys, "check", *mine)
