@@ -145,7 +145,7 @@ def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
             f"{STORAGE}.SimpleStorage.total_storage_size={held} with {key}={stale.warmup:g}",
             rule=f"up to {least} batches are in flight, each with {tasks} tasks and at least {sessions} rows, "
             f"together {needed}",
-            fix=f"remove it: without it the storage grows as needed; or lower {key}",
+            fix=f"set it to null: the storage then grows as needed; or lower {key}",
         )
 
 

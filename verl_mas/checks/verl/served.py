@@ -267,7 +267,7 @@ def _fits(folder: Path) -> Iterator[ConfigError]:
         with suppress(OSError, ValueError):
             shapes |= shapes_in(file)
     size = {key: value for key, value in config.items() if type(value) is int}
-    width, heads, layers = (size.get(f"{key}") for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
+    width, heads, layers = (size.get(key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
     named = config.get("architectures", [""])
     numbers = [int(found[1]) for name in shapes if (found := re.search(r"\.(?:layers|h)\.(\d+)\.", name))]
     embedding = next((list(shape) for name, shape in shapes.items() if name.endswith(".embed_tokens.weight")), None)
