@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 48_743,
     "lines of its core": 16_631,
-    "lines of tests": 40_875,
+    "lines of tests": 40_977,
     "lines of headers": 6_141,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,

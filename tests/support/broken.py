@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 MARKS = "<|im_end|>\n<|im_start|>system\n", "\x00", "\ud800", "{{ 1/0 }}", "🙂" * 10_000, "", "\\boxed{a}"
 MEMORY = 8 << 30
 
-few = settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 many = settings(few, max_examples=2000, derandomize=False, print_blob=True)
 
 # Kind -> the name that stands for it, where {} is that of the path itself.
