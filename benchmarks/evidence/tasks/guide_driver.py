@@ -69,8 +69,8 @@ ALL, PART = alone("all"), alone("part")
 SWAPPED = played("swapped", Played(APART.name, DRIVER), Played(APART.name, GUIDE))
 OTHER = played("other_partner", Played(APART.name, GUIDE), Played(APART.name, DRIVER, later=True))
 
-# prime-rl's gate: a board whose sessions agree is replaced by another one. Expected of a third of them, so that 11 boards
-# to train on take about as many replies as 16 without a gate.
+# prime-rl's gate: a board whose sessions agree is replaced by another one. If a third of them does, 11 boards to train
+# on take as many replies as 16 without a gate.
 GATE = ("mas.filter.drop=uniform", "mas.filter.by=acc", "mas.filter.refill=true")
 ADMITTED = arm("admitted", *AGENT, *GATE, "data.train_batch_size=11", "actor_rollout_ref.actor.ppo_mini_batch_size=11")
 
