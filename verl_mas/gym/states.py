@@ -65,7 +65,7 @@ class States(Workflow, Generic[State]):
 
     @abstractmethod
     def unsaid(self, state: State) -> State | None:
-        """The state after an act whose message reaches nobody; None if the act is no message."""
+        """The state after an act whose message reaches no one; None if the act is no message."""
 
     @abstractmethod
     def outcome(self, state: State) -> Outcome:

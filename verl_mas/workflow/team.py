@@ -92,7 +92,8 @@ class Team:
         """
         if candidate.among > 1:
             candidate.team_reward = await self._value(candidate, str(candidate.branch), play, state, n)
-        return candidate.team_reward if candidate.among > 1 else None
+            return candidate.team_reward
+        return None
 
     async def without(self, reply: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
         """The mean reward of the session, played on `n` times from `state`: the state after an act of which nothing
