@@ -124,6 +124,14 @@ def test_an_interrupted_build_leaves_nothing_and_can_be_repeated(tmp_path):
     assert len(build(PASSAGES, tmp_path / "i")) == 4
 
 
+def test_an_encoder_that_cannot_be_loaded_is_refused(tmp_path):
+    pytest.importorskip("faiss")
+    from verl_mas.retrieval.dense import Encoder
+
+    with pytest.raises(ConfigError, match=r"--encoder .* cannot be loaded(.|\n)*rule"):
+        Encoder(str(tmp_path))
+
+
 def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):
     pytest.importorskip("faiss")
     from transformers import BertConfig, BertModel
