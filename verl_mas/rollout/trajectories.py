@@ -242,8 +242,7 @@ class ImageFiles:
                 content = file.getvalue()
             with recording(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Under a name of its own until it is whole, as another worker may write the same image. No record names
-                # what a kill leaves of it.
+                # Another worker may write it, too. No record names what a kill leaves.
                 new = path.with_name(f"{name}.{uuid4().hex[:8]}.new")
                 try:
                     new.write_bytes(content)
