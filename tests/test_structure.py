@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 49_025,
     "lines of its core": 16_665,
-    "lines of tests": 41_959,
+    "lines of tests": 41_948,
     "lines of headers": 6_177,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,

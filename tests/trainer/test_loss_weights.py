@@ -7,7 +7,6 @@ Run as a program, this file is one of several ranks.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from tensordict import TensorDict
+from training_workers import in_ranks
 from transformers import AutoModelForCausalLM
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
@@ -33,7 +33,8 @@ from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import step_weights, weighs_rows, weighted
 
-TIME_LIMIT_S = 600  # of the ranks that are processes
+# By loss and size of micro batches, the gradient of every parameter.
+GRADIENTS = "gradients.pt"
 KL, ENTROPY, CLIP, FACTOR, WORDS, PROMPT = 0.3, 0.1, 0.2, 7, 19, 2
 WEIGHTINGS = list(LOSS_MODES)
 # verl's own modes, which count what it counts: rejected tokens and rows, too.
@@ -311,7 +312,8 @@ def exact(path):
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_processes_have_the_gradient_of_all_rows_at_once_whatever_their_micro_batches(ranks, tmp_path):
     path = tiny_model(tmp_path / "model", hidden=32)
-    found = in_processes(path, tmp_path, ranks)
+    in_ranks([__file__, str(path), str(tmp_path)], ranks)
+    found = torch.load(tmp_path / GRADIENTS, weights_only=False)
     assert len(found) == 2 * len(MODES + WEIGHTINGS)
     model = exact(path)
     for (mode, micro), gradients in found.items():
@@ -324,28 +326,6 @@ def test_processes_have_the_gradient_of_all_rows_at_once_whatever_their_micro_ba
 
 def together(gradients):
     return torch.cat([gradient.double().flatten() for gradient in gradients.values()]).norm()
-
-
-def in_processes(model: Path, folder: Path, ranks: int) -> dict[tuple[str, int], dict[str, torch.Tensor]]:
-    """By loss and size of micro batches, the gradient of every parameter."""
-    shared = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(model), str(folder)],
-            env=shared | {"RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        outputs = [process.communicate(timeout=TIME_LIMIT_S)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert not any(process.returncode for process in started), "\n".join(outputs)[-6000:]
-    return torch.load(folder / "gradients.pt", weights_only=False)
 
 
 def main(path: str, folder: str) -> None:
@@ -367,7 +347,7 @@ def main(path: str, folder: str) -> None:
                 named = engine.module.named_parameters()
                 found[mode, micro] = {name: parameter.grad.full_tensor().clone() for name, parameter in named}
     if rank == 0:
-        torch.save(found, Path(folder, "gradients.pt"))
+        torch.save(found, Path(folder, GRADIENTS))
     torch.distributed.barrier()
 
 
