@@ -66,7 +66,7 @@ def in_ranks(script: Sequence[str], ranks: int, more: Mapping[str, str] = Mappin
     """Run a script with its arguments in so many processes, each with the environment of its rank, to their end."""
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     settings = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), "PYTHONPATH": path}
-    shared = os.environ | settings | more
+    shared = {**os.environ, **settings, **more}
     started = [
         subprocess.Popen(
             [sys.executable, *script],
