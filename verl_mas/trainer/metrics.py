@@ -104,7 +104,7 @@ def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float
         for agent in filter(None, numbers):
             apart[agent].append(distance[counted & (of_token == numbers[agent])])
             limit[agent] = limits[name]
-    values = {}
+    values: dict[str, float] = {}
     for agent, rows in apart.items():
         found = np.concatenate([row.numpy() for row in rows])
         own = {"mean": found.mean(), "max": found.max(), "limit": limit[agent]} if found.size else {}
