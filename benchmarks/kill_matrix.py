@@ -71,9 +71,10 @@ MODES = {
         "++ray_kwargs.ray_init.num_gpus=2",
     ),
 }
-# The policy solver as an adapter on a base that is not trained. To be given after its other settings.
+# The policy solver as an adapter on a base that is not trained.
 ADAPTERS = (
-    "mas.policies={solver:{adapter_of:base},base:{trainable:false}}",
+    "++mas.policies.solver.adapter_of=base",
+    "++mas.policies.base={trainable:false}",
     "actor_rollout_ref.model.lora_rank=8",
     "actor_rollout_ref.model.lora_alpha=16",
 )
