@@ -248,7 +248,7 @@ def kill(run: Run, kind: str, moment: str, repeat: int, before: int, chance: ran
         exit_code=exit_code,
         named=re.search(KINDS[kind][1].format(pid=pid), said) is not None,
         saved_and_resume_said=kind in ("driver", "terminate")
-        or (f"step {pointer}, in {run.folder}" in said and "resume: " in said),
+        or re.search(rf"step {pointer}(, in {run.folder}| had not ended)(?s:.*)resume: ", said) is not None,
         left=left,
         pointer=pointer,
         last_lines=said,

@@ -191,5 +191,7 @@ def test_the_message_names_what_was_saved_and_the_command_that_resumes(said, tmp
     assert said() == [*lost, f"  saved:  nothing yet, in {tmp_path}", COMMAND]
     assert said("4") == [*lost, f"  saved:  step 4, in {tmp_path}/global_step_4", COMMAND]
     assert said("4", trainer__resume_mode="disable")[3] == COMMAND + " trainer.resume_mode=auto"
+    (tmp_path / "global_step_6").mkdir()
+    assert said("4")[2] == f"  saved:  step 4, in {tmp_path}/global_step_4; the save of step 6 had not ended"
     assert "holds 'four', which is no step" in said("four")[2]
     assert f"in {Path.cwd()}/runs/mine" in said(trainer__default_local_dir="runs/mine")[2]

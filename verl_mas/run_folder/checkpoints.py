@@ -67,8 +67,13 @@ def remove_shells(folder: Path) -> None:
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
     """The complete checkpoints of a run's folder, by step."""
-    checkpoints = [read(path) for path in folder.glob("global_step_*") if step_of(path) is not None]
-    return sorted((one for one in checkpoints if isinstance(one, Checkpoint)), key=lambda one: one.step)
+    checkpoints = [read(folder_of_step(folder, step)) for step in begun(folder)]
+    return [one for one in checkpoints if isinstance(one, Checkpoint)]
+
+
+def begun(folder: Path) -> list[int]:
+    """The steps of all checkpoints of a run's folder, also of those that are not complete."""
+    return sorted(step for path in folder.glob("global_step_*") if (step := step_of(path)) is not None)
 
 
 def latest(folder: Path) -> Checkpoint | None:

@@ -37,7 +37,7 @@ from ray.exceptions import RayActorError, RpcError
 
 from verl_mas.config.modes import mode_of
 from verl_mas.errors import ConfigError
-from verl_mas.run_folder.checkpoints import latest
+from verl_mas.run_folder.checkpoints import begun, latest
 from verl_mas.run_folder.worker_log import keep_log
 
 if TYPE_CHECKING:
@@ -243,6 +243,9 @@ def ending(config: DictConfig) -> tuple[str, str]:
     try:
         last = latest(folder)
         saved = f"step {last.step}, in {last.folder}" if last else f"nothing yet, in {folder}"
+        # A save may still end after this message: what is left of the run lives on for a moment.
+        if newer := [step for step in begun(folder) if not last or step > last.step]:
+            saved += f"; the save of step {newer[-1]} had not ended"
     except (OSError, ConfigError) as error:
         saved = f"unknown: {error}"
     command = list(sys.orig_argv)
