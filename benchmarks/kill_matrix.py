@@ -46,7 +46,7 @@ KINDS = {
     "storage": (r"ray::SimpleStorageUnit", r"lost: TransferQueue storage unit \d+ \(pid {pid} on"),
     "controller": (r"ray::TransferQueueController", r"lost: TransferQueue controller \(pid {pid} on"),
     "engine": (r"ray::\w*Transformers\w*Server", r"lost: engine \d+ of policy (solver|base) \(pid {pid} on"),
-    "training": (r"ray::WorkerDict", r"lost: training worker \d+ of policy solver \(pid {pid} on"),
+    "training": (r"ray::WorkerDict", r"lost: training worker \d+ of policy (solver|base) \(pid {pid} on"),
     "reward": (r"ray::RewardLoopWorker", r"lost: reward worker \d+ \(pid {pid} on"),
     # Only where engines have GPUs of their own.
     "receiver": (r"ray::CheckpointEngineWorker", r"lost: weight receiver \d+ of policy solver \(pid {pid} on"),
