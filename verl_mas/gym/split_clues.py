@@ -8,7 +8,7 @@ import random
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from verl_mas.cli._arguments import check_share
 from verl_mas.config.values import Count, Range, load_dataclass
@@ -179,20 +179,10 @@ class SplitClues(States[Talk]):
     rounds: Count = 1
     """How often each agent acts. From the second round on, senders have read what the others wrote."""
 
-    control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the receiver acts alone. It has all clues, which is the ceiling, or its own, which
-    is the floor."""
-
-    text: Literal["words", "compact"] = "words"
-    """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
-
     @property
     def agents(self) -> Sequence[str]:
         senders = self.parts - 1
         return (*(("sender",) if senders == 1 else instances("sender", senders)), "receiver")
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 0
 
     async def run(self, task: Task, team: Team) -> Outcome:
         # The order of clues says nothing, and differs from session to session.
