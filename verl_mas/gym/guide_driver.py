@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from statistics import fmean
 from typing import Literal
 
 from verl_mas.cli._arguments import add_settings, values
@@ -17,8 +15,8 @@ from verl_mas.data.items import with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT
-from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, neighbours
-from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath, distances
+from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL
+from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath
 from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
 from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
@@ -76,29 +74,6 @@ def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
     seen = board_of({**extra_info, SEED: extra_info[GUIDE]})
     assert isinstance(seen, PlanPath)
     return puzzle, seen
-
-
-def blind_bound(tasks: Iterable[PlanPath], moves: int, min_distance: int) -> float:
-    """The expected share of boards that a driver reaches the goal of within `moves`, if it knows walls and start and
-    not the goal, and walks where goals are likely. No driver without messages is better."""
-    return fmean(_blind(task.board.layout, task.board.size, task.at, moves, min_distance) for task in tasks)
-
-
-@cache
-def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) -> float:
-    """The largest share of goals on one walk, each as likely as `PlanPath.generate` makes it from this start."""
-    table = neighbours(size, frozenset(cell for cell, kind in enumerate(layout) if kind == WALL))
-    likely: dict[int, float] = {}
-    for goal in (cell for cell, kind in enumerate(layout) if kind != WALL):
-        far = distances(goal, table)
-        starts = [cell for cell, distance in enumerate(far) if distance is not None and distance >= min_distance]
-        if start in starts:
-            likely[goal] = 1 / len(starts)
-    # All (cell, cells seen) that a walk can have after each move.
-    walks = {(start, frozenset([start]))}
-    for _ in range(moves):
-        walks = {(to, seen | {to}) for cell, seen in walks for to in table[cell].values()}
-    return max(sum(likely.get(cell, 0.0) for cell in seen) for _, seen in walks) / sum(likely.values())
 
 
 GUIDE_MARK, DRIVER_MARK = "G", "D"  # the last mark of a compact prompt: which role is asked

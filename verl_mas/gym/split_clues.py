@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -82,16 +81,6 @@ def hints(task: Clues, decoys: Decoys) -> dict[str, float]:
 def with_hint(task: Clues, decoys: Decoys, rng: random.Random) -> Clues:
     chances = hints(task, decoys)
     return replace(task, hint=rng.choices(list(chances), list(chances.values()))[0])
-
-
-def floor(tasks: Iterable[Clues], part: int, decoys: Decoys = None) -> float:
-    """The success of the best rule that reads one part and the hint: it knows how often each letter is right."""
-    right: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for task in tasks:
-        for hint, probability in hints(task, decoys).items():
-            right[task.parts[part], hint][task.answer] += probability
-    total = sum(sum(shares.values()) for shares in right.values())
-    return sum(max(shares.values()) for shares in right.values()) / total
 
 
 @dataclass(frozen=True)
