@@ -14,6 +14,7 @@ from verl_mas.gym import guide_driver
 from verl_mas.gym.guide_driver import GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
 from verl_mas.gym.puzzles.puzzle import row
+from verl_mas.gym.warmup import tiny
 from verl_mas.util.splits import TEST, TRAIN, split_of
 
 
@@ -153,7 +154,8 @@ def test_of_several_candidates_only_a_move_to_the_goal_is_rewarded():
 
 
 def shown(noise: float, count: int = 3_000, speaks: str = "once", control: str = "none"):
-    return list(islice(guide_driver.lessons(guide_driver.tiny_workflow(speaks, control), SMALL, noise=noise), count))
+    workflow = tiny(GuideDriver, speaks=speaks, control=control)
+    return list(islice(guide_driver.lessons(workflow, SMALL, noise=noise), count))
 
 
 def ahead(lesson) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from verl_mas.cli._arguments import add_settings, values
-from verl_mas.config.values import Count, load_dataclass
+from verl_mas.config.values import Count
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import with_next
 from verl_mas.errors import ConfigError, DataError
@@ -19,7 +19,7 @@ from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL
 from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath
 from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
 from verl_mas.gym.states import Letters, States
-from verl_mas.gym.warmup import Generated, Lesson, WarmUp
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.client import DatasetFields
@@ -196,12 +196,6 @@ def _sides(puzzle: PlanPath) -> str:
     return "".join(FREE if move in puzzle.board.moves[puzzle.at] else WALL for move in MOVES)
 
 
-def tiny_workflow(speaks: str, control: str) -> GuideDriver:
-    """The workflow with prompts for a tiny model."""
-    args = {"text": "compact", "speaks": speaks, "control": control}
-    return load_dataclass(GuideDriver, args, "mas.workflow.args")
-
-
 def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless; only training boards, with the workflow's prompts. `noise` is the share of messages that name any cell,
     and of moves that are random. The driver's messages are always right, so that it learns to read them."""
@@ -243,7 +237,7 @@ class GuideDriverData(Generated):
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         size = _size(options)
-        tiny_workflow(options.speaks, options.control)
+        tiny(GuideDriver, speaks=options.speaks, control=options.control)
         board(PUZZLE, 0, TRAIN, size)
         train = items(options.train_rows, split=TRAIN, first=options.seed * options.train_rows, size=size)
         # The same for every seed.
@@ -252,7 +246,7 @@ class GuideDriverData(Generated):
         return Prepared(train, test, test, {"guide_driver": {**size, "seed": options.seed}})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        workflow = tiny_workflow(options.speaks, options.control)
+        workflow = tiny(GuideDriver, speaks=options.speaks, control=options.control)
         return lessons(workflow, _size(options), noise=options.noise, seed=options.seed)
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from verl_mas.cli._arguments import check_share
-from verl_mas.config.values import Count, Range, load_dataclass
+from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.states import Letters, States
-from verl_mas.gym.warmup import Generated, Lesson, WarmUp
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow
 from verl_mas.workflow.client import DatasetFields
@@ -239,12 +239,6 @@ def _scene(talk: Talk) -> list[str]:
 _ANSWERS, _LETTERS = 5 / 6, 1 / 2
 
 
-def tiny_workflow(parts: int, rounds: int) -> SplitClues:
-    """The workflow with prompts for a tiny model."""
-    args = {"text": "compact", "parts": parts, "rounds": rounds}
-    return load_dataclass(SplitClues, args, "mas.workflow.args")
-
-
 def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: int = 0) -> Iterator[Lesson]:
     """Endless; only training tasks, with the workflow's prompts. With probability `noise` a message is wrong as a
     whole: that many different random letters. Messages with single wrong letters would repeat letters, a habit that
@@ -296,5 +290,5 @@ class SplitCluesData(Generated):
         return Prepared(train, test, test, {"split_clues": {**kind, "seed": options.seed}})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        workflow = tiny_workflow(options.parts, options.rounds)
+        workflow = tiny(SplitClues, parts=options.parts, rounds=options.rounds)
         return lessons(workflow, noise=options.noise, decoys=options.decoys, seed=options.seed)
