@@ -186,12 +186,6 @@ def test_a_message_is_rewarded_with_what_the_team_has_more_than_without_it(usefu
     assert session.team_reward == float(useful)
 
 
-@pytest.mark.parametrize("other", [{"continuations": 1}, {"control": "all"}, {"control": "part"}])
-def test_a_message_is_left_out_of_a_team_whose_candidates_are_not_played_on(other):
-    with pytest.raises(ConfigError, match="left_out=1 with"):
-        SplitClues(left_out=1, **other)
-
-
 def shown(noise: float, count: int = 4_000, **arguments):
     return list(islice(split_clues.lessons(SplitClues(text="compact", **arguments), noise=noise), count))
 
