@@ -1,8 +1,8 @@
 """Every estimator with every option on random steps, against a second implementation.
 
-It was written from the papers and the options' descriptions, without reading `verl_mas/advantage`: in float64, row by
-row. How often a row counts is a weight, and what a role scored in earlier steps is more rows. Where the two disagree,
-the paper decides.
+It was written from the papers and the options' descriptions: in float64, row by row, and without reading
+`verl_mas/advantage`, except for GDPO, own rewards, best_other and session_mean. How often a row counts is a weight, and
+what a role scored in earlier steps is more rows. Where the two disagree, the paper decides.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import torch
 from verl_mas import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages
 
 CASES = 120
-COLUMNS = ("task", "session", "agent", "role", "source", "instance", "turn", "branch", "observation", "tokens", "score")
+LABELS = ("task", "session", "agent", "role", "source", "instance", "turn", "branch", "observation", "committed")
+PARTS = ("team_reward", "local_reward", "penalty")
 ROLE = {"scout_0": "scout", "scout_1": "scout", "lead": "lead"}
 
 
 def agent_grpo(rows, o, past, unit=("task", "session")):
     """2602.08847, equation 5; with leave_one_out and scale=none 2402.14740."""
-    group = alike(rows, "task", "agent")
+    group, scores = alike(rows, "task", "agent"), rows.score + rows.local_weight * later(rows, o.gamma)
     weights, pool = weigh(rows, o, group, unit), alike(rows, "agent")
-    return compare(rows.score, group, weights, o, pool, lambda row: shrunk(rows, row, o, past))
+    return compare(scores, group, weights, o, pool, lambda row: shrunk(rows, row, o, past))
 
 
 def mhgpo(rows, o, past):
@@ -41,19 +42,33 @@ def at_grpo(rows, o, past):
 
 
 def team_grpo(rows, o, past):
-    """2602.08847, equation 2: a baseline for the whole team."""
-    group = alike(rows, "task")
-    return compare(rows.score, group, weigh(rows, o, group, ("task", "session")), o, alike(rows))
+    """2602.08847, equation 2: a baseline for the whole team. session_mean: the arm of its code."""
+    group, session = alike(rows, "task"), alike(rows, "task", "session")
+    scores = total(rows.score, session) / total(np.ones(len(session)), session) if o.session_mean else rows.score
+    return compare(scores, group, weigh(rows, o, group, ("task", "session")), o, alike(rows))
 
 
 def agent_gigpo(rows, o, past):
-    """2505.10978, equations 3 to 8, of a reward that is paid at the end."""
+    """2505.10978, equations 3 to 8: the team's reward is paid at the end."""
     life = alike(rows, "task", "session", "agent", "instance")
-    still_to_come = [np.sum((life == life[row]) & (rows.turn > rows.turn[row])) for row in range(len(life))]
-    returns = rows.score * o.gamma ** np.array(still_to_come)
+    last = np.array([rows.turn[life == own].max() for own in life])
+    own = rows.local_weight * (rows.local_reward + later(rows, o.gamma)) - rows.penalty
+    returns = o.gamma ** (last - rows.turn) * rows.team_weight * rows.team_reward + own
     group = alike(rows, "task", "agent", "observation")
     of_steps = compare(returns, group, weigh(rows, o, group, ("task", "session")), o, alike(rows, "agent"))
-    return agent_grpo(rows, o, past) + o.step_weight * of_steps
+    return agent_grpo(rows, SimpleNamespace(**vars(o) | {"gamma": None}), past) + o.step_weight * of_steps
+
+
+def agent_gdpo(rows, o, past):
+    """2601.05242: each reward is normalised in its group, and their weighted sum over the batch, here over the agent's
+    acts. A penalty is a reward below 0."""
+    group, agent = alike(rows, "task", "agent"), alike(rows, "agent")
+    weights, own = weigh(rows, o, group, ("task", "session")), rows.local_reward + later(rows, o.gamma)
+    parts = ((rows.team_weight, rows.team_reward), (rows.local_weight, own), (o.penalty_weight, -rows.penalty))
+    summed = sum(weight * compare(part, group, weights, o, agent) for weight, part in parts)
+    counted, _ = weigh(rows, o, agent, ("task", "session"))
+    scale = np.array([deviation(summed[agent == mine], counted[agent == mine], o) for mine in agent])
+    return np.where(scale > 1e-9, summed / (scale + o.eps), summed)
 
 
 def agent_reinforce_pp(rows, o, past):
@@ -78,8 +93,17 @@ def agent_rae(rows, o, past):
     return compare(rows.score, group, weights, o, group, lambda row: remembered(rows, row, o, past))
 
 
-PAPERS = {f.__name__: f for f in (agent_grpo, mhgpo, at_grpo, team_grpo, agent_gigpo, agent_reinforce_pp)}
+PAPERS = {f.__name__: f for f in (agent_grpo, mhgpo, at_grpo, team_grpo, agent_gigpo, agent_gdpo, agent_reinforce_pp)}
 PAPERS |= {"hierarchical_grpo": hierarchical_grpo, "agent_rae": agent_rae, "agent_rloo": agent_grpo}
+
+
+def later(rows, gamma):
+    """The own rewards that the agent's instance earns after the act, discounted by its acts up to then. A session
+    continues with one candidate of each."""
+    life = alike(rows, "task", "session", "agent", "instance")
+    ahead = rows.turn - rows.turn[:, None]
+    follows = (life == life[:, None]) & (ahead > 0) & rows.committed
+    return follows * (gamma or 0.0) ** np.maximum(ahead, 0) @ rows.local_reward
 
 
 def alike(rows, *columns):
@@ -111,7 +135,9 @@ def mean(values, weight):
 def deviation(scores, weight, o):
     variance = mean((scores - mean(scores, weight)) ** 2, weight)
     count = weight.sum()
-    return np.sqrt(variance * (count / (count - 1) if o.deviation == "sample" and count > 1 else 1))
+    if o.deviation == "population":
+        return np.sqrt(variance)
+    return np.sqrt(variance * count / (count - 1)) if count > 1 + 1e-9 else 0
 
 
 def compare(scores, group, weights, o, pool, history=lambda row: (np.zeros(0), np.zeros(0))):
@@ -120,14 +146,16 @@ def compare(scores, group, weights, o, pool, history=lambda row: (np.zeros(0), n
     advantages = np.zeros(len(scores))
     for row, score in enumerate(scores):
         mine = group == group[row]
-        base = mine & (owner != owner[row]) if o.baseline == "leave_one_out" else mine
+        base = mine if o.baseline == "mean" else mine & (owner != owner[row])
         counted = np.sum(base) - 1 if o.weighting == "per_token" else weight[base].sum() - 1
         old, old_weight = history(row)
         known = old_weight.sum() > 0
-        if not known and (not base.any() if o.baseline == "leave_one_out" else counted < 1e-9):
+        if not known and (counted < 1e-9 if o.baseline == "mean" else not base.any()):
             advantages[row] = score if o.group_of_one == "raw" else 0
             continue
         baseline = mean(np.append(scores[base], old), np.append(weight[base], old_weight))
+        if o.baseline == "best_other":  # 2503.19595
+            baseline = min(score, scores[base].max())
         wide = pool == pool[row] if o.scale == "batch_std" else mine
         scale = deviation(np.append(scores[wide], old), np.append(weight[wide], old_weight), o)
         if o.scale == "none":
@@ -161,11 +189,12 @@ def as_agents(rows):
 
 
 DEFAULTS = {"by": "agent", "baseline": "mean", "scale": "std", "deviation": "sample", "eps": 1e-6, "decay": 0.9}
-DEFAULTS |= {"weighting": "per_act", "group_of_one": "zero", "shrinkage": None}
+DEFAULTS |= {"weighting": "per_act", "group_of_one": "zero", "shrinkage": None, "gamma": None, "session_mean": False}
 OWN_DEFAULTS = {
     "team_grpo": {"weighting": "per_session"},
     "agent_rloo": {"baseline": "leave_one_out", "scale": "none"},
     "agent_gigpo": {"step_weight": 1.0, "gamma": 0.95},
+    "agent_gdpo": {"penalty_weight": 1.0},
     "agent_reinforce_pp": {"weighting": "per_token"},
     "hierarchical_grpo": {"weighting": "per_session"},
     "agent_rae": {"weighting": "per_session", "baseline": "leave_one_out", "scale": "none"},
@@ -175,44 +204,49 @@ VALUES = {
     "deviation": ["sample", "population"],
     "eps": [1e-6, 0.01],
     "group_of_one": ["zero", "raw"],
-    "baseline": ["mean", "leave_one_out"],
+    "baseline": ["mean", "leave_one_out", "best_other"],
     "scale": ["std", "none", "batch_std"],
     "weighting": ["per_act", "per_invocation", "per_session", "per_token"],
 }
 OWN_VALUES = {
     "agent_gigpo": {"step_weight": [0.0, 0.5, 2.0], "gamma": [0.0, 0.5, 1.0]},
-    "team_grpo": {"by": ["agent"]},
-    "agent_rae": {"decay": [0.0, 0.5, 1.0], "scale": ["std", "none"]},
-    "agent_grpo": {"shrinkage": [None, 0.5, 2.0], "decay": [0.5]},
-    "agent_rloo": {"shrinkage": [None, 0.5, 2.0], "decay": [0.5]},
+    "agent_gdpo": {"penalty_weight": [0.0, 0.5], "gamma": [0.0, 0.5, 1.0]},
+    "team_grpo": {"by": ["agent"], "session_mean": [True]},
+    "agent_rae": {"decay": [0.0, 0.5, 1.0], "scale": ["std", "none"], "baseline": ["mean", "leave_one_out"]},
+    "agent_grpo": {"shrinkage": [None, 0.5, 2.0], "decay": [0.5], "gamma": [0.0, 0.5, 1.0]},
+    "agent_rloo": {"shrinkage": [None, 0.5, 2.0], "decay": [0.5], "gamma": [0.0, 0.5, 1.0]},
 }
 
 
-def random_step(rng, name):
+def random_step(rng):
+    """Numbers of a few binary places, so that sums of them are exact in float32, too."""
     rows = []
-    most = {role: rng.integers(1, 4) if name == "at_grpo" else 1 for role in ROLE.values()}
+    most = {role: rng.integers(1, 4) for role in ROLE.values()}
+    earns, errs = rng.random(2) < 0.5
     for task, session, agent in np.ndindex(2, 3, len(ROLE)):
         agent, role = list(ROLE.items())[agent]
-        for instance in range(rng.integers(3)):
-            branches = rng.integers(1, 4) if name == "mhgpo" else most[role]
-            for turn, branch in np.ndindex(int(rng.integers(1, 3)), int(branches)):
-                score = rng.integers(3) / 2 if rng.random() < 0.7 else np.float32(rng.normal())
+        for instance, turn in np.ndindex(int(rng.integers(3)), int(rng.integers(1, 3))):
+            kept = rng.integers(candidates := rng.integers(1, most[role] + 1))
+            for branch in range(candidates):
+                team = rng.integers(3) / 2 if rng.random() < 0.7 else np.round(rng.normal() * 64) / 64
+                parts = (team, earns * rng.integers(-2, 3) / 4, errs * (rng.random() < 0.3) / 8)
                 labels = (task, session, agent, role, f"source {task % 2}", instance, turn, branch, rng.integers(2))
-                rows.append((*labels, rng.integers(1, 5), score))
+                rows.append((*labels, branch == kept, *parts, rng.integers(1, 5)))
     rng.shuffle(rows)
-    step = SimpleNamespace(**{column: np.array([row[i] for row in rows]) for i, column in enumerate(COLUMNS)})
-    if name in ("team_grpo", "agent_gigpo"):  # Their papers have one reward per session.
-        session = alike(step, "task", "session")
-        step.score = step.score[np.unique(session, return_index=True)[1]][session]
+    names = (*LABELS, *PARTS, "tokens")
+    step = SimpleNamespace(**{name: np.array([row[i] for row in rows]) for i, name in enumerate(names)})
+    step.team_weight, step.local_weight = rng.choice([0.5, 1.0, 2.0], 2)
+    step.score = step.team_weight * step.team_reward + step.local_weight * step.local_reward - step.penalty
     return step
 
 
 def random_options(rng, name):
     values = VALUES | OWN_VALUES.get(name, {})
     options = {option: of[rng.integers(len(of))] for option, of in values.items() if rng.random() < 0.4}
-    if name == "hierarchical_grpo":
-        options["main"] = "lead"
-    if options.get("scale") == "batch_std":  # A step's deviation may be 0 where its scores differ from earlier ones.
+    if name == "hierarchical_grpo":  # With roles, the main agent may also be several agents.
+        options["main"] = "scout" if options.get("by") == "role" else "lead"
+    # Refused together with it: a step's deviation may be 0 where its scores differ from earlier ones, and so on.
+    if options.get("scale") == "batch_std" or options.get("baseline") == "best_other" or "gamma" in options:
         options.pop("shrinkage", None)
     if name != "agent_rae" and not options.get("shrinkage"):
         options.pop("decay", None)
@@ -223,11 +257,12 @@ def ours(name, rows, options, running, rng):
     """By the package, with two rows of padding anywhere."""
     count = len(rows.score)
     order = rng.permutation(count + 2)
-    columns = {name: np.resize(getattr(rows, name), count + 2)[order] for name in COLUMNS[:-2]}
-    scores, tokens = (np.append(values, [9, 9])[order] for values in (rows.score, rows.tokens))
-    padding, scores = torch.tensor(order >= count), torch.tensor(scores, dtype=torch.float32)
-    parts = {"team_reward": scores, "local_reward": 0 * scores, "committed": [True] * len(order)}
-    batch = AdvantageInput(scores, **columns, **parts, tokens=torch.tensor(tokens), padding=padding)
+    columns = {name: np.resize(getattr(rows, name), count + 2)[order] for name in LABELS}
+    numbers = {name: np.append(getattr(rows, name), [9, 9])[order] for name in (*PARTS, "tokens", "score")}
+    parts = {name: torch.tensor(numbers[name]) for name in (*PARTS, "tokens")}
+    weights = {"team_weight": rows.team_weight, "local_weight": rows.local_weight}
+    scores, padding = torch.tensor(numbers["score"], dtype=torch.float32), torch.tensor(order >= count)
+    batch = AdvantageInput(scores, **columns, **parts, **weights, padding=padding)
     found = compute_advantages(name, batch, AdvantageOptions(**options), running).advantages.numpy()
     return found[np.argsort(order)[:count]]
 
@@ -238,9 +273,19 @@ def test_an_estimator_has_the_values_of_its_second_implementation(name):
     for case in range(CASES):
         if case % 3 == 0:
             (options, o), running, past = random_options(rng, name), RunningScores(), []
-        rows = random_step(rng, name)
+        rows = random_step(rng)
         found = ours(name, rows, options, running, rng)
         seen = as_agents(rows) if o.by == "role" else rows
         expected = PAPERS[name](seen, o, past)
         assert found == pytest.approx(expected, rel=1e-6, abs=1e-6), (case, options)
         past.append((rows, weigh(as_agents(rows), o, alike(rows, "role", "source"), ("task", "session"))[0]))
+
+
+@pytest.mark.parametrize("name", ["agent_grpo", "at_grpo", "team_grpo", "agent_reinforce_pp"])
+def test_an_affine_change_of_all_rewards_changes_nothing(name):
+    rng, options = np.random.default_rng(0), {"eps": 0.0}
+    for _ in range(CASES // 4):
+        rows = random_step(rng)
+        changed = SimpleNamespace(**vars(rows) | {"score": rng.choice([0.25, 64]) * rows.score + rng.integers(-9, 9)})
+        found, expected = (ours(name, each, options, None, rng) for each in (changed, rows))
+        assert found == pytest.approx(expected, rel=1e-6, abs=1e-6)

@@ -8,11 +8,13 @@ from itertools import islice
 import pytest
 from played import played, task_of
 
+from benchmarks.evidence.floors import blind_bound
 from verl_mas.errors import DataError
 from verl_mas.gym import guide_driver
 from verl_mas.gym.guide_driver import GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
 from verl_mas.gym.puzzles.puzzle import row
+from verl_mas.gym.warmup import tiny
 from verl_mas.util.splits import TEST, TRAIN, split_of
 
 
@@ -53,12 +55,12 @@ def test_the_bound_is_that_of_the_best_of_all_walks_with_goals_as_likely_as_boar
         for walk in itertools.product("UDLR", repeat=5):
             cells = {at := task.at, *(at := board_.moves[at].get(move, at) for move in walk)}
             shares.append(sum(likely.get(cell, 0) for cell in cells) / sum(likely.values()))
-        assert guide_driver.blind_bound([task], 5, min_distance=3) == pytest.approx(max(shares))
+        assert blind_bound([task], 5, min_distance=3) == pytest.approx(max(shares))
 
 
 def test_the_bound_leaves_room_above_it():
     tasks = [read(item)[0] for item in guide_driver.items(60, split=TEST)]
-    assert 0.55 < guide_driver.blind_bound(tasks, 6, min_distance=3) < 0.7
+    assert 0.55 < blind_bound(tasks, 6, min_distance=3) < 0.7
 
 
 def test_rows_without_the_guides_board_are_refused_with_the_command():
@@ -152,7 +154,8 @@ def test_of_several_candidates_only_a_move_to_the_goal_is_rewarded():
 
 
 def shown(noise: float, count: int = 3_000, speaks: str = "once", control: str = "none"):
-    return list(islice(guide_driver.lessons(guide_driver.tiny_workflow(speaks, control), SMALL, noise=noise), count))
+    workflow = tiny(GuideDriver, speaks=speaks, control=control)
+    return list(islice(guide_driver.lessons(workflow, SMALL, noise=noise), count))
 
 
 def ahead(lesson) -> str:

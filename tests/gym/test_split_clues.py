@@ -8,9 +8,10 @@ from itertools import islice
 import pytest
 from played import played, task_of
 
+from benchmarks.evidence.floors import floor
 from verl_mas.errors import ConfigError, DataError, SessionFault
 from verl_mas.gym import split_clues
-from verl_mas.gym.split_clues import SHUFFLED, Clues, SplitClues, clues, floor
+from verl_mas.gym.split_clues import SHUFFLED, Clues, SplitClues, clues
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import Task
 

@@ -11,8 +11,11 @@ from transformers import AutoTokenizer
 
 from verl_mas.checks.team import validate
 from verl_mas.gym import guide_driver, lookup, programs, split_clues
+from verl_mas.gym.guide_driver import GuideDriver
 from verl_mas.gym.puzzles.data import lessons as puzzle_lessons
 from verl_mas.gym.puzzles.data import tiny_workflow
+from verl_mas.gym.split_clues import SplitClues
+from verl_mas.gym.warmup import tiny
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 
 
@@ -68,10 +71,10 @@ def test_a_leaders_row_is_its_whole_conversation(tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "made"),
     [
-        ("split_clues", split_clues.lessons(split_clues.tiny_workflow(parts=2, rounds=2), noise=0.5, decoys=0.5)),
+        ("split_clues", split_clues.lessons(tiny(SplitClues, rounds=2), noise=0.5, decoys=0.5)),
         (
             "guide_driver",
-            guide_driver.lessons(guide_driver.tiny_workflow("every_turn", "all"), guide_driver.SMALL, noise=0.5),
+            guide_driver.lessons(tiny(GuideDriver, speaks="every_turn", control="all"), guide_driver.SMALL, noise=0.5),
         ),
     ],
     ids=["split_clues", "guide_driver"],

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from verl_mas.advantage.estimator import compute_advantages as compute_advantages
     from verl_mas.advantage.estimator import options_for as options_for
     from verl_mas.advantage.kernel import to_tokens as to_tokens
-    from verl_mas.advantage.kernel import trained_tokens as trained_tokens
     from verl_mas.advantage.options import AdvantageOptions as AdvantageOptions
     from verl_mas.advantage.record import AdvantageInput as AdvantageInput
     from verl_mas.advantage.record import AdvantageOutput as AdvantageOutput

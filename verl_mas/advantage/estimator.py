@@ -10,7 +10,7 @@ from typing import TypeAlias
 from verl_mas.advantage import validation
 from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, normalise, total, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, Codes, RunningScores, owners_of
+from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores, owners_of
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.registry import Registry
 from verl_mas.util.later import Tensor, torch
@@ -218,7 +218,7 @@ def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStat
 
 
 def _group_columns(batch: AdvantageInput, groups: Partition, stats: GroupStats) -> dict[str, Tensor]:
-    agent, group = _distinct_pairs(batch.codes("agent"), groups)
+    agent, group = _distinct_pairs(batch.partition("agent"), groups)
     count = torch.bincount(agent.ids, minlength=agent.count).double()
     size = stats.size[group].double()
     single = stats.single[group]
@@ -233,15 +233,11 @@ def _group_columns(batch: AdvantageInput, groups: Partition, stats: GroupStats) 
 
 
 def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
-    agent = Partition(batch.codes("agent").ids, len(batch.codes("agent").names))
-    x = batch.scores.double()
-    rows = torch.bincount(agent.ids, minlength=agent.count).double()
+    agent, x, weight = batch.partition("agent"), batch.scores.double(), _split(batch.partition("task", "session"))
     own = moments(x, batch.partition("task", "agent"), "population")[0]
-    session = batch.partition("task", "session")
-    weight = 1 / torch.bincount(session.ids, minlength=session.count)[session.ids].double()
     inflation, share = _under_one_baseline(batch, x, weight)
     return {
-        "sigma": (total(own * own, agent) / rows).sqrt(),
+        "sigma": _mean(own * own, agent, torch.ones_like(x)).sqrt(),
         "inflation": _mean(inflation, agent, weight),
         "signal_share": _mean(share, agent, weight),
     }
@@ -266,11 +262,11 @@ def _mean(values: Tensor, parts: Partition, weight: Tensor) -> Tensor:
     return total(kept * values.nan_to_num(0.0), parts) / total(kept, parts)
 
 
-def _distinct_pairs(agents: Codes, groups: Partition) -> tuple[Partition, Tensor]:
+def _distinct_pairs(agents: Partition, groups: Partition) -> tuple[Partition, Tensor]:
     """Every (agent, group) that has a row: the agent as a partition of the pairs, and the group."""
-    pairs = torch.unique(agents.ids * groups.count + groups.ids)
-    agent = torch.div(pairs, max(1, groups.count), rounding_mode="floor")
-    return Partition(agent, len(agents.names)), pairs % max(1, groups.count)
+    span = max(1, groups.count)
+    pairs = torch.unique(agents.ids * span + groups.ids)
+    return Partition(pairs // span, agents.count), pairs % span
 
 
 def _extreme(values: Tensor, parts: Partition, how: str) -> Tensor:

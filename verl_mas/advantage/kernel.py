@@ -180,8 +180,3 @@ def per_token(values: Tensor, jagged: Tensor) -> Tensor:
 def offsets_of(jagged: Tensor) -> Tensor:
     offsets: Tensor = jagged.offsets()  # type: ignore[attr-defined]  # nested tensors have it
     return offsets
-
-
-def trained_tokens(mask: Tensor) -> Tensor:
-    """How many tokens of each row are trained [N], of a dense [N, T] or a jagged mask."""
-    return mask.sum(-1)

@@ -288,11 +288,7 @@ def owners_of(batch: AdvantageInput) -> Partition:
 
 def _names(batch: AdvantageInput, owners: Partition) -> list[Owner]:
     """Of every part, read from one of its rows."""
-    count = len(batch)
-    row = owners.ids.new_empty(owners.count).index_copy_(0, owners.ids, torch.arange(count, device=owners.ids.device))
-    labels = []
-    for column in owner_columns(batch):
-        ids, names = batch.codes(column)
-        labels.append([str(names[i]) for i in ids[row].tolist()])
+    rows = part_of_group(owners, Partition(torch.arange(len(batch), device=owners.ids.device), len(batch)))
+    labels = [[str(names[i]) for i in ids[rows].tolist()] for ids, names in map(batch.codes, owner_columns(batch))]
     source = labels[0] if len(labels) == 2 else [""] * owners.count
     return [Owner(*pair) for pair in zip(source, labels[-1], strict=True)]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from verl_mas.advantage.estimator import ESTIMATORS, compute_advantages
-from verl_mas.advantage.kernel import to_tokens, total, trained_tokens
+from verl_mas.advantage.kernel import to_tokens, total
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput
 from verl_mas.errors import DataError
@@ -64,7 +64,7 @@ def _one_agent(token_level_rewards: Tensor, response_mask: Tensor, index: np.nda
         rule = "rows are compared with rows of the same uid"
         raise DataError("verl passed no uid", rule=rule, fix="keep uid in the batch")
     rows = len(token_level_rewards)
-    tokens = trained_tokens(response_mask)
+    tokens = response_mask.sum(-1)
     batch = AdvantageInput(
         scores=token_level_rewards.sum(-1).float(),
         task=index,

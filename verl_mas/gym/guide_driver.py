@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from statistics import fmean
 from typing import Literal
 
 from verl_mas.cli._arguments import add_settings, values
-from verl_mas.config.values import Count, load_dataclass
+from verl_mas.config.values import Count
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT
-from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, neighbours
-from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath, distances
+from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL
+from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath
 from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
 from verl_mas.gym.states import Letters, States
-from verl_mas.gym.warmup import Generated, Lesson, WarmUp
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.client import DatasetFields
@@ -78,29 +76,6 @@ def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
     return puzzle, seen
 
 
-def blind_bound(tasks: Iterable[PlanPath], moves: int, min_distance: int) -> float:
-    """The expected share of boards that a driver reaches the goal of within `moves`, if it knows walls and start and
-    not the goal, and walks where goals are likely. No driver without messages is better."""
-    return fmean(_blind(task.board.layout, task.board.size, task.at, moves, min_distance) for task in tasks)
-
-
-@cache
-def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) -> float:
-    """The largest share of goals on one walk, each as likely as `PlanPath.generate` makes it from this start."""
-    table = neighbours(size, frozenset(cell for cell, kind in enumerate(layout) if kind == WALL))
-    likely: dict[int, float] = {}
-    for goal in (cell for cell, kind in enumerate(layout) if kind != WALL):
-        far = distances(goal, table)
-        starts = [cell for cell, distance in enumerate(far) if distance is not None and distance >= min_distance]
-        if start in starts:
-            likely[goal] = 1 / len(starts)
-    # All (cell, cells seen) that a walk can have after each move.
-    walks = {(start, frozenset([start]))}
-    for _ in range(moves):
-        walks = {(to, seen | {to}) for cell, seen in walks for to in table[cell].values()}
-    return max(sum(likely.get(cell, 0.0) for cell in seen) for _, seen in walks) / sum(likely.values())
-
-
 GUIDE_MARK, DRIVER_MARK = "G", "D"  # the last mark of a compact prompt: which role is asked
 NONE = "-"  # in a compact prompt: no move yet, nothing that could be read
 WORDS = 2  # of the guide's message: a row and a column
@@ -129,16 +104,6 @@ class GuideDriver(States[Drive]):
 
     speaks: Literal["once", "every_turn"] = "once"
     """once: the guide writes before the first move. every_turn: before each move; it then knows the last one."""
-
-    control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the driver acts alone. It sees everything, which is the ceiling, or no map and no
-    goal, which is the floor."""
-
-    text: Literal["words", "compact"] = "words"
-    """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 0
 
     async def run(self, task: Task, team: Team) -> Outcome:
         puzzle, seen = boards_of(task.extra_info)
@@ -231,12 +196,6 @@ def _sides(puzzle: PlanPath) -> str:
     return "".join(FREE if move in puzzle.board.moves[puzzle.at] else WALL for move in MOVES)
 
 
-def tiny_workflow(speaks: str, control: str) -> GuideDriver:
-    """The workflow with prompts for a tiny model."""
-    args = {"text": "compact", "speaks": speaks, "control": control}
-    return load_dataclass(GuideDriver, args, "mas.workflow.args")
-
-
 def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
     """Endless; only training boards, with the workflow's prompts. `noise` is the share of messages that name any cell,
     and of moves that are random. The driver's messages are always right, so that it learns to read them."""
@@ -278,7 +237,7 @@ class GuideDriverData(Generated):
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         size = _size(options)
-        tiny_workflow(options.speaks, options.control)
+        tiny(GuideDriver, speaks=options.speaks, control=options.control)
         board(PUZZLE, 0, TRAIN, size)
         train = items(options.train_rows, split=TRAIN, first=options.seed * options.train_rows, size=size)
         # The same for every seed.
@@ -287,7 +246,7 @@ class GuideDriverData(Generated):
         return Prepared(train, test, test, {"guide_driver": {**size, "seed": options.seed}})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        workflow = tiny_workflow(options.speaks, options.control)
+        workflow = tiny(GuideDriver, speaks=options.speaks, control=options.control)
         return lessons(workflow, _size(options), noise=options.noise, seed=options.seed)
 
 

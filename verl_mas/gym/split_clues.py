@@ -5,18 +5,17 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from verl_mas.cli._arguments import check_share
-from verl_mas.config.values import Count, Range, load_dataclass
+from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.states import Letters, States
-from verl_mas.gym.warmup import Generated, Lesson, WarmUp
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN, split_of
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, register_workflow
 from verl_mas.workflow.client import DatasetFields
@@ -82,16 +81,6 @@ def hints(task: Clues, decoys: Decoys) -> dict[str, float]:
 def with_hint(task: Clues, decoys: Decoys, rng: random.Random) -> Clues:
     chances = hints(task, decoys)
     return replace(task, hint=rng.choices(list(chances), list(chances.values()))[0])
-
-
-def floor(tasks: Iterable[Clues], part: int, decoys: Decoys = None) -> float:
-    """The success of the best rule that reads one part and the hint: it knows how often each letter is right."""
-    right: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for task in tasks:
-        for hint, probability in hints(task, decoys).items():
-            right[task.parts[part], hint][task.answer] += probability
-    total = sum(sum(shares.values()) for shares in right.values())
-    return sum(max(shares.values()) for shares in right.values()) / total
 
 
 @dataclass(frozen=True)
@@ -179,20 +168,10 @@ class SplitClues(States[Talk]):
     rounds: Count = 1
     """How often each agent acts. From the second round on, senders have read what the others wrote."""
 
-    control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the receiver acts alone. It has all clues, which is the ceiling, or its own, which
-    is the floor."""
-
-    text: Literal["words", "compact"] = "words"
-    """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
-
     @property
     def agents(self) -> Sequence[str]:
         senders = self.parts - 1
         return (*(("sender",) if senders == 1 else instances("sender", senders)), "receiver")
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 0
 
     async def run(self, task: Task, team: Team) -> Outcome:
         # The order of clues says nothing, and differs from session to session.
@@ -260,12 +239,6 @@ def _scene(talk: Talk) -> list[str]:
 _ANSWERS, _LETTERS = 5 / 6, 1 / 2
 
 
-def tiny_workflow(parts: int, rounds: int) -> SplitClues:
-    """The workflow with prompts for a tiny model."""
-    args = {"text": "compact", "parts": parts, "rounds": rounds}
-    return load_dataclass(SplitClues, args, "mas.workflow.args")
-
-
 def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: int = 0) -> Iterator[Lesson]:
     """Endless; only training tasks, with the workflow's prompts. With probability `noise` a message is wrong as a
     whole: that many different random letters. Messages with single wrong letters would repeat letters, a habit that
@@ -317,5 +290,5 @@ class SplitCluesData(Generated):
         return Prepared(train, test, test, {"split_clues": {**kind, "seed": options.seed}})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        workflow = tiny_workflow(options.parts, options.rounds)
+        workflow = tiny(SplitClues, parts=options.parts, rounds=options.rounds)
         return lessons(workflow, noise=options.noise, decoys=options.decoys, seed=options.seed)

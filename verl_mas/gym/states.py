@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from verl_mas.config.values import Range
 from verl_mas.errors import ConfigError
@@ -30,12 +30,23 @@ class States(Workflow, Generic[State]):
     """How often a session is played on without a message, for each of its messages; what the message is rewarded with
     is the session's reward less the mean of these. 0: it has the session's reward."""
 
+    control: Literal["none", "all", "part"] = "none"
+    """none: the team. all, part: the last agent acts alone. It knows what all agents know, which is the ceiling, or its
+    own part, which is the floor."""
+
+    text: Literal["words", "compact"] = "words"
+    """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.continuations and self.left_out:
-            value = f"mas.workflow.args.left_out={self.left_out} with continuations={self.continuations}"
+        value = f"mas.workflow.args.left_out={self.left_out}"
+        if self.left_out and self.continuations:
             rule = "a message is compared with other candidates of it, or with its absence"
-            raise ConfigError(value, rule=rule, fix="set one of the two to 0")
+            value, fix = f"{value} with continuations={self.continuations}", "set one of the two to 0"
+            raise ConfigError(value, rule=rule, fix=fix)
+        if self.left_out and self.control != "none":
+            rule = "an agent that acts alone writes no message that could be left out"
+            raise ConfigError(f"{value} with control={self.control}", rule=rule, fix="set left_out=0, or control=none")
 
     @property
     def branches(self) -> bool:
@@ -48,6 +59,9 @@ class States(Workflow, Generic[State]):
     @property
     def sparse(self) -> bool:
         return not self.probes
+
+    def longest_prompt(self, role: str) -> tuple[int, int]:
+        return 1, 0
 
     @abstractmethod
     def over(self, state: State) -> bool: ...

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, values
 from verl_mas.config.schema import FaultSpec
@@ -20,6 +20,12 @@ from verl_mas.workflow import Generation, Message, Request, Task, Workflow
 from verl_mas.workflow.run import run
 
 Expert = Callable[[Request], str]  # the reply of an expert to a request
+W = TypeVar("W", bound=Workflow)
+
+
+def tiny(kind: type[W], **args: object) -> W:
+    """The workflow with prompts for a tiny model."""
+    return load_dataclass(kind, {"text": "compact", **args}, "mas.workflow.args")
 
 
 @dataclass(frozen=True)

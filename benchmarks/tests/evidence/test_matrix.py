@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
+from benchmarks.evidence.floors import blind_bound
 from verl_mas.checks import machine
 from verl_mas.checks.team import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import trained
-from verl_mas.gym.guide_driver import blind_bound, boards_of, items
+from verl_mas.gym.guide_driver import boards_of, items
 from verl_mas.util.splits import TEST
 
 

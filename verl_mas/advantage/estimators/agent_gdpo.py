@@ -19,14 +19,14 @@ def agent_gdpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOut
     its penalty, each alone. The weights are those of mas.reward, and penalty_weight.
     """
     groups, summed = batch.partition("task", "agent"), torch.zeros_like(batch.scores, dtype=torch.float64)
-    weights = (batch.team_weight, batch.local_weight, -(options.penalty_weight or 0.0))
+    weights = (batch.team_weight, batch.local_weight, options.penalty_weight)
     for name, weight in zip(PARTS, weights, strict=True):
         if weight:
             later = later_rewards(batch, options.gamma if name == "local_reward" else None)
-            rewards = batch.given(name).to(later) + later
+            rewards = batch.given(name).to(later) * (-1 if name == "penalty" else 1) + later
             summed = summed + weight * within(batch.with_scores(rewards), groups, options).advantages
     sums, acts = batch.with_scores(summed), batch.partition("agent")
     # Their mean is 0 in every group, so nothing is subtracted, and rows of uniform groups keep exactly 0.
-    deviation = within(sums, acts, options).stats.std[acts.ids]
-    advantages = torch.where(deviation > 0, summed / (deviation + options.eps), summed)
-    return replace(within(sums, groups, options), advantages=advantages)
+    spread = within(sums, acts, options).stats
+    divisor = (spread.std + options.eps).masked_fill(spread.uniform, 1.0)
+    return replace(within(sums, groups, options), advantages=summed / divisor[acts.ids])

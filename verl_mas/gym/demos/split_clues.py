@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 from verl_mas.data.dataset import Prepared
 from verl_mas.gym import split_clues
 from verl_mas.gym.demos.team import Curves, Levels, TeamDemo
-from verl_mas.gym.split_clues import SplitCluesData, lessons, tiny_workflow
-from verl_mas.gym.warmup import warm_up
+from verl_mas.gym.split_clues import SplitClues, SplitCluesData, lessons
+from verl_mas.gym.warmup import tiny, warm_up
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.util.text import printable
 
@@ -53,7 +53,7 @@ class SplitCluesDemo(TeamDemo):
         held_out = split_clues.items(HELD_OUT, split=TEST)
         test = [*held_out, *split_clues.shuffled(held_out)]
         Prepared(train, test, test).write(self.folder)
-        warm_up(self.folder / "model", lessons(tiny_workflow(2, 1), noise=NOISE), self.warm_up, progress)
+        warm_up(self.folder / "model", lessons(tiny(SplitClues), noise=NOISE), self.warm_up, progress)
 
     def draw(self, step: int) -> str:
         sessions = self.sessions(step)

@@ -8,13 +8,12 @@ from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from verl_mas.cli._arguments import add_settings, values, whole
-from verl_mas.config.values import load_dataclass
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.game import COMPACT, Play, PuzzleAttempt, score_actions
+from verl_mas.gym.puzzles.game import Play, PuzzleAttempt, score_actions
 from verl_mas.gym.puzzles.puzzle import Puzzle, Size, board, row
-from verl_mas.gym.warmup import Generated, Lesson, WarmUp
+from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.user_code import load_module
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.base import find
@@ -29,7 +28,7 @@ def tiny_workflow(name: str, args: Mapping[str, object]) -> Play:
     if not issubclass(kind, Play):
         rule = "demonstrations are for workflows that play puzzles"
         raise ConfigError(f"workflow {name}", rule=rule, fix="use planner_executor")
-    workflow = load_dataclass(kind, {"text": COMPACT, **args}, "mas.workflow.args")
+    workflow = tiny(kind, **args)
     workflow.check()
     return workflow
 

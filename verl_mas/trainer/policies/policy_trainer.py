@@ -23,7 +23,6 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
-from verl_mas.advantage import trained_tokens
 from verl_mas.config.merge import set_mode
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
@@ -124,7 +123,7 @@ class PolicyTrainer(LocalPolicy):
 
     def weigh(self, part: PolicyRows) -> None:
         """How much its rows count in the loss."""
-        tokens = trained_tokens(part.data[RESPONSE_MASK])
+        tokens = part.data[RESPONSE_MASK].sum(-1)
         part.weights = loss_weights.step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
 
     def without_zero_advantage(self, part: PolicyRows) -> Rows:
@@ -134,7 +133,7 @@ class PolicyTrainer(LocalPolicy):
         part.metrics["rows/skipped"] = len(part.batch) - len(kept)
         if len(kept) == len(part.batch):
             return part.batch
-        counted = trained_tokens(part.data.get(LOSS_MASK, part.data[RESPONSE_MASK]))
+        counted = part.data.get(LOSS_MASK, part.data[RESPONSE_MASK]).sum(-1)
         scale = scale_for_skipped(counted, kept, self.config.actor_rollout_ref.actor.loss_agg_mode)
         masks = part.data[RESPONSE_MASK].unbind()
         new = as_nested(part.advantages[kept] * scale, [masks[i] for i in kept])

@@ -1,0 +1,45 @@
+"""What the best agent without messages reaches, exactly: the floors of the tasks of split information."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from statistics import fmean
+
+from verl_mas.gym.puzzles.grid import WALL, neighbours
+from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
+from verl_mas.gym.split_clues import Clues, Decoys, hints
+
+
+def floor(tasks: Iterable[Clues], part: int, decoys: Decoys = None) -> float:
+    """The success of the best rule that reads one part and the hint: it knows how often each letter is right."""
+    right: defaultdict[tuple[str, str], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for task in tasks:
+        for hint, probability in hints(task, decoys).items():
+            right[task.parts[part], hint][task.answer] += probability
+    total = sum(sum(shares.values()) for shares in right.values())
+    return sum(max(shares.values()) for shares in right.values()) / total
+
+
+def blind_bound(tasks: Iterable[PlanPath], moves: int, min_distance: int) -> float:
+    """The expected share of boards that a driver reaches the goal of within `moves`, if it knows walls and start and
+    not the goal, and walks where goals are likely. No driver without messages is better."""
+    return fmean(_blind(task.board.layout, task.board.size, task.at, moves, min_distance) for task in tasks)
+
+
+@cache
+def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) -> float:
+    """The largest share of goals on one walk, each as likely as `PlanPath.generate` makes it from this start."""
+    table = neighbours(size, frozenset(cell for cell, kind in enumerate(layout) if kind == WALL))
+    likely: dict[int, float] = {}
+    for goal in (cell for cell, kind in enumerate(layout) if kind != WALL):
+        far = distances(goal, table)
+        starts = [cell for cell, distance in enumerate(far) if distance is not None and distance >= min_distance]
+        if start in starts:
+            likely[goal] = 1 / len(starts)
+    # All (cell, cells seen) that a walk can have after each move.
+    walks = {(start, frozenset([start]))}
+    for _ in range(moves):
+        walks = {(to, seen | {to}) for cell, seen in walks for to in table[cell].values()}
+    return max(sum(likely.get(cell, 0.0) for cell in seen) for _, seen in walks) / sum(likely.values())
