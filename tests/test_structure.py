@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 49_083,
     "lines of its core": 16_723,
-    "lines of tests": 42_012,
+    "lines of tests": 42_034,
     "lines of headers": 6_186,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,
