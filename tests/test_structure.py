@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 49_027,
     "lines of its core": 16_711,
-    "lines of tests": 41_572,
+    "lines of tests": 41_594,
     "lines of headers": 6_181,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,

@@ -32,6 +32,8 @@ from verl_mas.errors import ConfigError, EngineLost
 
 HERE = Path(__file__).parent
 MISSING = readiness.readiness()
+# Against hanging. Three processes of an engine import vLLM one after another: minutes on a busy machine.
+LIMIT = 900.0  # seconds
 needs_vllm = pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")
 
 
@@ -208,12 +210,34 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, **small, **more}
 
 
+def output_of(words: list[object], **more: str) -> str:
+    """What a program prints. One that is not done in time is killed with vLLM's processes, which would live on."""
+    environ = environment(**more)
+    with subprocess.Popen(
+        words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        try:
+            out, errors = run.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)
+            out, errors = run.communicate()
+    assert run.returncode == 0, f"{words[1:]} ended with {run.returncode}: {out[-4000:]}{errors[-8000:]}"
+    return out
+
+
 def printed_by(program: str, model: Path, **more: str):
     """What a program beside this file prints as JSON."""
-    words, variables = [sys.executable, HERE / program, model], environment(VLLM_CPU_OMP_THREADS_BIND="nobind", **more)
-    done = subprocess.run(words, env=variables, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads(next(line for line in done.stdout.splitlines() if line.startswith('{"')))
+    out = output_of([sys.executable, HERE / program, model], VLLM_CPU_OMP_THREADS_BIND="nobind", **more)
+    return json.loads(next(line for line in out.splitlines() if line.startswith('{"')))
+
+
+def test_a_program_that_hangs_is_killed_with_its_processes(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "LIMIT", 0.05)
+    began = time.monotonic()
+    # The child has the pipes, as vLLM's processes have: they would be read until it ends.
+    with pytest.raises(AssertionError, match="ended with -9"):
+        output_of(["sh", "-c", "sleep 60 & wait"])
+    assert time.monotonic() - began < 50
 
 
 @needs_vllm
@@ -306,10 +330,8 @@ def folder(tmp_path) -> Path:
 @needs_vllm
 @pytest.mark.e2e
 def test_rollout_and_training_agree_while_verl_trains(model, folder):
-    words = command(model, folder, "trainer.total_training_steps=3")
-    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    gaps = [float(gap) for gap in re.findall(r"training/rollout_probs_diff_max:([\d.e+-]+)", done.stdout)]
+    out = output_of(command(model, folder, "trainer.total_training_steps=3"))
+    gaps = [float(gap) for gap in re.findall(r"training/rollout_probs_diff_max:([\d.e+-]+)", out)]
     assert len(gaps) == 3 and max(gaps) < 1e-5
 
 
