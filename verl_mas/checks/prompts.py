@@ -18,9 +18,10 @@ from verl_mas.checks.verl.model_folder import settings as config_of
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
+from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
+from verl_mas.registry import nearest
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
@@ -35,6 +36,8 @@ from verl_mas.workflow.tools import Tool
 
 # A model's config.json has one of these if it reads more than text.
 READS_MEDIA = {"vision_config", "audio_config", "thinker_config"}
+# Arguments of a tokenizer's apply_chat_template, which a template need not read.
+OF_TOKENIZERS = "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
 TIME_LIMIT = 5  # seconds for the workflow to reach its first act
 
 
@@ -55,6 +58,7 @@ class Recorder:
 
 def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator[Problem]:
     """Of a run without a team, the prompt is the row's. `tools`: those that the configuration has."""
+    yield from _unread_settings(run)
     for first in sound_rows(run.config):
         if not _has_media(run.config, first.row):
             yield from _check(run, tools or {}, first)
@@ -62,6 +66,20 @@ def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator
             value = f"the first row of {first.file} has images, videos or sounds"
             rule = f"the model reads them, and {run.config[SECTION].model.path} is one of text"
             yield ConfigError(value, rule=rule, fix=f"set {SECTION}.model.path, or leave the column out")
+
+
+def _unread_settings(run: Run) -> Iterator[ConfigWarning]:
+    """Of chat templates: names that they never read."""
+    key = "apply_chat_template_kwargs"
+    places = {f"data.{key}": (View(run, "", PolicySpec()), run.config.data.get(key) or {})}
+    for name, spec in run.mas.agents.items():
+        places[f"mas.agents.{name}.chat_template_kwargs"] = run.view(spec.policy), spec.chat_template_kwargs
+    for place, (view, given) in places.items():
+        chat = ChatTemplate.of_model(view.section("model")) if given and not view.spec.remote else None
+        known = [*chat.variables(), *OF_TOKENIZERS] if chat else given
+        for name in (str(name) for name in given if name not in known):
+            fix = f"remove it, or correct it; {nearest(name, list(known))}"
+            yield ConfigWarning(f"{place}.{name}", reason="the chat template of the model reads no such name", fix=fix)
 
 
 def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
@@ -153,7 +171,7 @@ def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: 
         dict.fromkeys(mas.policies, client),
         mas.branch,
         mas.reward,
-        FaultSpec(retries=0, session_timeout_s=TIME_LIMIT),
+        replace(mas.faults, retries=0, session_timeout_s=TIME_LIMIT),
         {**tools, **unread},
     )
     results: list[SessionResult] = []
@@ -259,6 +277,11 @@ def _longest_prompts(run: Run, recorder: Recorder, result: SessionResult | None)
     if stated:
         yield from check_stated_prompts(run, max(counted.values(), default=0))
         return
+    over = [fault for fault in result.faults if fault.cause.startswith("more than ")] if result else []
+    if over:
+        value = f"mas.faults.max_acts={run.mas.faults.max_acts}, and a session with replies that solve nothing has more acts"
+        reason = "a session with more fails and is not trained on; every candidate of a branch is an act"
+        yield ConfigWarning(value, reason=reason, fix="raise mas.faults.max_acts, or lower mas.branch or mas.workflow.args")
     ended = result.session if result and not result.failed else None
     if ended and needs_score(ended.outcome, ended.replies) and not resolve(run.mas.workflow).scored_by_verl:
         yield from check_scored(run.config)

@@ -32,7 +32,7 @@ from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
 from verl_mas.checks.verl.files import check_data, check_functions, check_packages, check_scored, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
-from verl_mas.checks.verl.place import check_folders, not_writable, run_on, target, unless_elsewhere
+from verl_mas.checks.verl.place import check_folders, no_connection, not_writable, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
@@ -348,10 +348,14 @@ def _complete(config: DictConfig) -> None:
 
 
 def check_policies(run: Run) -> Iterator[Problem]:
-    """The model and the engine of every policy that is served here."""
+    """The model and the engine of every policy that is served here, and whether the endpoint of another answers."""
     for name, spec in run.mas.policies.items():
         if spec.remote is None:
             yield from check_served(run.view(name).config)
+        elif why := no_connection(spec.remote.base_url):
+            rule = "the endpoint of a remote policy accepts connections when a run starts"
+            error = ConfigError(f"mas.policies.{name}.remote.base_url: {why}", rule=rule, fix="start it, or correct base_url")
+            yield unless_elsewhere(run.config, error)
 
 
 def check_workflow_ready(run: Run) -> Iterator[Problem]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors.numpy import save
 
 from verl_mas.run_folder.checkpoints import FILES, RUN_FILE
 
@@ -26,8 +27,8 @@ def files(folder: Path, contents: Mapping[str, Any], encoding: str = "utf-8") ->
         file.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith("/"):
             file.mkdir()
-        elif isinstance(content, str):
-            file.write_bytes(content.encode(encoding))
+        elif isinstance(content, str | bytes):
+            file.write_bytes(content.encode(encoding) if isinstance(content, str) else content)
         elif file.suffix == ".parquet":
             rows = [content] * 8 if isinstance(content, dict) else content
             pq.write_table(pa.Table.from_pylist(rows), file)
@@ -35,23 +36,40 @@ def files(folder: Path, contents: Mapping[str, Any], encoding: str = "utf-8") ->
             file.write_text(json.dumps(content), encoding=encoding)
 
 
-def safetensors(size: int = 4) -> bytes:
-    """One tensor of four bytes, of which `size` are there."""
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    return struct.pack("<Q", len(header)) + header + b"\0" * size
+def safetensors(shapes: Mapping[str, Sequence[int]]) -> bytes:
+    """A file of such tensors, all of zeros."""
+    return save({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
 
 
+# The smallest Qwen2: one layer of width 2.
+CONFIG = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True} | dict(
+    dict.fromkeys(["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"], 1),
+    hidden_size=2,
+    intermediate_size=2,
+)
+NORMS = ["model.norm", *(f"model.layers.0.{name}_layernorm" for name in ("input", "post_attention"))]
+MLP = [f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
+ATTENTION = [f"model.layers.0.self_attn.{name}_proj" for name in "qkvo"]
+SHAPES: Mapping[str, Sequence[int]] = {
+    "model.embed_tokens.weight": [1, 2],
+    **{f"{name}.weight": [2] for name in NORMS},
+    **{f"{name}.bias": [2] for name in ATTENTION[:3]},
+    **dict.fromkeys([*MLP, *(f"{name}.weight" for name in ATTENTION)], [2, 2]),
+}
 MODEL: Mapping[str, Any] = {
-    "config.json": {"model_type": "qwen2"},
+    "config.json": CONFIG,
     "tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}},
     "tokenizer_config.json": {"chat_template": "{{ messages[0].content }}"},
-    "model.safetensors": safetensors().decode(),
+    "model.safetensors": safetensors(SHAPES),
 }
 
 
 def model(folder: Path, changed: Mapping[str, Any]) -> None:
-    """A model folder with these files in place of its own."""
-    files(folder, {**MODEL, **changed})
+    """A model folder with these files in place of its own; `config` and `shapes` change theirs, a null leaves out."""
+    config, shapes = ({**whole, **changed.get(key, {})} for key, whole in (("config", CONFIG), ("shapes", SHAPES)))
+    changed = {name: content for name, content in changed.items() if name not in ("config", "shapes")}
+    tensors = safetensors({name: shape for name, shape in shapes.items() if shape})
+    files(folder, {**MODEL, "config.json": config, "model.safetensors": tensors, **changed})
 
 
 def checkpoint(

@@ -6,6 +6,7 @@ own, and with what its conditions name beside settings.
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 TABLE = Path(__file__).with_suffix(".yaml")
 # Below actor_rollout_ref: of a policy.
 OF_POLICY = ("model", "actor", "rollout", "ref")
+ALTERNATIVES = re.compile(r"\(([\w.{}]+(?:\|[\w.{}]+)+)\)")
 NAMED = re.compile(r"\{(\w[\w.]*)\}")
 COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "above": operator.gt,
@@ -62,9 +64,19 @@ def table() -> Mapping[str, list[Combination]]:
     parts = yaml.load(TABLE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     parts.pop("texts")
     return {
-        part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for entry in entries]
+        part: [load_dataclass(Combination, each, f"{TABLE.name}: {part}") for one in entries for each in _each(one)]
         for part, entries in parts.items()
     }
+
+
+def _each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """An entry for every alternative of `(a|b)`."""
+    text = json.dumps(entry)
+    found = ALTERNATIVES.search(text)
+    for name in found[1].split("|") if found else ():
+        yield from _each(json.loads(text.replace(found[0], name)))
+    if not found:
+        yield entry
 
 
 def naming(setting: str) -> list[Combination]:
