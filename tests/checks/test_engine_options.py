@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from verl_mas.checks.policies import check_engine_options, check_unread_options
+from verl_mas.checks.policies import check_unread_options
+from verl_mas.checks.trainer import check_together
 from verl_mas.config.run import Run
 
 ROLLOUT = "actor_rollout_ref__rollout__"
@@ -10,7 +11,7 @@ def test_an_option_that_replaces_a_setting_of_verl_is_refused_unless_it_is_equal
     def found(value):
         options = {"vllm": {"gpu_memory_utilization": value, "kv_cache_dtype": "fp8"}}
         given = {"name": "vllm", "gpu_memory_utilization": 0.4, "engine_kwargs": options}
-        return list(check_engine_options(make(**{ROLLOUT + key: item for key, item in given.items()}), "main"))
+        return list(check_together(Run.of(make(**{ROLLOUT + key: item for key, item in given.items()}))))
 
     assert not found(0.4)
     (error,) = found(0.9)

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas import cli
+from verl_mas.cli._parser import UsageError
 from verl_mas.cli.data import main
 from verl_mas.errors import ConfigError, DataError
 
@@ -101,6 +102,11 @@ def test_a_row_that_does_not_fit_is_refused_with_its_number(made, tmp_path, rows
     with pytest.raises(DataError, match=f"(?s){says}"):
         made(rows, *options)
     assert not list(tmp_path.glob("**/*.parquet*"))
+
+
+def test_a_column_of_answers_contradicts_that_there_are_none(made):
+    with pytest.raises(UsageError, match="not allowed with"):
+        made(ROWS, "--answer", "topic", "--no-answer")
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kep
     assert {path.name for path in folder.iterdir()} == {"a", "b", "data.pt", "driver_rng.pt", "run.json"}
     assert (tmp_path / POINTER).read_text() == "3" and latest(tmp_path).run["models"] == {"a": "m"}
     checkpoints.trainer = OmegaConf.merge(checkpoints.trainer, {"remove_previous_ckpt_in_save": True})
-    checkpoints.team = TeamFile(format=1, workflow=TeamWorkflow("W"), agents={"a": AgentSpec(policy="a")}, policies={"a": TeamPolicy("m")})
+    checkpoints.team = TeamFile(
+        format=1, workflow=TeamWorkflow("W"), agents={"a": AgentSpec(policy="a")}, policies={"a": TeamPolicy("m")}
+    )
     folder = checkpoints.save(4, {})
     assert log[-1] == ("save", "b", 4, 2)
     assert read_team(folder) == replace(checkpoints.team, step=4), "the team is a part of it"

@@ -37,7 +37,9 @@ from verl_mas.workflow.tools import Tool
 # A model's config.json has one of these if it reads more than text.
 READS_MEDIA = {"vision_config", "audio_config", "thinker_config"}
 # Arguments of a tokenizer's apply_chat_template, which a template need not read.
-OF_TOKENIZERS = "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
+OF_TOKENIZERS = (
+    "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
+)
 TIME_LIMIT = 5  # seconds for the workflow to reach its first act
 
 
@@ -279,9 +281,12 @@ def _longest_prompts(run: Run, recorder: Recorder, result: SessionResult | None)
         return
     over = [fault for fault in result.faults if fault.cause.startswith("more than ")] if result else []
     if over:
-        value = f"mas.faults.max_acts={run.mas.faults.max_acts}, and a session with replies that solve nothing has more acts"
-        reason = "a session with more fails and is not trained on; every candidate of a branch is an act"
-        yield ConfigWarning(value, reason=reason, fix="raise mas.faults.max_acts, or lower mas.branch or mas.workflow.args")
+        value = (
+            f"mas.faults.max_acts={run.mas.faults.max_acts}, and a session whose replies solve nothing has more acts"
+        )
+        reason = "it fails and is not trained on; every candidate of a branch is an act"
+        fix = "raise mas.faults.max_acts, or lower mas.branch or mas.workflow.args"
+        yield ConfigWarning(value, reason=reason, fix=fix)
     ended = result.session if result and not result.failed else None
     if ended and needs_score(ended.outcome, ended.replies) and not resolve(run.mas.workflow).scored_by_verl:
         yield from check_scored(run.config)

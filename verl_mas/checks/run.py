@@ -353,8 +353,8 @@ def check_policies(run: Run) -> Iterator[Problem]:
         if spec.remote is None:
             yield from check_served(run.view(name).config)
         elif why := no_connection(spec.remote.base_url):
-            rule = "the endpoint of a remote policy accepts connections when a run starts"
-            error = ConfigError(f"mas.policies.{name}.remote.base_url: {why}", rule=rule, fix="start it, or correct base_url")
+            value, fix = f"mas.policies.{name}.remote.base_url: {why}", "start the endpoint, or correct base_url"
+            error = ConfigError(value, rule="the endpoint of a remote policy runs before the run starts", fix=fix)
             yield unless_elsewhere(run.config, error)
 
 

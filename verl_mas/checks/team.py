@@ -10,10 +10,9 @@ from omegaconf import DictConfig
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
 from verl_mas.checks.learning import check_learning
-from verl_mas.checks.loss import check_correction, check_filter, check_loss, check_truncation
+from verl_mas.checks.loss import check_correction, check_filter, check_truncation
 from verl_mas.checks.machine import check_resources
 from verl_mas.checks.policies import (
-    check_batch_sizes,
     check_override_keys,
     check_override_values,
     check_remotes,
@@ -30,6 +29,7 @@ from verl_mas.checks.trainer import (
     check_trainable,
     wants_critic,
 )
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
@@ -54,36 +54,17 @@ def check_snapshots(run: Run) -> Iterator[Problem]:
     for name, spec in run.mas.policies.items():
         if (snapshot := spec.snapshot) is None:
             continue
-        if snapshot.of not in run.trained:
+        facts = {"own": spec, "policy": name, "first": snapshot.first or snapshot.every}
+        if snapshot.of in run.trained:
+            source = run.view(snapshot.of)
+            model = source.section("model")
+            yield from combinations("snapshots", run.view(name).config, base=source.spec, source=model, **facts)
+        else:
             of = run.mas.policies.get(snapshot.of)
             kind = "is not there" if of is None else "is a snapshot" if of.snapshot else "is not trained"
             value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}"
             rule = "a snapshot takes the weights of a policy that this run trains"
             yield ConfigError(value, rule=rule, fix=nearest(snapshot.of, trained(run.mas)))
-            continue
-        source = run.view(snapshot.of)
-        path, of_source = (view.get("model.path") for view in (run.view(name), source))
-        if path != of_source:
-            value = f"mas.policies.{name}.overrides.model.path={path}, and policy {snapshot.of} has {of_source}"
-            rule = "a snapshot has the weights of its policy, and starts with the same model"
-            yield ConfigError(value, rule=rule, fix=f"remove mas.policies.{name}.overrides.model")
-        rank = source.get("model.lora_rank") or 0
-        if source.spec.adapter_of:
-            value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.spec.adapter_of}"
-            rule = "a snapshot takes whole weights, and adapters on one base are never merged into them"
-            fix = f"remove mas.policies.{snapshot.of}.adapter_of, so that it has weights of its own"
-            yield ConfigError(value, rule=rule, fix=fix)
-        elif rank > 0 and not source.get("model.lora.merge"):
-            value = f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}"
-            rule = "a snapshot takes whole weights, so the trainer merges the adapter into them"
-            yield ConfigError(value, rule=rule, fix="set actor_rollout_ref.model.lora.merge=True")
-        steps, first = run.config.trainer.total_training_steps, snapshot.first or snapshot.every
-        if isinstance(steps, int) and first >= steps:
-            setting = f"first={first}" if snapshot.first else f"every={first}"
-            value = f"mas.policies.{name}.snapshot.{setting} with trainer.total_training_steps={steps}"
-            reason = "no step follows the first refresh, so it is the start model in all of them"
-            fix = f"lower it; for a policy that never changes, use mas.policies.{name}.trainable=false without snapshot"
-            yield ConfigWarning(value, reason=reason, fix=fix)
 
 
 # Sampling settings: their names, by the engine or endpoint that gets them, and their ranges.
@@ -196,7 +177,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
         refusals.of(check_apart(run))
         run = refusals.result(partial(settled, run)) or run
         refusals.of(check_replicas(run), check_resources(run), check_memory(run))
-        refusals.of(check_batch_sizes(run), check_loss(run), check_phases(run))
+        refusals.of(check_phases(run))
         refusals.of(check_unread_options(run), check_serving(mas))
         if known:
             refusals.of(check_views(run))

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from verl_mas import checks
 from verl_mas.advantage import ESTIMATORS
-from verl_mas.checks.verl.combinations import NAMED, OF_POLICY, Combination, combinations, table
+from verl_mas.checks.verl.combinations import NAMED, OF_POLICY, Combination, combinations, each, table
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import Mode, Staleness
 from verl_mas.config.run import Run
@@ -84,6 +84,17 @@ def test_an_entry_reads_settings_that_exist(part, entry):
 def test_a_setting_that_does_not_exist_is_noticed():
     wrong = "trainer.save_frequency mas.filter.round own.adapter engine.lora stale.warm nothing rollout.nam mas.nothing"
     assert [name for name in wrong.split() if exists(name)] == []
+
+
+def test_alternatives_are_an_entry_each_with_their_own_texts():
+    entry = {"together": {"mas.(a|b).k": 1, "(c.d|e)_x": {"not": "(a|b)"}}, "fix": "set (a|b) (or leave it)"}
+    expanded = [(list(one["together"]), one["fix"]) for one in each(entry)]
+    assert expanded == [
+        (["mas.a.k", "c.d_x"], "set a (or leave it)"),
+        (["mas.a.k", "e_x"], "set a (or leave it)"),
+        (["mas.b.k", "c.d_x"], "set b (or leave it)"),
+        (["mas.b.k", "e_x"], "set b (or leave it)"),
+    ]
 
 
 def value_for(asked: object, at: dict[str, object], *, holds: bool) -> object:

@@ -54,7 +54,7 @@ SHAPES: Mapping[str, Sequence[int]] = {
     "model.embed_tokens.weight": [1, 2],
     **{f"{name}.weight": [2] for name in NORMS},
     **{f"{name}.bias": [2] for name in ATTENTION[:3]},
-    **dict.fromkeys([*MLP, *(f"{name}.weight" for name in ATTENTION)], [2, 2]),
+    **{name: [2, 2] for name in [*MLP, *(f"{name}.weight" for name in ATTENTION)]},
 }
 MODEL: Mapping[str, Any] = {
     "config.json": CONFIG,

@@ -64,17 +64,17 @@ def table() -> Mapping[str, list[Combination]]:
     parts = yaml.load(TABLE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     parts.pop("texts")
     return {
-        part: [load_dataclass(Combination, each, f"{TABLE.name}: {part}") for one in entries for each in _each(one)]
+        part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for one in entries for entry in each(one)]
         for part, entries in parts.items()
     }
 
 
-def _each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+def each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """An entry for every alternative of `(a|b)`."""
     text = json.dumps(entry)
     found = ALTERNATIVES.search(text)
     for name in found[1].split("|") if found else ():
-        yield from _each(json.loads(text.replace(found[0], name)))
+        yield from each(json.loads(text.replace(found[0], name)))
     if not found:
         yield entry
 

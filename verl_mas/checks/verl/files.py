@@ -139,8 +139,9 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         fix = f"set data.prompt_key; {nearest(key, first.columns)}"
         yield ConfigError(value, rule="data.prompt_key names the column of the prompts", fix=fix)
     else:
-        faults = (_fault(f"{first.file}, column {key!r}, row {n}", row.get(key)) for n, row in enumerate(first.sample, 1))
-        yield from islice((fault for fault in faults if fault), 1)
+        where = f"{first.file}, column {key!r}, row"
+        faults = (_fault(f"{where} {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
+        yield from islice(filter(None, faults), 1)
     for name in _no_mappings(first.row):
         value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
         yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")

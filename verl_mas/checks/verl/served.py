@@ -95,12 +95,6 @@ def engines_of_verl() -> list[str]:
 
 def check_installed(config: DictConfig) -> Iterator[Problem]:
     """The packages that the engine and the model's attention need."""
-    model = config.actor_rollout_ref.model
-    if model.get("use_liger") and find_spec("liger_kernel") is None:
-        value = "actor_rollout_ref.model.use_liger=True, and liger-kernel is not installed"
-        fix = "pip install liger-kernel, or set actor_rollout_ref.model.use_liger=False"
-        error = ConfigError(value, rule="verl loads the model with the kernels of that package", fix=fix)
-        yield unless_elsewhere(config, error)
     name, cpu = config.actor_rollout_ref.rollout.name, config.trainer.device == CPU
     facts = facts_of(name)
     # On the CPU, an engine's own check knows more.
@@ -110,7 +104,8 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         error = ConfigError(value, rule="the engine of a policy is installed on every node of the run", fix=fix)
         yield unless_elsewhere(config, error)
     yield from _untested(name)
-    yield from combinations("installed", config, lacks=lacking(name), cupy=find_spec("cupy") is not None)
+    found = {package: find_spec(package) is not None for package in ("cupy", "liger_kernel")}
+    yield from combinations("installed", config, lacks=lacking(name), found=found)
     # A model may have settings of its own, so only a name that is nearly a common one is one mistyped.
     for name in map(str, config.actor_rollout_ref.model.get("override_config") or {}):
         if name not in OVERRIDDEN and (meant := closest(name, OVERRIDDEN, cutoff=0.9)):
@@ -309,8 +304,8 @@ def _compared(question: str) -> Sequence[Problem]:
 
 
 def _loaded(described: str, files: list[str], own: Fields) -> tuple[str, list[str], list[str], list[str]]:
-    """The class that verl loads, and its tensors that are not in the files, those of other shapes, and those of the files
-    that it does not have: by what transformers finds when it loads tensors without numbers."""
+    """The class that verl loads; which of its tensors the files lack, have in another shape, and have beside them. This
+    is what transformers finds when it loads tensors without numbers."""
     import torch
     from torch.overrides import TorchFunctionMode
     from transformers import AutoConfig
