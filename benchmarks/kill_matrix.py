@@ -2,7 +2,7 @@
 
     python benchmarks/kill_matrix.py FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
-    python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --one-run --repeats 1
+    python benchmarks/kill_matrix.py FOLDER --mode colocate_async --one-run --repeats 1 [--adapters]
 
 With PYTHONPATH=tests/support. Each kind has one run, in one folder, or all kinds have the same one: every start of it
 resumes after the last kill and ends with the next one. At last it is left alone, and its final checkpoint is compared
@@ -45,7 +45,7 @@ KINDS = {
     "agent-loop": (r"ray::\w*AgentLoopWorker", r"lost: agent-loop worker \d+ \(pid {pid} on"),
     "storage": (r"ray::SimpleStorageUnit", r"lost: TransferQueue storage unit \d+ \(pid {pid} on"),
     "controller": (r"ray::TransferQueueController", r"lost: TransferQueue controller \(pid {pid} on"),
-    "engine": (r"ray::\w*Transformers\w*Server", r"lost: engine \d+ of policy solver \(pid {pid} on"),
+    "engine": (r"ray::\w*Transformers\w*Server", r"lost: engine \d+ of policy (solver|base) \(pid {pid} on"),
     "training": (r"ray::WorkerDict", r"lost: training worker \d+ of policy solver \(pid {pid} on"),
     "reward": (r"ray::RewardLoopWorker", r"lost: reward worker \d+ \(pid {pid} on"),
     # Only where engines have GPUs of their own.
@@ -71,6 +71,12 @@ MODES = {
         "++ray_kwargs.ray_init.num_gpus=2",
     ),
 }
+# The policy solver as an adapter on a base that is not trained. To be given after its other settings.
+ADAPTERS = (
+    "mas.policies={solver:{adapter_of:base},base:{trainable:false}}",
+    "actor_rollout_ref.model.lora_rank=8",
+    "actor_rollout_ref.model.lora_alpha=16",
+)
 TASKS = 4  # per step
 SAVE_EVERY, STEPS = 2, 24
 ONE_RUN = "all"
@@ -104,7 +110,7 @@ class Killed:
 class Run:
     """One start of a run, with a Ray cluster of its own."""
 
-    def __init__(self, python: str, folder: Path, letters: Path, steps: int = STEPS, mode: str = "sync"):
+    def __init__(self, python: str, folder: Path, letters: Path, steps: int = STEPS, settings: Sequence[str] = ()):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.moments = folder / "moments.txt"
@@ -119,7 +125,7 @@ class Run:
             "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
             "VERL_USE_EXTERNAL_MODULES": "moments",
         }
-        command = [python, "-m", "verl.trainer.main_ppo", *overrides(folder, letters, steps), *MODES[mode]]
+        command = [python, "-m", "verl.trainer.main_ppo", *overrides(folder, letters, steps), *settings]
         command += [f"+ray_kwargs.ray_init._temp_dir={self.temporary}"]
         with self.log.open("w") as out:
             self.driver = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out)
@@ -333,6 +339,7 @@ class Matrix:
     python: str
     folder: Path
     mode: str
+    settings: Sequence[str]
     moments: Sequence[str]
     repeats: int
     results: Results
@@ -362,7 +369,7 @@ class Matrix:
         self.results.add(kind=name, end=True, resumed_right=first == before + 1, differs=differs)
 
     def _start(self, own: Path, steps: int) -> Run:
-        return Run(self.python, own, self.folder / "letters", steps, self.mode)
+        return Run(self.python, own, self.folder / "letters", steps, self.settings)
 
 
 def is_wrong(row: dict[str, Any]) -> bool:
@@ -384,6 +391,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--one-run", action="store_true", help="not one for each kind; in an asynchronous mode")
     parser.add_argument("--moments", default="rollout,update,save")
     parser.add_argument("--mode", choices=list(MODES), default="sync", help="each mode needs a folder of its own")
+    parser.add_argument("--adapters", action="store_true", help="train an adapter; in a folder of its own, too")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args(arguments)
     if args.one_run and args.mode == "sync":
@@ -392,15 +400,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kinds = args.kinds.split(",") if args.kinds else present
     # A command that a shell starts in the background ignores it, and so would the runs that it starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings = [*MODES[args.mode], *(ADAPTERS if args.adapters else ())]
     args.folder.mkdir(parents=True, exist_ok=True)
     results = Results(args.folder / "results.jsonl")
     if not (args.folder / "letters").exists():
         subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(args.folder / "letters")], check=True)
     with WarmPython() as warm:
         if args.mode == "sync" and not results.has(kind="none", end=True):
-            finish(Run(str(warm.executable), args.folder / "unbroken", args.folder / "letters"))
+            finish(Run(str(warm.executable), args.folder / "unbroken", args.folder / "letters", settings=settings))
             results.add(kind="none", end=True)
-        matrix = Matrix(str(warm.executable), args.folder, args.mode, args.moments.split(","), args.repeats, results)
+        moments = args.moments.split(",")
+        matrix = Matrix(str(warm.executable), args.folder, args.mode, settings, moments, args.repeats, results)
         if args.one_run:
             kills = len(kinds) * len(matrix.moments) * args.repeats
             matrix.chain(ONE_RUN, kinds, kills * STEPS_PER_KILL + LAST_STEPS)

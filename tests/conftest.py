@@ -79,6 +79,8 @@ def pytest_collection_finish() -> None:
     """What is imported by now stays; the garbage collector would traverse it in every composition."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    # It traverses them, too, in every `check_workflow`.
+    setattr(gc, "get_freeze_count", functools.cache(gc.get_freeze_count))  # noqa: B010
 
 
 @dataclass(frozen=True)

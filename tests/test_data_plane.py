@@ -164,3 +164,16 @@ def test_workers_read_the_tensors_and_what_is_named_without_tags(monkeypatch):
     assert (sent.keys, sent.tags, sent.fields) == (["a", "b"], [{}, {}], ["prompts", "images"])
     assert sent.extra_info is rows.extra_info
     assert rows.fields is None and rows.tags[1] == {"place": 1}
+
+
+def test_of_the_tasks_that_are_asked_for_those_that_ended_are_counted(monkeypatch):
+    asked = []
+
+    def retrieve(**given):
+        asked.append(given)
+        tags = [{}, *({"status": status} for status in ("pending", "running", "finished", "failure"))]
+        return SimpleNamespace(custom_meta=tags)
+
+    monkeypatch.setattr(data_plane.tq, "get_client", lambda: SimpleNamespace(kv_retrieve_meta=retrieve))
+    assert data_plane.ended(["a", "b"]) == 2
+    assert asked == [{"keys": ["a", "b"], "partition_id": "train"}]

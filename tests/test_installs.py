@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import verl_mas
+from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 
 if sys.version_info >= (3, 11):
@@ -78,6 +79,9 @@ def test_the_files_agree_with_each_other_and_with_verls_pins():
     assert (gpu["torch"], gpu["vllm"], gpu["verl"]) == ("==2.11.0", "==0.24.0", "==0.9.1")
     assert "\nflash-attn-4" in (ROOT / "versions/overrides-sglang.txt").read_text()
     assert "flash-attn-4" not in {*gpu, *overrides}
+    # The newest that was compared, beside the same verl.
+    newer = pins("versions/constraints-gpu-newer.txt")
+    assert newer["vllm"] == f"=={contracts()['vllm'].tested[1]}" and newer["verl"] == gpu["verl"]
 
 
 @pytest.mark.parametrize("python", ["3.10.0", "3.10.20", "3.11.0", "3.11.20", "3.12.0", "3.12.20"])
@@ -92,7 +96,8 @@ def test_every_direct_requirement_is_pinned_once_for_each_python(python):
 def test_make_installs_a_set_that_is_resolved_for_each_python():
     (ours,) = (one for one, places in DOCUMENTED.items() if "Makefile" in places and "dev" in one.extras)
     assert ours.files == {"versions/constraints.txt"} and ours.pythons == ("3.10", "3.11", "3.12")
-    assert installs.read('pip install -c versions/constraints-gpu.txt ".[math,vllm]"').pythons == ("3.12",)
+    for engine in ('".[math,vllm]"', '".[math]" vllm'):
+        assert installs.read(f"pip install -c versions/constraints-gpu.txt {engine}").pythons == ("3.12",)
 
 
 def test_only_what_the_project_requires_is_pinned():

@@ -72,6 +72,7 @@ def test_every_module_is_imported_and_the_commands_know_what_is_left(without_gym
     assert "no demo is installed" in done.stderr
 
 
+@pytest.mark.nightly
 def test_tests_of_the_core_pass(without_gym):
     files = [f"tests/{name}.py" for name in FAST]
     done = run(without_gym, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)

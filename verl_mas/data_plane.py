@@ -15,7 +15,7 @@ from torch import Tensor
 from transfer_queue import KVBatchMeta
 from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_tensordict
 
-from verl_mas.row import FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, RowKey, StoredRow, TagValues
+from verl_mas.row import FAILURE, FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, RowKey, StoredRow, TagValues
 
 TRAIN, VALIDATION = "train", "val"  # verl's partitions
 
@@ -98,6 +98,12 @@ def announce(uids: Sequence[str], partition: str, step: int) -> None:
 def tasks(partition: str) -> dict[str, TagValues]:
     """The tags of all tasks in a partition, by uid. A task stays until its rows are sampled."""
     return {key: tag for key, tag in listed(partition).items() if tag.get(IS_PROMPT)}
+
+
+def ended(uids: Sequence[str]) -> int:
+    """How many of these tasks of the training have ended. Unlike `listed` it costs nothing per row."""
+    meta = tq.get_client().kv_retrieve_meta(keys=list(uids), partition_id=TRAIN)
+    return sum(tag.get(STATUS) in (FINISHED, FAILURE) for tag in meta.custom_meta)
 
 
 def listed(partition: str) -> dict[str, TagValues]:

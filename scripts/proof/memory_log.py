@@ -1,4 +1,5 @@
-"""Imported by every process of a run (VERL_USE_EXTERNAL_MODULES): logs what the process holds, twenty times a second.
+"""Imported by every process of a run (VERL_USE_EXTERNAL_MODULES): logs what the process and its card hold, twenty times
+a second.
 
 NVML names processes by the host's ids, which a container cannot match with its own; torch's allocator is asked inside.
 """
@@ -10,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from bisect import bisect_left
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +19,8 @@ from pathlib import Path
 FOLDER = "GPU_PROOF_MEMORY"
 PERIOD = 0.05
 UPDATE, ENGINE = "update_actor", "TransformersServer"
+# Part of Ray's title of a training process -> the phase of `verl-mas plan`.
+METHODS = {UPDATE: "update", "log_prob": "log-probs", "update_weights": "weight sync"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,8 @@ class Sample:
     """Ray's, which names the actor's class and the method that runs."""
     held: int
     """Bytes of torch's allocator on the GPU."""
+    card: int = 0
+    """Bytes of the GPU that all processes have taken together; 0 where this one does not use it."""
 
 
 def read(folder: Path) -> list[Sample]:
@@ -69,19 +75,44 @@ def engines(samples: list[Sample]) -> dict[int, int]:
     return peak
 
 
+def most_by_phase(samples: list[Sample]) -> dict[str, int]:
+    """Phase of `verl-mas plan` -> the most that the card held. Where no training process works, engines start before
+    the first weight sync, and sample after it; a sample beside the begin or end of other work belongs to neither."""
+    found: dict[str, int] = {}
+    working = [(sample.time, phase) for sample in samples if (phase := _phase(sample.title))]
+    times = [time for time, _ in working]
+    synced = next((time for time, phase in working if phase == METHODS["update_weights"]), float("inf"))
+    for sample in samples:
+        phase = _phase(sample.title)
+        if phase is None:
+            near = bisect_left(times, sample.time - 2 * PERIOD)
+            if near < len(times) and times[near] <= sample.time + 2 * PERIOD:
+                continue
+            phase = "rollout" if sample.time > synced else "engine start"
+        found[phase] = max(found.get(phase, 0), sample.card)
+    return found
+
+
+def _phase(title: str) -> str | None:
+    return next((phase for method, phase in METHODS.items() if method in title), None)
+
+
 def _watch(folder: Path) -> None:
     with (folder / f"{os.getpid()}.jsonl").open("a") as out:
         while True:
             title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            sample = Sample(time.time(), os.getpid(), title, _held())
+            sample = Sample(time.time(), os.getpid(), title, *_held())
             out.write(json.dumps(asdict(sample)) + "\n")
             out.flush()
             time.sleep(PERIOD)
 
 
-def _held() -> int:
+def _held() -> tuple[int, int]:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
-    return int(cuda.memory_reserved()) if cuda is not None and cuda.is_initialized() else 0
+    if cuda is None or not cuda.is_initialized():
+        return 0, 0
+    free, total = cuda.mem_get_info()
+    return int(cuda.memory_reserved()), total - free
 
 
 if FOLDER in os.environ:

@@ -6,8 +6,10 @@ import json
 import math
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from proof import cluster, memory_log
+import torch
+
+from proof import cluster, memory_log, plan_beside
 from proof.stage import HERE, NEEDS_CUDA, Program, Proof, Skipped, end
 
 PACKAGES = "verl-mas verl torch transformers ray tensordict vllm sglang flash-attn torch-memory-saver peft".split()
@@ -29,6 +33,9 @@ FLOAT32 = [
 ]
 TWO = ["mas.policies={a:{},b:{}}", "mas.agents={solver:{policy:a},verifier:{policy:b}}"]
 WAITING_SHARE = 0.25
+TEAM = ("+mas=solver_verifier",)
+MAIN = "verl.trainer.main_ppo"
+GPUS_APART = 2
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,14 @@ class Run:
 
 def prepare(proof: Proof) -> None:
     """Stage 0."""
+    gpus: list[str] = []
     proof.write("versions", python=sys.version.split()[0], **{name: _version(name) for name in PACKAGES})
     if shutil.which("nvidia-smi"):
         done = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=20, check=False)
         proof.write("nvidia-smi", output=done.stdout.splitlines()[:20])
+        query = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        gpus = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False).stdout.splitlines()
+    proof.write("machine", gpus=", ".join(gpus), cores=os.cpu_count(), date=time.strftime("%Y-%m-%d"))
     proof.run(
         Program("task", _program("task", str(proof.folder / "task"), str(0 if proof.cpu else PARAMETERS))),
         Program("doctor", [sys.executable, "-m", "verl_mas", "doctor"]),
@@ -156,6 +167,66 @@ def variants(proof: Proof) -> None:
     proof.check("without padding the gradient is the same", equal, [packed, padded])
 
 
+def adapters(proof: Proof) -> None:
+    """Stage 9: of one base, in the asynchronous mode on the same GPU."""
+    policies = "mas.policies={main:{trainable:false},a:{adapter_of:main},b:{adapter_of:main}}"
+    overrides = [
+        *("++actor_rollout_ref.model.lora_rank=8", policies, TWO[1], "actor_rollout_ref.rollout.load_format=auto"),
+        *("+mas/mode=colocate_async", "actor_rollout_ref.actor.optim.lr=1e-4", *_steps(3)),
+    ]
+    (run,) = _train(proof, "adapters", {"": overrides})
+    _learns(proof, run, steps=3, correlation=0.98)
+    _is_stale(proof, run)
+
+
+def apart(proof: Proof) -> None:
+    """Stage 10: engines on a GPU of their own, which get the weights of two policies: with NCCL, on the CPU by Ray."""
+    if not proof.cpu and torch.cuda.device_count() < GPUS_APART:
+        raise Skipped(f"needs {GPUS_APART} GPUs")
+    missing = None if proof.cpu or find_spec("cupy") else "cupy is not installed, which verl's nccl backend imports"
+    if proof.unless(missing, "weights to engines on another GPU"):
+        more = ["++ray_kwargs.ray_init.num_gpus=2"] if proof.cpu else []
+        # In step 2 the learning rate is 0. Its rows are one update old; those of step 3 are of the trainer's weights if
+        # what was sent after step 1 has arrived.
+        schedule = [
+            f"actor_rollout_ref.actor.optim.{setting}" for setting in ("lr_scheduler_type=cosine", "num_cycles=1.5")
+        ]
+        overrides = [*TWO, "+mas/mode=separate_async", *FLOAT32, *schedule, *_steps(3), *more]
+        (run,) = _train(proof, "apart", {"": overrides})
+        _learns(proof, run, steps=3, correlation=0.0)
+        _is_stale(proof, run)
+        old, new = (Run(run.folder, {step: run.steps.get(step, {})}).values(CORRELATION) for step in (2, 3))
+        arrived = len(old) == len(new) == 2 and max(old) < 0.99 and min(new) > 0.999
+        proof.check("the engines of both policies have got the weights of step 1", arrived, [old, new])
+
+
+def killed(proof: Proof) -> None:
+    """Stage 11: an engine is killed after the first checkpoint, in the asynchronous mode; the same command resumes."""
+    overrides = [*TWO, "+mas/mode=colocate_async", *_steps(8), "trainer.save_freq=1"]
+    (program,) = _commands(proof, "killed", {"": overrides}, team=TEAM, env={})
+    saved = proof.folder / "killed/checkpoints/latest_checkpointed_iteration.txt"
+    with _memory(proof), (proof.folder / "11-killed.log").open("w") as log:
+        process = proof.start(program, log)
+        try:
+            while not saved.exists() and process.poll() is None and proof.left:
+                time.sleep(0.1)
+            at = int(saved.read_text()) if saved.exists() else 0
+            engines = memory_log.engines(memory_log.read(_memory_folder(proof)))
+            proof.check("there is an engine and a checkpoint", bool(at and engines), [at, [*engines]])
+            if not engines:
+                return
+            os.kill(min(engines), signal.SIGKILL)
+            code = process.wait(proof.left)
+        finally:
+            end(process)
+    output = (proof.folder / "11-killed.log").read_text(errors="replace")
+    proof.check("the run ends, and names what it lost", code > 0 and "verl-mas: lost:" in output, code)
+    (run,) = _train(proof, "killed", {"": overrides})
+    resumes = "Resuming from" in (proof.folder / "11-killed.log").read_text(errors="replace")
+    left = max(run.steps, default=0) == 8
+    proof.check("the same command resumes and makes the steps that are left", resumes and left, [*run.steps])
+
+
 def pretrained(proof: Proof) -> None:
     """Stage 8. The tasks are those of the recipe; only the model is another one."""
     if proof.model is None:
@@ -171,9 +242,13 @@ def pretrained(proof: Proof) -> None:
     ]
     data = [sys.executable, "-m", "verl_mas", "data", "smollm2", "--no-model", "--out", str(tasks)]
     proof.run(Program("secret_words", data))
-    variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
-    proof.run(Program("pretrained", [sys.executable, "-m", "verl.trainer.main_ppo", *overrides], variables))
+    with _memory(proof) as samples:
+        proof.run(_logged(proof, Program("pretrained", [sys.executable, "-m", MAIN, *overrides]), folder))
     run = Run(folder, _steps_of(folder))
+    if proof.unless(
+        None if engine == "vllm" else "the formulas are those of vLLM and SGLang", "memory beside the plan"
+    ):
+        plan_beside.compare(proof, memory_log.most_by_phase(samples), overrides, run.steps)
     success = {
         kind: {number: step[key] for number, step in run.steps.items() if key in step}
         for kind, key in ((kind, f"val-core/secret_words{kind}/acc/mean@1") for kind in ("", "_shuffled"))
@@ -190,25 +265,35 @@ def _train(
     name: str,
     wanted: dict[str, list[str]],
     *,
-    team: Sequence[str] = ("+mas=solver_verifier",),
+    team: Sequence[str] = TEAM,
     env: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Run]:
     """Runs whose names begin with `name`; raises nothing if one fails, as that is recorded."""
+    proof.run(*_commands(proof, name, wanted, team=team, env=env))
+    return [Run(folder, _steps_of(folder)) for folder in (proof.folder / f"{name}{kind}" for kind in wanted)]
+
+
+def _commands(
+    proof: Proof, name: str, wanted: dict[str, list[str]], *, team: Sequence[str], env: Mapping[str, str]
+) -> list[Program]:
     if not (proof.folder / "task" / "small").is_dir():
         proof.python("task", str(proof.folder / "task"), str(0 if proof.cpu else PARAMETERS))
-    folders = [proof.folder / f"{name}{kind}" for kind in wanted]
     programs = []
-    for folder, overrides in zip(folders, wanted.values(), strict=True):
+    for kind, overrides in wanted.items():
+        folder = proof.folder / f"{name}{kind}"
         folder.mkdir(parents=True, exist_ok=True)
-        variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "PYTHONPATH": _path()}
-        variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log", memory_log.FOLDER: str(_memory_folder(proof))}
-        # A cluster that was started before the run does not have its variables.
-        sent = [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()]
-        arguments = [*_arguments(proof, folder, team), *overrides, *sent]
-        command = [sys.executable, "-m", "verl.trainer.main_ppo", *arguments]
-        programs.append(Program(folder.name, command, {**variables, **env}))
-    proof.run(*programs)
-    return [Run(folder, _steps_of(folder)) for folder in folders]
+        command = [sys.executable, "-m", MAIN, *_arguments(proof, folder, team), *overrides]
+        programs.append(_logged(proof, Program(folder.name, command, env), folder))
+    return programs
+
+
+def _logged(proof: Proof, program: Program, folder: Path) -> Program:
+    """Its metrics are in the folder, and its processes write what they hold."""
+    variables = {"VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"), "PYTHONPATH": _path()}
+    variables |= {"VERL_USE_EXTERNAL_MODULES": "proof.memory_log", memory_log.FOLDER: str(_memory_folder(proof))}
+    # A cluster that was started before the run does not have its variables.
+    sent = [f"++ray_kwargs.ray_init.runtime_env.env_vars.{name}='{value}'" for name, value in variables.items()]
+    return Program(program.name, [*program.command, *sent], {**variables, **program.env})
 
 
 def _arguments(proof: Proof, folder: Path, team: Sequence[str]) -> list[str]:
@@ -258,6 +343,11 @@ def _learns(proof: Proof, run: Run, *, steps: int, correlation: float) -> None:
     proof.check(f"{name}: {steps} steps with a gradient", len(run.steps) == steps and min(gradients, default=0) > 0)
     agree = bool(found) and min(found) > correlation
     proof.check(f"{name}: correlation of engine and trainer above {correlation}", agree, found)
+
+
+def _is_stale(proof: Proof, run: Run) -> None:
+    found = run.values("off_policy/trajectory_staleness/max")
+    proof.check(f"{run.folder.name}: rows are at most one update old", bool(found) and max(found) <= 1, found)
 
 
 @contextmanager

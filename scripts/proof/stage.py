@@ -54,8 +54,11 @@ class Ended:
 class Proof:
     """Given to each stage: where it works, how it runs programs, where its results go."""
 
-    def __init__(self, folder: Path, lines: TextIO, *, cpu: bool, model: Path | None = None):
+    def __init__(
+        self, folder: Path, lines: TextIO, *, cpu: bool, model: Path | None = None, calibration: Path | None = None
+    ):
         self.folder, self.cpu, self.model = folder, cpu, model
+        self.calibration = calibration or folder / "calibration.json"
         self._lines = lines
         self._start = time.monotonic()
         self._deadline = float("inf")

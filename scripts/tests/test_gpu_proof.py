@@ -9,18 +9,22 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from verl_mas.checks.run import examine_command
+from verl_mas.checks.verl import served
+from verl_mas.cli import plan
 
 ROOT = Path(__file__).parents[2]
 MAIN = "verl.trainer.main_ppo"
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import gpu_proof  # noqa: E402
-from proof import cluster, engines, memory_log, recipes, runs, step_memory  # noqa: E402
+from proof import cluster, engines, memory_log, plan_beside, recipes, runs, step_memory  # noqa: E402
 from proof.memory_log import Sample  # noqa: E402
+from proof.page import page  # noqa: E402
 from proof.stage import Program, Proof, Skipped, Stage  # noqa: E402
 
 
@@ -92,10 +96,10 @@ def test_an_allocator_that_is_not_installed_is_named(prove, monkeypatch):
     assert "torch_memory_saver is not installed" in skipped
 
 
-def test_the_limits_of_all_stages_are_ten_minutes_and_ten_more_with_a_model():
-    assert [stage.number for stage in gpu_proof.STAGES] == list(range(9))
-    *proof, pretrained = [stage.seconds for stage in gpu_proof.STAGES]
-    assert sum(proof) <= gpu_proof.LIMIT == pretrained == 600
+def test_the_limits_of_all_stages_are_fifteen_minutes_and_ten_more_with_a_model():
+    assert [stage.number for stage in gpu_proof.STAGES] == list(range(12))
+    seconds = [stage.seconds for stage in gpu_proof.STAGES]
+    assert seconds.pop(8) == gpu_proof.OF_MODEL == 600 and sum(seconds) <= gpu_proof.LIMIT == 900
 
 
 @pytest.mark.parametrize(("ends", "status"), [([0.1, 0.3, 0.9], "passed"), ([0.1, 0.3], "failed"), ([], "failed")])
@@ -129,6 +133,55 @@ def test_what_a_policy_holds_while_another_one_updates_is_told_from_what_it_hold
     samples = sorted([*a, *b, *other], key=lambda sample: sample.time)
     assert memory_log.held_while_waiting(samples) == {1: (90, 7), 2: (85, 6)}
     assert memory_log.engines(samples) == {3: 30}
+
+
+def test_the_memory_of_the_card_is_told_by_phase():
+    """Beside the begin and the end of an update the card may hold what no phase of the plan has."""
+
+    def card(title: str, *held: tuple[float, int]) -> list[Sample]:
+        return [Sample(time, 1, title, 0, size) for time, size in held]
+
+    starts = card("ray::Workers", (0, 10), (1, 44))
+    sync = card("ray::Workers.actor_rollout_update_weights", (2, 18))
+    idle = card("ray::Workers", (2.05, 99), (3, 40), (4.95, 98), (6, 39))
+    trains = [*card("ray::Workers.compute_log_prob", (5, 12)), *card("ray::Workers.update_actor", (5.5, 27), (5.6, 28))]
+    samples = sorted([*starts, *sync, *idle, *trains], key=lambda sample: sample.time)
+    expected = {"engine start": 44, "weight sync": 18, "rollout": 40, "log-probs": 12, "update": 28}
+    assert memory_log.most_by_phase(samples) == expected
+
+
+def test_factors_of_what_was_measured_beside_the_plan_are_a_file_that_plan_reads(tmp_path, capsys):
+    arguments = ["+recipe=math/shared", "--gpus=4x80"]
+    plan.main([*arguments, "--json"])
+    planned = plan_beside.estimates(f"a warning\n{capsys.readouterr().out}")
+    lines = io.StringIO()
+    proof = Proof(tmp_path, lines, cpu=False)
+    taken = {phase: int(1.25 * gib * plan_beside.GIB) for phase, gib in planned.items()}
+    plan_beside.write(proof, "H100", arguments, taken, planned)
+    assert not proof.failed and set(planned) == {"engine start", "weight sync", "rollout", "log-probs", "update"}
+    plan.main([*arguments, "--json", f"--calibration={tmp_path}/calibration.json"])
+    calibrated = plan_beside.estimates(capsys.readouterr().out)
+    assert calibrated == {phase: pytest.approx(1.25 * gib, rel=2e-3) for phase, gib in planned.items()}
+    shown = page([json.loads(line) for line in lines.getvalue().splitlines()])
+    assert f"| update | {1.25 * planned['update']:.2f} | {planned['update']:.2f} | 1.25 |" in shown
+
+
+def test_a_moment_that_was_not_measured_fails(tmp_path):
+    proof = Proof(tmp_path, io.StringIO(), cpu=False)
+    plan_beside.write(proof, "H100", [], {"update": plan_beside.GIB}, {"update": 1.0, "rollout": 2.0})
+    assert proof.failed == 1
+
+
+def test_the_page_has_every_stage_and_why_a_check_failed_or_was_not_made(prove):
+    def work(proof):
+        proof.check("one is two", False, "Traceback\nValueError: no")
+        proof.unless("needs CUDA", "memory")
+
+    _, events = prove(Stage(0, "numbers", 9, work), Stage(1, "letters", 9, passes))
+    shown = page(events)
+    assert "| 0 numbers | failed | 0 |" in shown and "| 1 letters | passed | 1 |" in shown
+    assert "- stage 0: one is two: `ValueError: no`" in shown and "- stage 0: memory: needs CUDA" in shown
+    assert "Failed" not in page([event for event in events if event["stage"] == 1])
 
 
 class Ledger(step_memory.Step):
@@ -168,11 +221,19 @@ class Commands(Proof):
         self.trained |= {program.name: program.command[3:] for program in programs if MAIN in program.command}
         return []
 
+    def start(self, program: Program, out):
+        self.run(program)
+        return subprocess.Popen(["true"], start_new_session=True)
 
-@pytest.mark.parametrize("stage", [1, 2, 3, 4, 7])
+
+@pytest.mark.parametrize("stage", [1, 2, 3, 4, 7, 9, 10, 11])
 def test_the_commands_for_a_gpu_pass_the_checks_for_one_gpu(stage, letters, tmp_path, monkeypatch):
     """As for a run on another machine, which has one."""
     monkeypatch.setattr(cluster, "ray_head", lambda proof: nullcontext({}))
+    gpus = 2 if stage == 10 else 1
+    monkeypatch.setattr(runs, "torch", SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: gpus)))
+    for module in (runs, served):
+        monkeypatch.setattr(module, "find_spec", lambda package: True)
     (tmp_path / "task").symlink_to(letters)
     for model in ("small", "large"):
         (letters / model).exists() or (letters / model).symlink_to(letters / "model")
@@ -183,7 +244,7 @@ def test_the_commands_for_a_gpu_pass_the_checks_for_one_gpu(stage, letters, tmp_
     for name, arguments in proof.trained.items():
         # Stage 4 resumes from a checkpoint, which is not made here.
         new = [argument for argument in arguments if "resume" not in argument]
-        machine = ["++ray_kwargs.ray_init.num_gpus=1", "++ray_kwargs.ray_init.num_cpus=32"]
+        machine = [f"++ray_kwargs.ray_init.num_gpus={gpus}", "++ray_kwargs.ray_init.num_cpus=32"]
         report = examine_command([*new, *machine, f"trainer.default_local_dir={tmp_path}/{name}"])
         assert report.accepted, f"{name}\n{report.problems}"
 
@@ -191,10 +252,11 @@ def test_the_commands_for_a_gpu_pass_the_checks_for_one_gpu(stage, letters, tmp_
 @pytest.mark.e2e
 def test_the_cpu_form_trains_and_sends_weights(tmp_path):
     out = tmp_path / "proof.jsonl"
-    command = [sys.executable, str(ROOT / "scripts/gpu_proof.py"), "--cpu", "--stages=1,5,6", f"--out={out}"]
+    command = [sys.executable, str(ROOT / "scripts/gpu_proof.py"), "--cpu", "--stages=1,5,6,9", f"--out={out}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     events = [json.loads(line) for line in out.read_text().splitlines()]
     wrong = [event for event in events if event["event"] == "check" and event["passed"] is False]
     assert done.returncode == 0 and not wrong, (wrong, done.stderr)
-    assert events[-1]["results"] == {"1": "passed", "5": "passed", "6": "skipped: needs CUDA"}
+    assert events[-1]["results"] == {"1": "passed", "5": "passed", "6": "skipped: needs CUDA", "9": "passed"}
+    assert "| 9 adapters of one base, asynchronous | passed |" in out.with_suffix(".md").read_text()

@@ -156,3 +156,17 @@ def test_hierarchical_grpo_is_the_aligned_batch_of_m_grpo_without_its_copies():
     cases = [own_scores(rng, planner_and_workers(rng, lambda: 0.0)) for _ in range(CASES)]
     found = advantages("hierarchical_grpo", *cases, main="planner", deviation="population")
     same(found, map(aligned, cases))
+
+
+def test_the_bonus_of_ccpos_code_changes_no_advantage_where_outcomes_have_two_values():
+    """bhai114/ccpo ea50d3a, at its default: 0.2 for an outcome better than the mean without the message, -0.2 for a
+    worse one; outcomes are 1 and -1, and `solo` is that mean."""
+    rng = random.Random(6)
+    plain, with_bonus = [], []
+    for _ in range(CASES):
+        outcomes = [rng.choice((-1.0, 1.0)) for _ in range(8)]
+        solo = statistics.fmean(rng.choice((-1.0, 1.0)) for _ in range(8))
+        bonus = [(one > 0 > solo) - (one < 0 < solo) for one in outcomes]
+        plain.append([(i, "thinker", 0, 0, 0, one) for i, one in enumerate(outcomes)])
+        with_bonus.append([(*row[:5], row[5] + 0.2 * more) for row, more in zip(plain[-1], bonus, strict=True)])
+    same(advantages("agent_grpo", *with_bonus), advantages("agent_grpo", *plain))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from broken import KINDS, MARKS, few, limited_memory, make, many
+from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many
 from every_setting import ours, refused_by, taken_by, verls
-from hypothesis import assume, given, note
+from hypothesis import assume, event, given, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from wrong_configs import Case, Verdict, look
@@ -164,23 +164,25 @@ BROKEN: SearchStrategy[tuple[Case, Prepare, bool]] = st.one_of(
 )
 
 
-def answered(broken: tuple[Case, Prepare, bool], letters: Path) -> None:
+def answered(broken: tuple[Case, Prepare, bool], letters: Path, here: tuple[list[float], int | None]) -> None:
     case, prepare, refused = broken
     with tempfile.TemporaryDirectory() as folder, limited_memory():
         prepare(Path(folder), letters)
-        seen = look(case, letters, Path(folder))
+        with machine(*here):
+            seen = look(case, letters, Path(folder))
+    event(seen.verdict.value)
     allowed = {Verdict.REFUSED, *(() if refused else (Verdict.WARNED, Verdict.ACCEPTED))}
     assert seen.verdict in allowed, f"{case.arguments} {case.settings}\n{seen.message}"
 
 
 @few
-@given(BROKEN)
-def test_a_command_that_is_broken_in_one_place_is_answered_clearly(letters, broken):
-    answered(broken, letters)
+@given(BROKEN, MACHINES)
+def test_a_command_that_is_broken_in_one_place_is_answered_clearly(letters, broken, here):
+    answered(broken, letters, here)
 
 
 @pytest.mark.nightly
 @many
-@given(BROKEN)
-def test_so_are_many(letters, broken):
-    answered(broken, letters)
+@given(BROKEN, MACHINES)
+def test_so_are_many(letters, broken, here):
+    answered(broken, letters, here)

@@ -12,7 +12,7 @@ from argparse import Action
 from pathlib import Path
 
 import pytest
-from broken import KINDS, MARKS, few, limited_memory, make, many
+from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many
 from hypothesis import event, given, note
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
@@ -63,8 +63,11 @@ def _given(draw: DrawFn, action: Action, paths: dict[str, str]) -> list[str]:
     return [*option, draw(st.sampled_from(NUMBERS if action.type else TEXTS))]
 
 
-def answered(drawn: tuple[list[str], dict[str, str]]) -> None:
+def answered(drawn: tuple[list[str], dict[str, str]], here: tuple[list[float], int | None]) -> None:
     words, paths = drawn
+    if words[0] == "doctor":
+        # It starts a sandbox, whose files in memory have the limit, too.
+        here = here[0], None
     with tempfile.TemporaryDirectory() as name, limited_memory():
         folder = Path(name)
         for path, kind in paths.items():
@@ -76,28 +79,33 @@ def answered(drawn: tuple[list[str], dict[str, str]]) -> None:
         note(f"{given_words} {paths}")
         output = io.StringIO()
         with (
-            pytest.MonkeyPatch.context() as here,
+            pytest.MonkeyPatch.context() as patched,
             contextlib.redirect_stdout(output),
             contextlib.redirect_stderr(output),
             time_limit(TIME_LIMIT),
         ):
-            here.chdir(folder)
-            here.setattr(sys, "stdin", io.StringIO())
-            here.setattr(sys, "path", [*sys.path])
-            code = cli.main(given_words)
+            patched.chdir(folder)
+            patched.setattr(sys, "stdin", io.StringIO())
+            patched.setattr(sys, "path", [*sys.path])
+            before = set(folder.rglob("*"))
+            with machine(*here):
+                code = cli.main(given_words)
+        # A file that was cut where the disk was full is not left under any name.
+        written = [path for path in {*folder.rglob("*")} - before if path.is_file()]
+        assert not [path for path in written if path.stat().st_size == here[1]], output.getvalue()
     event(f"{words[0]}: {code}")
     assert code in (0, 1, 2) and "Traceback" not in output.getvalue(), output.getvalue()
     assert code == 0 or re.search("rule.*fix", output.getvalue(), re.DOTALL), output.getvalue()
 
 
 @few
-@given(commands())
-def test_wrong_arguments_are_answered_clearly(drawn):
-    answered(drawn)
+@given(commands(), MACHINES)
+def test_wrong_arguments_are_answered_clearly(drawn, here):
+    answered(drawn, here)
 
 
 @pytest.mark.nightly
 @many
-@given(commands())
-def test_so_are_many(drawn):
-    answered(drawn)
+@given(commands(), MACHINES)
+def test_so_are_many(drawn, here):
+    answered(drawn, here)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 import traceback
 
 import pytest
@@ -53,6 +54,26 @@ def test_a_response_that_is_no_completion_is_quoted_in_the_fault(serve, body):
     with pytest.raises(SessionFault) as raised:
         verl_mas.run("single", "q", client(serve(lambda _: (200, body)).url), faults=FaultSpec(retries=0))
     assert f"is not a chat completion: {'***' if body == KEY else body}" in raised.value.cause
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fix"),
+    [
+        ("http_proxy", "socks5://name:pw@host:1", "pip install socksio"),
+        ("https_proxy", "ftp://name:pw@host", "export http_proxy="),
+        ("HTTP_PROXY", "http://name:pw@host:99999", "export http_proxy="),
+        ("no_proxy", "localhost,[::1]", "a no_proxy without brackets"),
+    ],
+)
+def test_a_proxy_that_httpx_cannot_use_is_refused_before_a_request_and_its_password_is_not_repeated(
+    name, value, fix, monkeypatch
+):
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv(name, value)
+    (error,) = check_endpoint("http://host:8000/v1", None, "")
+    assert fix in error.fix and "pw" not in str(error)
+    monkeypatch.setenv(name, "10.0.0.1" if name == "no_proxy" else "http://name:pw@host:1")
+    assert not list(check_endpoint("http://host:8000/v1", None, ""))
 
 
 def test_a_key_that_no_header_can_hold_is_hidden_in_the_cause(monkeypatch, serve):

@@ -114,6 +114,19 @@ def test_a_version_outside_of_those_that_were_compared_is_untested(install):
         assert (AN_ENGINE.untested == version) is untested
 
 
+@pytest.mark.parametrize(
+    ("version", "standing"),
+    [
+        ("1.0+cpu", "the version that verl pins"),
+        ("1.2+cpu", "newer than verl pins"),
+        ("1.5", "not compared, as 1.0 to 1.4"),
+    ],
+)
+def test_the_installed_version_is_placed_beside_those_that_were_compared(install, version, standing):
+    install(SOURCE, version)
+    assert AN_ENGINE.standing.startswith(standing)
+
+
 def test_a_feature_that_the_installed_engine_lacks_names_the_version_that_has_it(install):
     assert "from 1.2 on, and this is 1.0" in AN_ENGINE.lacks["loading"], "not installed: what verl pins"
     install(SOURCE, "1.1")

@@ -24,6 +24,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.checks.verl import served
 from verl_mas.engines import vllm_cpu
+from verl_mas.engines.contract import contracts
 from verl_mas.engines.kinds import vllm
 from verl_mas.engines.vllm_cpu import alias, readiness
 from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
@@ -102,7 +103,8 @@ READY = {"vllm-cpu": "0.30.0", "vllm": "0.30.0+cpu"}
         ({"vllm": "0.24.0"}, "vllm-cpu is not installed"),
         ({"vllm-cpu": "0.30.0"}, "`vllm` is not installed"),
         ({"vllm-cpu": "0.30.0", "vllm": "0.24.0"}, "`vllm` is 0.24.0"),
-        ({"vllm-cpu": "0.31.0", "vllm": "0.31.0+cpu"}, "tested is 0.30.0"),
+        ({"vllm-cpu": "0.24.0", "vllm": "0.24.0+cpu"}, None),
+        ({"vllm-cpu": "0.31.0", "vllm": "0.31.0+cpu"}, "tested are 0.24.0 and 0.30.0"),
         ({**READY, "torchvision": "0.28.0", "torchcodec": "0.17.0"}, "torchvision, torchcodec: built for CUDA"),
     ],
 )
@@ -111,6 +113,14 @@ def test_readiness_names_what_is_missing(monkeypatch, installed, problem):
     monkeypatch.setattr(readiness, "find_spec", lambda name: object())
     problems = readiness.readiness()
     assert problems == [] if problem is None else problem in "\n".join(problems)
+
+
+def test_the_script_makes_the_environments_that_are_tested_and_the_nightly_job_runs_each():
+    root = HERE.parents[1]
+    made = re.findall(r"^ +([\d.]+)\) set_of", (root / "scripts/vllm-cpu.sh").read_text(), re.MULTILINE)
+    run = re.findall(r'vllm: "([\d.]+)"', (root / ".github/workflows/vllm-cpu.yml").read_text())
+    assert tuple(made) == tuple(run) == readiness.TESTED
+    assert contracts()["vllm"].tested[0] == readiness.TESTED[0], "what verl pins"
 
 
 def test_a_run_on_an_engine_that_is_not_ready_is_refused_before_it_starts(monkeypatch):

@@ -168,6 +168,23 @@ def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():
     assert all(reply.team_reward in (0.0, 1.0) for reply in session.replies if not reply.probe)
 
 
+@pytest.mark.parametrize(("useful", "difference"), [(True, 1.0), (False, 0.0)])
+def test_a_message_is_rewarded_with_what_the_team_has_more_than_without_it(useful, difference):
+    given = task()
+    own, other = given.extra_info["parts"]
+    message = own if useful else "".join(sorted(set("abcdefgh") - set(own) - set(other))[:3])
+
+    def say(request, branch):
+        return message if request.agent == "sender" else told(request)
+
+    workflow = SplitClues(text="compact", left_out=2)
+    assert workflow.probes and not workflow.branches
+    session, prompts = played(workflow, given, say, k=4)
+    assert [reply.team_reward for reply in session.replies if not reply.probe] == [difference, None]
+    assert sum(prompt.endswith("|?") for prompt in prompts) == 2 == sum(reply.probe for reply in session.replies)
+    assert session.team_reward == float(useful)
+
+
 def shown(noise: float, count: int = 4_000, **arguments):
     return list(islice(split_clues.lessons(SplitClues(text="compact", **arguments), noise=noise), count))
 

@@ -58,7 +58,14 @@ def test_no_two_gpu_recipes_write_into_one_folder():
     assert len(set(folders)) == len(RUNS) >= 16
 
 
-@pytest.mark.parametrize("recipe", RUNS)
+# Each of a kind in CI, and every night all.
+WITH_SGLANG = {"math/adapters", "math/separate", "search/shared"}
+assert set(RUNS) >= WITH_SGLANG
+
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(run, marks=[] if run in WITH_SGLANG else pytest.mark.nightly) for run in RUNS]
+)
 def test_sglang_is_one_word_away_but_of_adapters_which_it_takes_from_0_5_17_on(recipe):
     config = config_of(recipe)
     OmegaConf.update(config, "actor_rollout_ref.rollout.name", "sglang")

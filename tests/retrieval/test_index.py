@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from broken import full_disk
 
 pytest.importorskip("tantivy")
 
-from verl_mas.errors import ConfigError, DataError
+from verl_mas.errors import ConfigError, DataError, DiskError
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import META, build, open_index
 from verl_mas.retrieval.source import check_source
@@ -122,6 +123,21 @@ def test_an_interrupted_build_leaves_nothing_and_can_be_repeated(tmp_path):
         build(broken(), tmp_path / "i")
     assert list(tmp_path.iterdir()) == []
     assert len(build(PASSAGES, tmp_path / "i")) == 4
+
+
+@pytest.mark.parametrize("size", [0, 100, 1000])
+def test_a_full_disk_is_named_and_leaves_no_index(size, tmp_path):
+    with full_disk(size), pytest.raises(DiskError, match="the index cannot be written"):
+        build(PASSAGES * 50, tmp_path / "i")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_encoder_that_cannot_be_loaded_is_refused(tmp_path):
+    pytest.importorskip("faiss")
+    from verl_mas.retrieval.dense import Encoder
+
+    with pytest.raises(ConfigError, match=r"--encoder .* cannot be loaded(.|\n)*rule"):
+        Encoder(str(tmp_path))
 
 
 def test_dense_vectors_by_an_encoder_of_that_name(tmp_path):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import resource
-from contextlib import contextmanager
 from io import BytesIO
 
 import pytest
+from broken import full_disk
 from PIL import Image
 from session_records import Recorder
 
@@ -47,17 +46,6 @@ def test_an_act_with_tools_is_recorded_with_its_calls_and_all_its_messages(play,
     assert (first["content"], last["content"], act["text"]) == ("Now.", "Done.", "Done.")
     assert first["tool_calls"][0]["function"]["arguments"].endswith("... (44 characters)")
     assert first["tool_calls"][1]["function"] == {"name": "pres", "arguments": {}}
-
-
-@contextmanager
-def full_disk(size):
-    """Files of this process cannot become larger."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def files(folder):
@@ -216,6 +204,15 @@ def test_an_image_is_written_once_however_often_it_is_in_a_message(tmp_path):
     # Another worker of the run.
     other = ImageFiles(tmp_path)
     assert other({"type": "image", "image": picture()}) == parts[0] and other.pop_bytes() == 0
+
+
+def test_what_a_kill_left_of_an_image_is_not_taken_for_it(tmp_path):
+    part = ImageFiles(tmp_path / "of_another_run")({"type": "image", "image": picture()})
+    left = tmp_path / f"{part['file']}.0123abcd.new"
+    left.parent.mkdir()
+    left.write_bytes(png()[:20])
+    assert ImageFiles(tmp_path)({"type": "image", "image": picture()}) == part
+    assert Image.open(tmp_path / part["file"]).size == (4, 3)
 
 
 DATA = f"data:image/png;base64,{base64.b64encode(png()).decode()}"

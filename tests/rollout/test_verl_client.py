@@ -153,7 +153,8 @@ def test_a_row_is_of_one_temperature_and_none_goes_on_after_a_reply_without_an_e
     assert [row.generation.temperature for row in rows] == [1.0, 0.5, 1.0]
     prompts = [tokenizer.decode(call["prompt_ids"]) for call in server.calls]
     # The tokens so far are the next row's prompt, and after the reply that was cut its text is, with an end of turn.
-    assert server.calls[1]["prompt_ids"][: len(rows[0].generation.prompt_ids)] == rows[0].generation.prompt_ids
+    before = output_of(rows[0].generation).prompt_ids
+    assert server.calls[1]["prompt_ids"][: len(before)] == before
     assert "assistant\nCC<|im_end|>" in prompts[3] and "BB" + tokenizer.eos_token in prompts[3]
 
 

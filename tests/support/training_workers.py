@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 ACTOR, ROLLOUT, MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 ROWS, UPDATES = 7, 2
 PADDING_TOKENS = 128  # of verl's padding rows
-TIME_LIMIT_S = 240
+TIME_LIMIT_S = 600
 
 
 class Updated(TypedDict):
@@ -56,24 +57,32 @@ def updates(model: Path, variants: Mapping[str, Variant], workers: int = 1) -> d
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        shared = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        started = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(model), folder],
-                env=os.environ | shared | {"RANK": str(rank), "WORLD_SIZE": str(workers)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(workers)
-        ]
-        try:
-            outputs = [process.communicate(timeout=TIME_LIMIT_S)[0] for process in started]
-        finally:
-            for process in started:
-                process.kill()
-        assert not any(process.returncode for process in started), "\n".join(outputs)[-6000:]
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        in_ranks([__file__, str(model), folder], workers, address)
         return {name: torch.load(Path(folder, f"{name}.pt"), weights_only=False) for name in variants}
+
+
+def in_ranks(script: Sequence[str], ranks: int, more: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Run a script with its arguments in so many processes, each with the environment of its rank, to their end."""
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    settings = {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks), "PYTHONPATH": path}
+    shared = {**os.environ, **settings, **more}
+    started = [
+        subprocess.Popen(
+            [sys.executable, *script],
+            env=shared | {"RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        outputs = [process.communicate(timeout=TIME_LIMIT_S)[0] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert not any(process.returncode for process in started), "\n".join(outputs)[-6000:]
 
 
 def main(model: str, folder: str) -> None:

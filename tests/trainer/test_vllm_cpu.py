@@ -64,6 +64,28 @@ def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_tea
             assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
 
 
+@pytest.mark.parametrize("mode", ["colocate_async", "separate_async"])
+def test_engines_get_the_weights_of_their_own_policy_in_asynchronous_modes(train_team, tmp_path, model, mode):
+    """Rows are one update old. One policy learns a thousand times faster than the other, whose log-probs would be far
+    from its trainer's with these weights."""
+    done = train_team(
+        tmp_path / "run",
+        "Pair",
+        model,
+        f"+mas/mode={mode}",
+        "mas.policies={a:{overrides:{actor:{optim:{lr:1e-2}}}},b:{overrides:{actor:{optim:{lr:1e-5}}}}}",
+        "mas.agents={writer:{policy:a},copier:{policy:b}} actor_rollout_ref.rollout.name=vllm",
+        "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
+        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
+    )
+    fast, slow = (
+        [metrics[f"policy/{policy}/training/rollout_probs_diff_max"] for metrics in done.steps.values()]
+        for policy in ("a", "b")
+    )
+    assert len(slow) == 3 and max(slow) < 1e-3 < max(fast[1:])
+    assert fast[0] < 1e-4, "the first rows are of the weights that are trained"
+
+
 def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on, model):
     adapters_on(
         "vllm",

@@ -181,6 +181,61 @@ def test_what_is_no_outcome_is_refused(run, result):
     assert "returns an Outcome, or its reward as a number" in str(faults[0])
 
 
+class Adds(Workflow):
+    """A digit by each; without its digit a sum has 0 in its place."""
+
+    agents = ("first", "second")
+    probes = True
+    n: int = 2
+
+    async def run(self, task, team):
+        return await self.after(team, None, [])
+
+    async def after(self, team, reply, digits):
+        mine = {}
+        for agent in self.agents[len(digits) :]:
+            reply = await team[agent].act(f"digits {digits}")
+            mine[reply] = [*digits, 0]
+            digits = [*digits, int(reply.text)]
+        for reply, without in mine.items():
+            value = await team.without(reply, self.after, without, self.n)
+            reply.team_reward = None if value is None else sum(digits) - value
+        return Outcome(reward=float(sum(digits)))
+
+
+DIGITS = {"first": "3", "second": "4"}
+
+
+def test_an_act_is_worth_what_the_session_has_more_than_without_it(run):
+    session = run(Adds, ScriptedLLM(DIGITS)).session
+    assert acts(played(session), "agent", "team_reward") == [("first", 3.0), ("second", 4.0)]
+    assert session.team_reward == 7.0
+    probes = [(one.agent, one.line) for one in session.replies if one.probe]
+    assert probes == [("second", f"/first/0/0/without/{number}") for number in range(2)]
+
+
+def test_in_validation_nothing_is_played_without_an_act(run):
+    session = run(Adds, ScriptedLLM(DIGITS), task=VALIDATION).session
+    assert acts(session.replies, "agent", "team_reward") == [("first", None), ("second", None)]
+
+
+def test_a_session_is_played_on_at_least_once(run):
+    assert "is played on with n=0" in str(run(lambda: Adds(n=0), ScriptedLLM(DIGITS)).faults[0])
+
+
+def test_an_act_aside_is_no_act_of_the_session(run):
+    async def asks(task, team):
+        first = await team.a.act("one")
+        note = await team.aside().a.act("aside")
+        second = await team.a.act("two")
+        assert team.replies == (first, second) and (note.turn, second.turn) == (1, 1)
+        return Outcome(reward=1.0)
+
+    session = run(asks, ScriptedLLM("x")).session
+    assert [reply.probe for reply in session.replies] == [False, True, False]
+    assert len([row for row in session.rows() if row.key]) == 2
+
+
 def test_forks_are_trained_on_each_with_the_reward_of_its_own_end(run):
     session = run(lambda: Sum(forks_at=1), ScriptedLLM(lambda r, b: str(b + 1)), branch=UNIFORM).session
     shared, *forks = session.replies

@@ -34,6 +34,7 @@ PROBLEM = Problem([Stdio("1", "0.5"), Stdio("2", "1")], examples=[Stdio("1", "0.
 TEAMS = [
     ("single", {}, BOX),
     ("solver_verifier", {"score": "math"}, {"solver": BOX, "verifier": APPROVE}),
+    ("rated", {"settings": {"score": "math"}}, {"solver": BOX, "verifier": APPROVE, "rater": '{"1": 1, "2": 0.5}'}),
     ("cory", {}, BOX),
     ("debate", {}, BOX),
     ("debate", {"judge": True, "answer_reward": 0.5}, BOX),

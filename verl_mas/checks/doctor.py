@@ -17,6 +17,7 @@ from sysconfig import get_path
 from packaging.requirements import Requirement
 
 from verl_mas.checks.machine import PLUGIN, import_error, requirements
+from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
@@ -135,7 +136,7 @@ def look_at_gpu_tools() -> Iterator[Aspect]:
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
         ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
-        ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md has the wheel; sdpa needs none"),
+        ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md: its wheel is for torch 2.11"),
     ):
         yield Aspect(what, found) if found else Aspect(what, "not found", missing_is, fix)
 
@@ -146,7 +147,9 @@ def look_at_engines() -> Iterator[Aspect]:
             continue
         try:
             found = importlib.util.find_spec(module) is not None
-            yield Aspect(f"engine {name}", distribution(module).version if found else "not installed", found or None)
+            seen = distribution(module).version if found else "not installed"
+            known = f": {contracts()[module].standing}" if found and module in contracts() else ""
+            yield Aspect(f"engine {name}", f"{seen}{known}", found or None)
         except PackageNotFoundError:
             yield Aspect(f"engine {name}", "importable, but its distribution has no metadata", None)
     if not _gpus():

@@ -32,7 +32,7 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         estimator=ESTIMATORS[name] if (name := str(run.config.algorithm.adv_estimator)) in ESTIMATORS else None,
         candidates=mas.branch.k if branching else 1,
         penalties=penalised,
-        plays_on=bool(workflow.probes or workflow.forks),
+        plays_on=workflow.branches and bool(workflow.probes or workflow.forks),
     )
     yield from _trained_agents(run.mas, members)
     # Settings with which every reply to a prompt is the same, so that nothing is compared.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import socket
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from verl_mas.cli._parser import SETTING
@@ -177,19 +178,29 @@ def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS"
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
-    """`--gpus` and `--host-gib`, read by `hardware_of`."""
+    """`--gpus`, `--host-gib` and `--calibration`, read by `hardware_of`."""
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
     parser.add_argument("--gpus", action="append", metavar="GPUS", help=gpus)
     memory = "memory of one node, to compare with"
     parser.add_argument("--host-gib", action="append", type=whole(1), metavar="GIB", help=memory)
+    measured = "the calibration.json of scripts/gpu_proof.py, whose factors the estimates are multiplied by"
+    parser.add_argument("--calibration", type=Path, metavar="FILE", help=measured)
 
 
 def hardware_of(options: argparse.Namespace) -> Hardware | None:
-    """The machines of `--gpus` and `--host-gib`; None without `--gpus`."""
+    """The machines of `--gpus`, `--host-gib` and `--calibration`; None without `--gpus`."""
     for name, given in (("--gpus", options.gpus), ("--host-gib", options.host_gib)):
         if given and len(given) > 1:
             raise ConfigError(f"{name} twice", rule="a run is on one set of machines", fix="leave one of them out")
-    if options.host_gib and not options.gpus:
-        rule = "it belongs to the machines of --gpus"
-        raise ConfigError("--host-gib without --gpus", rule=rule, fix="add --gpus 8x80")
-    return parse_gpus(options.gpus[0], *(options.host_gib or [])) if options.gpus else None
+    for name, given in (("--host-gib", options.host_gib), ("--calibration", options.calibration)):
+        if given and not options.gpus:
+            rule = "it belongs to the machines of --gpus"
+            raise ConfigError(f"{name} without --gpus", rule=rule, fix="add --gpus 8x80")
+    if not options.gpus:
+        return None
+    hardware = parse_gpus(options.gpus[0], *(options.host_gib or []))
+    if not options.calibration:
+        return hardware
+    from verl_mas.planning.events import read_calibration
+
+    return replace(hardware, calibration=read_calibration(options.calibration))

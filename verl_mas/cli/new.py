@@ -18,7 +18,7 @@ from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
-from verl_mas.run_folder.disk import writing
+from verl_mas.run_folder.disk import write_whole, writing
 
 TEMPLATES = Path(__file__).parent / "_new_team"
 # The name in the templates and in the names of their files, as a module and as a class.
@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
     with writing(folder, "a team is a folder of files"):
         for target, text in files.items():
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
-            (folder / target).write_text(text, encoding="utf-8")
+            write_whole(folder / target, text)
         if options.tiny_model:
             from verl_mas.testing.tiny_model import tiny_model
 

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import SplitResult, quote, urlsplit
+from urllib.request import getproxies
 
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, SessionFault
 from verl_mas.util.text import bare_address
@@ -20,12 +21,14 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # A variable of another name is not repeated where it is not set: it may be the key itself.
 CONVENTIONAL = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 KEY = re.compile(r"[\x21-\x7e]+")
+PROXIES = "http", "https", "all"
 ADDRESS = "base_url is an address like http://host:8000/v1, to which the client adds /chat/completions"
 
 
 def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterator[ConfigError | ConfigWarning]:
     """What is wrong with an endpoint; `path` names its settings in messages. No message has a password or a key."""
     yield from _check_address(base_url, f"{path}base_url")
+    yield from _check_proxies()
     if api_key_env is not None:
         yield from check_key(api_key_env, f"{path}api_key_env")
         if (parts := _parts(base_url)) and parts.scheme == "http" and _public(parts.hostname or ""):
@@ -50,12 +53,30 @@ def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
         yield ConfigError(f"{setting}={base_url}", rule=f"base_url is the address without {PATH}", fix=fix)
 
 
+def _check_proxies() -> Iterator[ConfigError]:
+    """Of the environment, which httpx reads."""
+    import httpx
+
+    try:
+        httpx.Client().close()
+        for name, address in getproxies().items():
+            # A port out of range is an error when it is read.
+            _ = urlsplit(f"//{address.rpartition('//')[2]}").port if name in PROXIES else None
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        value = "http_proxy, https_proxy, all_proxy or no_proxy, which may have a password and are not repeated here"
+        rule = "requests to an endpoint go through the proxies of the environment"
+        fix = "export http_proxy=http://HOST:PORT and a no_proxy without brackets, or unset them"
+        fix = "pip install socksio, for SOCKS proxies" if isinstance(error, ImportError) else fix
+        yield ConfigError(value, rule=rule, fix=fix)
+
+
 def _parts(base_url: str) -> SplitResult | None:
     """The parts of an http address that a path can be added to; else None."""
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # a port out of range, half an IPv6 address
+        (parts.hostname or "").encode("idna")
+    except ValueError:  # a port out of range, half an IPv6 address, a part of a name that is empty or too long
         return None
     plain = base_url.isprintable() and " " not in base_url
     return parts if usable and plain and not parts.query and not parts.fragment else None

@@ -66,7 +66,7 @@ class OpenAIClient:
         request, forged = plain_request(request)
         with without_key(self._key):
             # Not every server accepts `n`, so there are n requests.
-            replies = await together([partial(self._complete, request)] * n)
+            replies = await together([partial(self._post, self._body(request))] * n)
         return [replace(reply, forged_tokens=forged) for reply in replies]
 
     async def aclose(self) -> None:
@@ -77,31 +77,16 @@ class OpenAIClient:
     def _key(self) -> str | None:
         return os.environ[self._key_variable] if self._key_variable else None
 
-    async def _complete(self, request: Request) -> Generation:
-        answer = await self._post(self._body(request))
-        choice, usage = answer["choices"][0], answer.get("usage") or {}
-        message = choice["message"]
-        calls = calls_of(message)
-        return Generation(
-            encodable(text_of(message)),
-            choice.get("finish_reason"),
-            sampled=usage.get("completion_tokens", 0),
-            prompt_tokens=usage.get("prompt_tokens", 0),
-            tool_calls=calls,
-            # Also what the endpoint added, as some want it back.
-            message={name: value for name, value in message.items() if value is not None} if calls else None,
-        )
-
-    async def _post(self, body: JsonObject) -> JsonObject:
+    async def _post(self, body: JsonObject) -> Generation:
         on_text = ON_TEXT.get()
         body = body if on_text is None else {**body, **OPTIONS}
         try:
             async with self._http.here().stream("POST", f"{self.base_url}/chat/completions", json=body) as response:
                 if on_text is not None and response.headers.get("content-type", "").startswith("text/event-stream"):
                     with self._completion("events that end early or have another form"):
-                        return _checked(await Streamed(on_text).read(response.aiter_text()))
+                        return generation_of(await Streamed(on_text).read(response.aiter_text()))
                 answer = await body_of(response, MAX_RESPONSE)
-        except (httpx.TransportError, TooLong) as error:
+        except (httpx.HTTPError, TooLong) as error:
             cause = f"{type(error).__name__} from {self.base_url}: {error}"
             raise SessionFault(FaultKind.REFUSED, cause) from error
         # Cut after the key is hidden: half a key is not recognised.
@@ -109,14 +94,14 @@ class OpenAIClient:
         if response.is_error:
             raise SessionFault(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {text}")
         with self._completion(text):
-            return _checked(json.loads(answer))
+            return generation_of(json.loads(answer))
 
     @contextmanager
     def _completion(self, response: str) -> Iterator[None]:
         """Around the reading of a completion: some endpoints send their errors with status 200."""
         try:
             yield
-        except (ValueError, LookupError, TypeError, AttributeError):
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             cause = f"the response of {self.base_url} is not a chat completion: {response}"
             raise SessionFault(FaultKind.REFUSED, cause) from None
 
@@ -149,10 +134,29 @@ async def _lines(parts: AsyncIterator[str]) -> AsyncIterator[str]:
     yield "".join(line)
 
 
-def _checked(completion: JsonObject) -> JsonObject:
-    message = completion["choices"][0]["message"]
-    text_of(message), calls_of(message)
-    return completion
+def generation_of(completion: JsonObject) -> Generation:
+    """Raises LookupError, TypeError, AttributeError or ValueError for what is not a chat completion."""
+    choice, usage = completion["choices"][0], completion.get("usage") or {}
+    message, reason = choice["message"], choice.get("finish_reason")
+    if not isinstance(reason, str | None):
+        raise TypeError(f"finish_reason is a {type(reason).__name__}")
+    calls = calls_of(message)
+    return Generation(
+        encodable(text_of(message)),
+        reason,
+        sampled=_count(usage, "completion_tokens"),
+        prompt_tokens=_count(usage, "prompt_tokens"),
+        tool_calls=calls,
+        # Also what the endpoint added, as some want it back.
+        message={name: value for name, value in message.items() if value is not None} if calls else None,
+    )
+
+
+def _count(usage: Mapping[str, object], name: str) -> int:
+    number = usage.get(name) or 0
+    if not isinstance(number, int) or number < 0:
+        raise ValueError(f"{name} is {number!r}")
+    return number
 
 
 def text_of(message: Mapping[str, object]) -> str:

@@ -46,6 +46,14 @@ class Contract:
         return installed if installed and not oldest <= Version(Version(installed).public) <= newest else None
 
     @property
+    def standing(self) -> str:
+        """Of the installed version, beside those that were compared."""
+        if self.untested:
+            return f"not compared, as {self.tested[0]} to {self.tested[1]} are"
+        pinned = Version(installed_version(self.package) or self.tested[0]).public == self.tested[0]
+        return "the version that verl pins" if pinned else "newer than verl pins, compared by names"
+
+    @property
     def lacks(self) -> dict[str, str]:
         """Feature -> why the engine cannot do it, if so. An engine that is not installed is what verl pins."""
         here, version = file_of(self.package), installed_version(self.package) or self.tested[0]

@@ -160,6 +160,9 @@ class GuideDriver(States[Drive]):
         moves = reply.parse(self.move_codec(state))
         return self.moved(state, None if isinstance(moves, Malformed) else moves[0])
 
+    def unsaid(self, state: Drive) -> Drive | None:
+        return replace(state, message="") if state.message is None else None
+
     def outcome(self, state: Drive) -> Outcome:
         solved = float(state.puzzle.solved)
         return Outcome(answer=state.puzzle.render(), reward=solved, info={"acc": solved, "turns": state.moved})

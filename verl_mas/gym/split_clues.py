@@ -215,6 +215,9 @@ class SplitClues(States[Talk]):
         letters = reply.parse(self.codec(state))
         return state.after(letters)
 
+    def unsaid(self, state: Talk) -> Talk | None:
+        return None if state.last else state.after("")
+
     def outcome(self, state: Talk) -> Outcome:
         right = float(state.written[-1] == state.answer)
         return Outcome(answer=state.written[-1], reward=right, info={"acc": right, "named": named(state)})

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Annotated, Generic, TypeVar
 
 from verl_mas.config.values import Range
+from verl_mas.errors import ConfigError
 from verl_mas.workflow import Malformed, Outcome, Reply, Tag, Team, Workflow
 from verl_mas.workflow.codecs import checked
 from verl_mas.workflow.tasks import together
@@ -19,17 +20,30 @@ State = TypeVar("State")
 
 class States(Workflow, Generic[State]):
     """Only the end of a session is rewarded. A candidate that does not end it is worth what follows from it. Override
-    `over`, `actor`, `prompt`, `after` and `outcome`, and call `play` in `run`. States are never changed."""
-
-    branches = True
+    `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in `run`. States are never changed."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
     """How often each candidate is played on to the end; its reward is the mean outcome. 0: a candidate that does not
     end the session has the reward 0."""
 
+    left_out: Annotated[int, Range(0, 64)] = 0
+    """How often a session is played on without a message, for each of its messages; what the message is rewarded with
+    is the session's reward less the mean of these. 0: it has the session's reward."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.continuations and self.left_out:
+            value = f"mas.workflow.args.left_out={self.left_out} with continuations={self.continuations}"
+            rule = "a message is compared with other candidates of it, or with its absence"
+            raise ConfigError(value, rule=rule, fix="set one of the two to 0")
+
+    @property
+    def branches(self) -> bool:
+        return not self.left_out
+
     @property
     def probes(self) -> bool:
-        return self.continuations > 0
+        return self.continuations + self.left_out > 0
 
     @property
     def sparse(self) -> bool:
@@ -50,31 +64,43 @@ class States(Workflow, Generic[State]):
         """The state after a reply to the prompt of `state`."""
 
     @abstractmethod
+    def unsaid(self, state: State) -> State | None:
+        """The state after an act whose message reaches no one; None if the act is no message."""
+
+    @abstractmethod
     def outcome(self, state: State) -> Outcome:
         """Of a state in which the session is over."""
 
     async def play(self, state: State, team: Team) -> Outcome:
         """From any state to the end."""
+        silent: dict[Reply, State] = {}
         while not self.over(state):
-            replies = await team[self.actor(state)].branch(self.prompt(state))
+            replies = await team[self.actor(state)].branch(self.prompt(state), None if self.branches else 1)
             reached = {reply: self.after(reply, state) for reply in replies}
             if len(replies) > 1:
                 await self._score(reached, team)
-            state = reached[team.commit(replies)]
-        return self.outcome(state)
+            reply = team.commit(replies)
+            if self.left_out and (unsaid := self.unsaid(state)) is not None:
+                silent[reply] = unsaid
+            state = reached[reply]
+        outcome = self.outcome(state)
+        plays = [partial(team.without, reply, self._on, unsaid, self.left_out) for reply, unsaid in silent.items()]
+        for reply, without in zip(silent, await together(plays), strict=True):
+            if without is not None:
+                reply.team_reward = (outcome.reward or 0.0) - without
+        return outcome
+
+    async def _on(self, team: Team, reply: Reply, state: State) -> Outcome:
+        return await self.play(state, team)
 
     async def _score(self, reached: Mapping[Reply, State], team: Team) -> None:
         """Set the team rewards of candidates."""
-
-        async def play_on(team: Team, reply: Reply, state: State) -> Outcome:
-            return await self.play(state, team)
-
         unknown = []
         for reply, state in reached.items():
             if self.over(state):
                 reply.team_reward = self.outcome(state).reward
             elif self.probes:
-                unknown.append(partial(team.continue_from, reply, play_on, state, self.continuations))
+                unknown.append(partial(team.continue_from, reply, self._on, state, self.continuations))
             else:
                 reply.team_reward = 0.0
         await together(unknown)

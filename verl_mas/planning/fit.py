@@ -69,7 +69,7 @@ def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
             changes = [start]
             for kind in chosen:
                 changes = [new for change in changes for new in kind(change)]
-            right = next((c for c in changes if fits(Pool(c.policies, pool.card, phases=c.phases))), None)
+            right = next((c for c in changes if fits(pool.of(c.policies, phases=c.phases))), None)
             if right is not None:
                 found.append(str(right))
         if found:

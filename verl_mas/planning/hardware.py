@@ -1,8 +1,9 @@
-"""The machines of a run, as `--gpus` names them."""
+"""The machines of a run, as `--gpus` names them, and what was measured on such a machine."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from verl_mas.errors import ConfigError
@@ -17,6 +18,18 @@ SAFE = 0.92
 
 
 @dataclass(frozen=True)
+class Calibration:
+    """What the moments of a measured run took, beside what the formulas say of it."""
+
+    gpu: str
+    run: str
+    factors: Mapping[str, float]  # By phase
+
+    def __str__(self) -> str:
+        return f"{self.run} on {self.gpu}: " + ", ".join(f"{name} x {x:.2f}" for name, x in self.factors.items())
+
+
+@dataclass(frozen=True)
 class Hardware:
     """Nodes of equal GPUs."""
 
@@ -24,10 +37,15 @@ class Hardware:
     gpus_per_node: int
     gb: float  # The memory of one GPU as it is sold
     host_gib: float | None = None  # The memory of one node; None: unknown
+    calibration: Calibration | None = None
 
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
+
+    @property
+    def factors(self) -> Mapping[str, float]:
+        return self.calibration.factors if self.calibration else {}
 
     @property
     def card(self) -> float:

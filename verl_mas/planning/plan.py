@@ -102,7 +102,8 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     mas, pools = run.mas, {}
     for name in used_pools(mas):
         policies = [served[policy].at(name) for policy in policies_on(mas, name)]
-        pools[name] = Pool(policies, hardware.card, phases=mas.pools[name].serving == "phases")
+        phases = mas.pools[name].serving == "phases"
+        pools[name] = Pool(policies, hardware.card, phases=phases, factors=hardware.factors)
     shapes = {name: pool_shape(run, name) for name in pools}
     host = {name: pool.host(shapes[name][0]) for name, pool in pools.items()}
     node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)

@@ -6,8 +6,9 @@ import importlib.util
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, DiskError
 from verl_mas.retrieval.corpus import Passage
+from verl_mas.run_folder.disk import free_space
 
 if importlib.util.find_spec("tantivy") is None:
     fix = 'pip install "verl-mas[search]"'
@@ -25,11 +26,20 @@ HEAP_BYTES = 256_000_000
 def write_bm25(passages: Iterable[Passage], path: Path) -> int:
     """Returns the number of passages."""
     number = 0
-    # One thread: the same corpus gives the same index, also the order of ties.
-    # The block commits and ends the writer's threads, also after an exception.
-    with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
-        for number, passage in enumerate(passages, 1):  # noqa: B007
-            writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
+    try:
+        # One thread: the same corpus gives the same index, also the order of ties.
+        # The block commits and ends the writer's threads, also after an exception.
+        with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
+            for number, passage in enumerate(passages, 1):  # noqa: B007
+                writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
+        # Where its thread meets a full disk, tantivy 0.27 may commit without the passages, and without an error.
+        if (there := tantivy.Index.open(str(path)).searcher().num_docs) != number:
+            raise ValueError(f"IO error: it has {there} of {number} passages")
+    except ValueError as error:
+        if "IO error" not in str(error):
+            raise
+        value = f"the index cannot be written: {error}; {free_space(path.parent)}"
+        raise DiskError(value, rule="an index is written as a whole", fix="make room, or use another disk") from error
     return number
 
 

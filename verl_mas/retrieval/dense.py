@@ -34,8 +34,13 @@ class Encoder:
 
         self._torch, self._max_length = torch, max_length
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._tokenizer = AutoTokenizer.from_pretrained(name)
-        self._model = AutoModel.from_pretrained(name).to(self._device).eval()
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(name)
+            self._model = AutoModel.from_pretrained(name).to(self._device).eval()
+        except (OSError, ValueError) as error:  # no such model, no network, a folder that is not whole
+            value = f"--encoder {name} cannot be loaded: {str(error).partition(chr(10))[0]}"
+            rule = "it is the folder of a model, or the name of one on a Hugging Face hub that answers"
+            raise ConfigError(value, rule=rule, fix="correct the name, check the network, or give a folder") from error
 
     def encode(self, texts: Sequence[str], prefix: str) -> np.ndarray:
         with self._torch.inference_mode():

@@ -242,10 +242,13 @@ class ImageFiles:
                 content = file.getvalue()
             with recording(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Under a name of its own until it is whole: another worker may write the same image.
+                # Another worker may write it, too. No record names what a kill leaves.
                 new = path.with_name(f"{name}.{uuid4().hex[:8]}.new")
-                new.write_bytes(content)
-                new.replace(path)
+                try:
+                    new.write_bytes(content)
+                    new.replace(path)
+                finally:
+                    new.unlink(missing_ok=True)
             self._bytes += len(content)
         self._known.add(name)
         return {"type": "image", "file": f"{IMAGES}/{name}"}

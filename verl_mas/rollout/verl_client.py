@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
@@ -40,15 +41,26 @@ ADDED = (*SPEC_DECODE_EXTRA_KEYS, ABORTS)
 
 @dataclass(frozen=True, kw_only=True)
 class VerlGeneration(Generation):
-    """A generation of a policy that verl serves."""
+    """A generation of a policy that verl serves. Its tokens are arrays: a session keeps them until it ends, and lists
+    take six times the memory."""
 
-    output: AgentLoopOutput  # verl's record of the whole row, which the token fields are taken from
+    output: AgentLoopOutput  # verl's record of the whole row, without the tokens
+
+
+_NO_TOKENS: Fields = {"prompt_ids": [], "response_ids": [], "response_mask": [], "response_logprobs": None}
 
 
 def output_of(generation: Generation) -> AgentLoopOutput:
     """verl's record of a generation with tokens: only policies that verl serves give any."""
     assert isinstance(generation, VerlGeneration), f"{type(generation).__name__} has tokens and no output"
-    return generation.output
+    log_probs = generation.log_probs
+    tokens = {
+        "prompt_ids": list(generation.prompt_ids),
+        "response_ids": list(generation.response_ids),
+        "response_mask": list(generation.response_mask),
+        "response_logprobs": None if log_probs is None else list(log_probs),
+    }
+    return generation.output.model_copy(update=tokens)
 
 
 @dataclass
@@ -71,6 +83,14 @@ class Model:
     @cached_property
     def marks(self) -> re.Pattern[str]:
         return marks_of(self.tokenizer)
+
+    def shared(self, ids: Iterable[int]) -> list[int]:
+        """The same tokens: prompts that wait for an engine share the numbers, a fifth of the memory."""
+        return [self._numbers.setdefault(token, token) for token in ids]
+
+    @cached_property
+    def _numbers(self) -> dict[int, int]:
+        return {}
 
     # They read nothing but the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
@@ -198,7 +218,7 @@ class VerlPolicy:
             # Placeholders of media must stay aligned with their features, so only text can be cut.
             rule = "error" if media else request.truncation
             fitted = fit(request.messages, limit, rule, count, request.opening)
-            return ids if fitted == list(request.messages) else cast("list[int]", build(fitted))
+            return self.model.shared(ids if fitted == list(request.messages) else build(fitted))
 
         return await asyncio.to_thread(fitted_ids)
 
@@ -224,7 +244,7 @@ class VerlPolicy:
             length = f"a conversation of {len(merged.token_ids)} tokens"
             raise SessionFault(FaultKind.LIMIT, f"{length} does not fit in a prompt of {self._limit(request)}")
         return Prompt(
-            ids=merged.token_ids,
+            ids=self.model.shared(merged.token_ids),
             mask=mask if same_row else [],
             log_probs=log_probs if same_row else None,
             media={**media, "images": [*(media.get("images") or ()), *images]} if images else media,
@@ -268,11 +288,11 @@ class VerlPolicy:
             content, calls = await read_calls(loop, request, sampled)
             text = content if calls else text
         return VerlGeneration(
-            prompt_ids=output.prompt_ids,
-            response_ids=output.response_ids,
-            response_mask=output.response_mask,
-            log_probs=output.response_logprobs,
-            output=output,
+            prompt_ids=array("i", output.prompt_ids),
+            response_ids=array("i", output.response_ids),
+            response_mask=array("b", output.response_mask),
+            log_probs=None if output.response_logprobs is None else array("d", output.response_logprobs),
+            output=output.model_copy(update=_NO_TOKENS),
             text=text,
             stop_reason=stop_reason,
             sampled=len(sampled),

@@ -61,8 +61,9 @@ def append_line(path: Path, line: str) -> None:
 
 
 def append(path: Path, left: bytes) -> None:
-    """Add to a file in one write. Raises OSError, and then nothing was added."""
+    """Add to a file in one write. Raises OSError, and then nothing was added, and no file made."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    there = os.path.lexists(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         before = os.fstat(descriptor).st_size
@@ -71,7 +72,10 @@ def append(path: Path, left: bytes) -> None:
             while left:
                 left = left[os.write(descriptor, left) :]
         except OSError:
-            os.ftruncate(descriptor, before)
+            with suppress(OSError):  # a device has no end to cut
+                os.ftruncate(descriptor, before)
+            if not there:
+                path.unlink()
             raise
     finally:
         os.close(descriptor)

@@ -92,7 +92,7 @@ def _listed(policy: str, url: str, key: str | None) -> list[str]:
         fix = f"{fix}; for a server without a list of models, name the model: {_named(policy, url)}"
     except (httpx.HTTPError, TooLong, TimeoutError, asyncio.TimeoutError) as error:
         problem = f"{type(error).__name__}: {hidden(str(error).splitlines()[0] if str(error) else '', key)}"
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         problem = "its answer to /models is not a list of models"
         fix = f"name the model: {_named(policy, url)}"
     rule = "an endpoint answers before the team is served"

@@ -16,7 +16,7 @@ from statistics import fmean
 from verl_mas.data import own_rows
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
-from verl_mas.run_folder.disk import append_line, writing
+from verl_mas.run_folder.disk import append_line, write_whole, writing
 from verl_mas.run_folder.records import plain
 from verl_mas.serve.runtime import EndedSession, Runtime, quiet_import
 from verl_mas.trainer.pass_at_k import SOLVED, interval, ks, mean_of_sets, pass_at_k, report
@@ -76,7 +76,6 @@ class Results:
         """Before the first session."""
         if self.replaces:
             with writing(self.path, WRITTEN):
-                self.path.unlink()
                 self._write_head()
             self.replaces = False
 
@@ -94,7 +93,8 @@ class Results:
         return [self.records[task, session] for task in range(tasks) for session in range(sessions)]
 
     def _write_head(self) -> None:
-        append_line(self.path, _line({"format": FORMAT, **vars(self.identity)}))
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self.path, f"{_line({'format': FORMAT, **vars(self.identity)})}\n")
 
     def _read(self) -> None:
         # Only at \n: a reply may have other characters that end a line.

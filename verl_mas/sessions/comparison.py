@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.metrics.names import CORE
+from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.session_files import VAL
 from verl_mas.sessions.curves import Panel, write_curves
@@ -67,7 +68,7 @@ class Comparison:
         """The text, and the curves of both runs in one picture."""
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "report.txt"
-        file.write_text(self.text(), encoding="utf-8")
+        write_whole(file, self.text())
         curves = []
         for a, b in zip(panels(self.a.steps), panels(self.b.steps), strict=True):
             of_a = {f"A {legend}": curve for legend, curve in a.curves.items()}

@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TypeAlias
 
-from verl_mas.run_folder.disk import write_whole
+from verl_mas.run_folder.disk import whole_file, write_whole
 
 BARS = "▁▂▃▄▅▆▇█"
 COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
@@ -42,7 +42,8 @@ def write_curves(panels: Sequence[Panel], stem: Path, title: str) -> list[Path]:
     if importlib.util.find_spec("matplotlib") is None:
         return [svg]
     png = stem.with_suffix(".png")
-    plot(panels, png, title)
+    with whole_file(png) as new:
+        plot(panels, new, title)
     return [svg, png]
 
 
@@ -137,7 +138,7 @@ def plot(panels: Sequence[Panel], file: Path, title: str) -> None:
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     rows[-1, 0].set_xlabel("step")
-    figure.savefig(file, dpi=150)
+    figure.savefig(file, dpi=150, format="png")
     pyplot.close(figure)
 
 

@@ -17,6 +17,7 @@ from verl_mas.metrics.findings import STEPS, RunFinding, Trend, findings
 from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
+from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.run_folder.records import Record
 from verl_mas.run_folder.session_files import TRAIN
@@ -152,7 +153,7 @@ class RunReport:
     def write(self, folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "report.txt"
-        file.write_text(self.text(), encoding="utf-8")
+        write_whole(file, self.text())
         return [file, *write_curves(panels(self.steps), folder / "curves", self.run.name)]
 
 

@@ -204,7 +204,7 @@ class _Runner:
         problems += [*dict.fromkeys(unawaited), *_unknown_sampling(llm)]
         if any(reply.probe for reply in result.session.replies) and not first.probes:
             problems.append(
-                "plays candidates on with team.continue_from; a check of the run needs to know: set probes = True"
+                "has probes (team.continue_from, without or aside); a check of the run needs to know: set probes = True"
             )
         return result, problems
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
+from verl_mas.advantage.kernel import per_token
 from verl_mas.metrics import names as metric_names
-from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowTags, is_padding
+from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowTags, TagValues, is_padding
 
 if TYPE_CHECKING:
-    import torch
-
     from verl_mas.trainer.step import Columns, PolicyRows
 
 # verl's actor has no such metrics.
@@ -95,18 +95,27 @@ def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float
     for name, part in parts.items():
         if OLD_LOG_PROBS not in part.data:  # the trainer was not asked
             continue
-        columns = (part.data[column].unbind() for column in (OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, LOSS_MASK))
-        for values, new, old, mask in zip(part.batch.tags, *columns, strict=True):
-            tag = RowTags.of(values)
-            if not is_padding(values) and tag.min_global_steps in (None, step - 1):
-                apart[tag.agent].append((new.double() - old.double()).abs()[mask.bool()])
-                limit[tag.agent] = limits[name]
-    values = {}
+        new, old, mask = (part.data[column] for column in (OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, LOSS_MASK))
+        agents = [_sampled_by(tag, step) for tag in part.batch.tags]
+        numbers = {agent: number for number, agent in enumerate(dict.fromkeys(agents))}
+        # All rows at once: some calls of torch for each row are most of what the driver takes for it.
+        of_token = per_token(torch.tensor([numbers[agent] for agent in agents]), mask)
+        distance, counted = (new.values().double() - old.values().double()).abs(), mask.values().bool()
+        for agent in filter(None, numbers):
+            apart[agent].append(distance[counted & (of_token == numbers[agent])])
+            limit[agent] = limits[name]
+    values: dict[str, float] = {}
     for agent, rows in apart.items():
         found = np.concatenate([row.numpy() for row in rows])
         own = {"mean": found.mean(), "max": found.max(), "limit": limit[agent]} if found.size else {}
         values |= {metric_names.agent(agent, f"log_probs/{key}"): float(value) for key, value in own.items()}
     return values
+
+
+def _sampled_by(values: TagValues, step: int) -> str | None:
+    """The agent of a row that the present weights sampled; None of other rows, and of padding."""
+    tag = RowTags.of(values)
+    return tag.agent if not is_padding(values) and tag.min_global_steps in (None, step - 1) else None
 
 
 def _agent_first(key: str) -> str:

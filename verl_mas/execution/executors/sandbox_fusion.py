@@ -103,7 +103,7 @@ class SandboxFusion:
             return Result(Status.TOO_MUCH_OUTPUT)
         except (TimeoutError, asyncio.TimeoutError, httpx.TimeoutException) as error:
             raise _ServiceDown(f"no response in {seconds:g} s") from error
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # a name with an empty part
             raise _ServiceDown(f"{type(error).__name__}: {error}") from error
         if status == 429 or status >= 500:
             raise _ServiceDown(f"HTTP {status}")

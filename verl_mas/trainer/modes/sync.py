@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
+
 import ray
+from tensordict import TensorDict
 from verl.workers.rollout.llm_server import LLMServerClient
 
+from verl_mas import data_plane
 from verl_mas.config.modes import SYNC
 from verl_mas.config.placement import served_on, time_sliced, used_pools
+from verl_mas.data_plane import Rows
+from verl_mas.row import UID
 from verl_mas.trainer.pools.phases import SlicesActor
 from verl_mas.trainer.trainer import TeamTrainer
-from verl_mas.verl_.types import Actor
+from verl_mas.verl_.types import Actor, Fields
 
 
 class MasTrainer(TeamTrainer):
     mode = SYNC
 
+    _playing: list[str]  # the tasks of the step that were not sampled yet
     # By pool, where its policies have time slices: their engines change places when nothing runs.
     slices: dict[str, Actor]
 
@@ -31,6 +38,22 @@ class MasTrainer(TeamTrainer):
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
         return self.members[home].client(adapter, slices=self.slices.get(self.mas.policies[home].pool))
+
+    def prepare_step(self) -> Fields:
+        self._playing = []
+        return super().prepare_step()
+
+    def _fetch_one_gen_batch(self) -> TensorDict:
+        batch = super()._fetch_one_gen_batch()
+        self._playing += batch[UID]
+        return batch
+
+    def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
+        """verl's buffer lists every row to see which tasks have ended. The tasks alone are asked for until all have."""
+        while data_plane.ended(self._playing) < min(tasks, len(self._playing)):
+            time.sleep(self.replay_buffer.poll_interval)
+        self._playing.clear()
+        return super()._sample(tasks)
 
     def _wake_one(self, name: str) -> None:
         """In a time-sliced pool each policy gets its weights and frees the GPU for the next; the last stays awake."""

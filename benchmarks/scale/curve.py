@@ -1,0 +1,110 @@
+"""What is common to the benchmarks of scale: processor time by owner, memory, and how fast a curve grows."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import linear_regression
+from typing import Any
+
+MIB = 2**20
+
+
+def exponent(curve: Mapping[int, float]) -> float:
+    """Of a power law: the slope of the values over the sizes, both as logarithms."""
+    points = [(math.log(size), math.log(value)) for size, value in curve.items() if value > 0]
+    return linear_regression(*zip(*points, strict=True)).slope if len(points) > 1 else math.nan
+
+
+def show(title: str, rows: Mapping[str, Mapping[int, float]], note: str = "") -> None:
+    """A table of curves by size, each with its exponent."""
+    sizes = list(dict.fromkeys(size for curve in rows.values() for size in curve))
+    lines = [title, f"{'':42}" + "".join(f"{size:>11,}" for size in sizes) + "   exponent"]
+    for name, curve in rows.items():
+        values = "".join(f"{curve[size]:11,.{places(curve[size])}f}" if size in curve else f"{'':11}" for size in sizes)
+        lines.append(f"{name:42}{values}   {exponent(curve):8.2f}")
+    sys.stdout.write("\n".join([*lines, *([note] if note else [])]) + "\n")
+    sys.stdout.flush()
+
+
+def places(value: float) -> int:
+    return 0 if abs(value) >= 100 else 2 if abs(value) >= 1 else 3
+
+
+def ratio(what: str, new: float, baseline: str, old: float, limit: float | None = None) -> None:
+    bound = "" if limit is None else f" (at most {limit:g})"
+    sys.stdout.write(f"{what}: {new:.4g}, {baseline}: {old:.4g}: x {new / old:.3f}{bound}\n")
+    sys.stdout.flush()
+
+
+def sizes(text: str) -> list[int]:
+    """`1k,4k` as numbers."""
+    return [int(part.removesuffix("k")) * (1024 if part.endswith("k") else 1) for part in text.split(",")]
+
+
+def memory(pid: int | str = "self") -> float:
+    """MiB of a process that are its own."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) / 1024
+
+
+def processor_seconds(pid: int) -> float:
+    """Of all its threads."""
+    return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+class Owners:
+    """Processor seconds of this process by owner; those of a call inside another one count once, as the inner one's."""
+
+    def __init__(self, rest: str):
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._stack, self._since = [rest], time.process_time()
+
+    def _turn(self) -> None:
+        now = time.process_time()
+        self.seconds[self._stack[-1]] += now - self._since
+        self._since = now
+
+    @contextmanager
+    def of(self, owner: str) -> Iterator[None]:
+        self._turn()
+        self._stack.append(owner)
+        try:
+            yield
+        finally:
+            self._turn()
+            self._stack.pop()
+
+    def take(self) -> dict[str, float]:
+        """Since the last call."""
+        self._turn()
+        taken, self.seconds = self.seconds, defaultdict(float)
+        return taken
+
+    @contextmanager
+    def watching(self, places: Mapping[str, Sequence[tuple[Any, str]]]) -> Iterator[None]:
+        """`places`: by owner the functions, each as the object that has it and its name. `{}` in an owner's name: the
+        one that calls it."""
+        before = [(place, name, getattr(place, name)) for each in places.values() for place, name in each]
+        for owner, each in places.items():
+            for place, name in each:
+                setattr(place, name, self._watched(owner, getattr(place, name)))
+        try:
+            yield
+        finally:
+            for place, name, function in before:
+                setattr(place, name, function)
+
+    def _watched(self, owner: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.of(owner.format(self._stack[-1])):
+                return function(*args, **kwargs)
+
+        return call

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.gym.split_clues import items
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow import Task
+from verl_mas.workflow.run import run
+
+ITEMS = items(60)
+
+
+def ratings(evidence, right, **args):
+    """Of a sender's message on each task, which names the letters that its clues leave, or others."""
+    found = []
+    for item in ITEMS:
+        row = item.row(0, "train")
+        message = item.parts[0] if right else "".join(sorted(set("abcdefgh") - set(item.parts[0]))[:3])
+        task = Task(row["prompt"], ground_truth=item.truth, extra_info=row["extra_info"])
+        llm = ScriptedLLM({"sender": message, "receiver": item.truth})
+        session = run(evidence("rated_clues").RatedClues(text="compact", **args), task, llm)
+        assert session.replies[1].reward is None
+        found.append(session.replies[0].reward)
+    return found
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_rule_without_errors_rates_what_a_message_names(evidence, right):
+    assert set(ratings(evidence, right, errs=0.0)) == {float(right)}
+
+
+def test_it_errs_as_often_as_it_is_given_and_alike_each_time(evidence):
+    found = ratings(evidence, right=True, errs=0.3)
+    assert 0.1 < 1 - sum(found) / len(found) < 0.5 and found == ratings(evidence, right=True, errs=0.3)

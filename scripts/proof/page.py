@@ -1,0 +1,70 @@
+"""The events of a proof as a page in Markdown, to post with a report: `python page.py proof.jsonl`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Event = Mapping[str, Any]
+SHOWN = ("python", "verl-mas", "verl", "torch", "transformers", "vllm", "sglang", "flash-attn")
+
+
+def page(events: Sequence[Event]) -> str:
+    return "\n".join([*_head(events), *_stages(events), *_failures(events), *_memory(events), *_curve(events)]) + "\n"
+
+
+def _head(events: Sequence[Event]) -> Iterator[str]:
+    yield "# GPU proof of verl-mas"
+    for event in _of(events, "machine"):
+        yield f"\n{event['gpus'] or 'CPU'}, {event['cores']} cores, {event['date']}"
+    for event in _of(events, "versions"):
+        yield f"\n{', '.join(f'{name} {event[name]}' for name in SHOWN if event.get(name))}"
+
+
+def _stages(events: Sequence[Event]) -> Iterator[str]:
+    yield from ("", "| stage | | checks | seconds |", "|---|---|---|---|")
+    titles = {event["stage"]: event["title"] for event in _of(events, "start")}
+    for event in _of(events, "end"):
+        number = event["stage"]
+        yield f"| {number} {titles[number]} | {event['status']} | {event['passed']} | {event['seconds']} |"
+
+
+def _failures(events: Sequence[Event]) -> Iterator[str]:
+    failed = [event for event in _of(events, "check") if event["passed"] is False]
+    left_out = [event for event in _of(events, "check") if event["passed"] is None]
+    yield from ["", "## Failed", ""] if failed else []
+    for event in failed:
+        yield f"- stage {event['stage']}: {event['what']}: `{str(event['value']).strip().splitlines()[-1][:300]}`"
+    yield from ["", "## Not looked at", ""] if left_out else []
+    for event in left_out:
+        yield f"- stage {event['stage']}: {event['what']}: {event['skipped']}"
+
+
+def _memory(events: Sequence[Event]) -> Iterator[str]:
+    for event in _of(events, "beside the plan"):
+        yield from ("", f"## Memory beside `verl-mas plan` ({event['unit']})", "")
+        yield from ("| moment | measured | planned | factor |", "|---|---|---|---|")
+        for phase, row in event["moments"].items():
+            factor = row["measured"] / row["planned"]
+            yield f"| {phase} | {row['measured']} | {row['planned']} | {factor:.2f} |"
+
+
+def _curve(events: Sequence[Event]) -> Iterator[str]:
+    for event in _of(events, "curve"):
+        steps = event["right"]
+        yield from ("", "## The pretrained LLM, right of the held-out tasks", "")
+        yield from (f"| step | {' | '.join(steps)} |", f"|---|{'---|' * len(steps)}")
+        for title, values in (("the team", steps), ("messages of other tasks", event["with_messages_of_other_tasks"])):
+            yield f"| {title} | {' | '.join(f'{values[step]:.2f}' if step in values else '-' for step in steps)} |"
+
+
+def _of(events: Sequence[Event], kind: str) -> list[Event]:
+    return [event for event in events if event["event"] == kind]
+
+
+if __name__ == "__main__":
+    lines = Path(sys.argv[1]).read_text().splitlines()
+    sys.stdout.write(page([json.loads(line) for line in lines]))

@@ -1,0 +1,64 @@
+"""What a run took on its card beside what `verl-mas plan` says of it, and the factors, as a file that `plan` reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from statistics import mean
+
+from proof.stage import Program, Proof
+
+GIB = 1 << 30
+# Of a card, by which it is sold: verl_mas/planning/hardware.py.
+USABLE = 0.99
+CARD = "import torch; card = torch.cuda.get_device_properties(0); print(card.name, card.total_memory)"
+# The metrics of a step that the plan assumes, without the run.
+MEASURED = {"response": "response_length/mean", "prompt": "prompt_length/mean"}
+
+
+def compare(
+    proof: Proof, taken: Mapping[str, int], arguments: list[str], steps: Mapping[int, Mapping[str, float]]
+) -> None:
+    """`taken`: bytes of the card by phase. The plan is of rows as long as those of the run were."""
+    # In a process of its own: this one would keep a context on the card.
+    (ended,) = proof.run(Program("card", [sys.executable, "-c", CARD]))
+    name, size = ended.output.splitlines()[-1].rsplit(maxsplit=1)
+    assumed = [
+        f"--assume={name}={mean(found):.0f}"
+        for name, key in MEASURED.items()
+        if (found := [step[key] for step in steps.values() if key in step])
+    ]
+    gpus = f"--gpus=1x{int(size) / GIB / USABLE:.1f}"
+    (planned,) = proof.run(
+        Program("plan", [sys.executable, "-m", "verl_mas", "plan", *arguments, gpus, *assumed, "--json"])
+    )
+    write(proof, name, arguments, taken, estimates(planned.output))
+
+
+def estimates(output: str) -> dict[str, float]:
+    """Phase -> the most GiB that the plan expects, with usual rows."""
+    # What the command logs may be before or after it.
+    plan, _ = json.JSONDecoder().raw_decode(output[f"\n{output}".index("\n{") :])
+    found: dict[str, float] = {}
+    for policy in plan["policies"].values():
+        for phase, gib in policy["expected"].items():
+            # What one policy holds while others train is no moment of the card.
+            if phase != "waiting":
+                found[phase] = max(found.get(phase, 0.0), gib)
+    return found
+
+
+def write(
+    proof: Proof, gpu: str, arguments: list[str], taken: Mapping[str, int], expected: Mapping[str, float]
+) -> None:
+    rows = {
+        phase: {"measured": round(held / GIB, 2), "planned": round(expected[phase], 2)}
+        for phase, held in taken.items()
+        if held and phase in expected
+    }
+    proof.check("every moment of the plan was measured", rows.keys() == expected.keys(), [*rows])
+    proof.write("beside the plan", unit="GiB", moments=rows)
+    factors = {phase: round(row["measured"] / row["planned"], 3) for phase, row in rows.items()}
+    run = " ".join(word for word in arguments if word.startswith(("+recipe", "actor_rollout_ref.model.path")))
+    proof.calibration.write_text(json.dumps({"gpu": gpu, "run": run, "factors": factors}, indent=2) + "\n")
