@@ -54,14 +54,6 @@ def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_le
     assert "agent judge" in warning and "measured in a session" in warning
 
 
-def test_acts_above_the_limit_in_that_session_are_warned_of_with_all_candidates(look, workflow_file):
-    branching = UNSTATED.replace("agents =", "branches = True\n    agents =").replace("judge.act", "judge.branch")
-    mine = workflow_file(branching.replace("second =", "second, *_ =").replace("REWARD", "1.0"))
-    assert look(prompt=400, **mine, mas__branch__k=4, mas__faults__max_acts=5) == []
-    (warning,) = look(prompt=400, **mine, mas__branch__k=4, mas__faults__max_acts=4)
-    assert warning.startswith("mas.faults.max_acts=4")
-
-
 def test_that_verl_would_have_to_score_an_unknown_data_source_is_seen_in_that_session(look, workflow_file):
     refused, *_ = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", "None")))
     assert "has no rule for this one" in refused

@@ -63,8 +63,7 @@ def check_adapters(run: Run) -> Iterator[Problem]:
         if spec.adapter_of is None:
             continue
         base = spec.adapter_of
-        facts = {"own": spec, "policy": name, "base": run.mas.policies[base]}
-        refused = list(combinations("adapter", run.config, **facts))
+        refused = list(combinations("adapter", run.config, own=spec, policy=name, base=run.mas.policies[base]))
         yield from refused
         if not refused:
             pool = OmegaConf.select(run.config, f"mas.policies.{name}.pool")

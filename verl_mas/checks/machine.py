@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, no_connection, target
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.cluster import COUNTS, RAY_INIT, address, joined, loopback_servers, sends_folder
+from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers, sends_folder
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -133,21 +133,13 @@ def check_resources(run: Run) -> Iterator[Problem]:
 
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
-    given = [f"{RAY_INIT}.{key}" for key in COUNTS if OmegaConf.select(config, f"{RAY_INIT}.{key}") is not None]
     # A cluster that runs here is not on the machines of `--gpus`.
     cluster = OmegaConf.select(config, f"{RAY_INIT}.address") if target() else address(config)
-    if given and cluster not in (None, "local"):
-        yield ConfigError(
-            f"{' and '.join(given)} with the running Ray cluster at {cluster}",
-            rule="Ray takes these counts when a cluster starts, and none from a run that joins it",
-            fix=f"set {' '.join(f'{key}=null' for key in given)}; ++{RAY_INIT}.address=local starts a cluster of the "
-            "run's own",
-        )
     if not target() and (why := _absent(config, cluster)):
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
-    yield from combinations("cluster", config)
+    yield from combinations("cluster", config, cluster=cluster)
     yield from _runtime_env(config)
     if not sends_folder(config):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -98,8 +98,9 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
     workflow, limits = resolve(run.mas.workflow), _limits(run)
     stated = any(workflow.longest_prompt(own.member.role) for own in limits.values())
-    # A workflow that does not state its longest prompt is played to the end of a session.
-    recorder = Recorder(None if stated or first.validation else {name: own.reply for name, own in limits.items()})
+    # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
+    tokens = {name: 1 if stated else own.reply for name, own in limits.items()}
+    recorder = Recorder(None if first.validation else tokens)
     result = _played(run.mas, tools, recorder, _task_of(run.config, first))
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
         yield _failed(wrong[-1], what, first.file)
@@ -107,7 +108,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
         yield from found
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
-            yield from _longest_prompts(run, recorder, result)
+            yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
     elif result is None:
         reason = f"not checked: it reached no act within {TIME_LIMIT} s"
         fix = "use `await` for what takes long, as a blocked event loop stops all sessions of a worker"
@@ -268,10 +269,16 @@ def _limits(run: Run) -> dict[str, Limits]:
     return {name: Limits(run.view(member.spec.policy), member) for name, member in agents_of(run.mas).items()}
 
 
-def _longest_prompts(run: Run, recorder: Recorder, result: SessionResult | None) -> Iterator[Problem]:
-    limits, stated = _limits(run), recorder.tokens is None
-    counted: dict[str, int] = {}
-    for request in recorder.requests:
+def _longest_prompts(
+    run: Run, requests: Sequence[Request], result: SessionResult | None, *, stated: bool
+) -> Iterator[Problem]:
+    if result and any(fault.cause.startswith("more than ") for fault in result.faults):
+        limit = run.mas.faults.max_acts
+        value = f"mas.faults.max_acts={limit}, and a session whose replies solve nothing has more acts"
+        reason = "it fails and is not trained on; every candidate of a branch is an act"
+        yield ConfigWarning(value, reason, "raise mas.faults.max_acts, or lower mas.branch or mas.workflow.args")
+    limits, counted = _limits(run), dict[str, int]()
+    for request in requests:
         own = limits[request.agent]
         if own.view.spec.remote is None:
             tokens = _tokens_of(own.view, request, 0 if stated else own.prompt) or 0
@@ -279,14 +286,6 @@ def _longest_prompts(run: Run, recorder: Recorder, result: SessionResult | None)
     if stated:
         yield from check_stated_prompts(run, max(counted.values(), default=0))
         return
-    over = [fault for fault in result.faults if fault.cause.startswith("more than ")] if result else []
-    if over:
-        value = (
-            f"mas.faults.max_acts={run.mas.faults.max_acts}, and a session whose replies solve nothing has more acts"
-        )
-        reason = "it fails and is not trained on; every candidate of a branch is an act"
-        fix = "raise mas.faults.max_acts, or lower mas.branch or mas.workflow.args"
-        yield ConfigWarning(value, reason=reason, fix=fix)
     ended = result.session if result and not result.failed else None
     if ended and needs_score(ended.outcome, ended.replies) and not resolve(run.mas.workflow).scored_by_verl:
         yield from check_scored(run.config)

@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         self.register("type", None, _text)
         self.register("type", Path, lambda given: Path(_text(given)))
 
-    def _add_action(self, action: argparse.Action) -> argparse.Action:
+    def _add_action(self, action: argparse.Action) -> argparse.Action:  # type: ignore[override]
         self._added.append(action)
         return super()._add_action(action)
 

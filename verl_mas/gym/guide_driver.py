@@ -130,10 +130,6 @@ class GuideDriver(States[Drive]):
     speaks: Literal["once", "every_turn"] = "once"
     """once: the guide writes before the first move. every_turn: before each move; it then knows the last one."""
 
-    control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the driver acts alone. It sees everything, which is the ceiling, or no map and no
-    goal, which is the floor."""
-
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
 

@@ -179,10 +179,6 @@ class SplitClues(States[Talk]):
     rounds: Count = 1
     """How often each agent acts. From the second round on, senders have read what the others wrote."""
 
-    control: Literal["none", "all", "part"] = "none"
-    """none: the team. all, part: the receiver acts alone. It has all clues, which is the ceiling, or its own, which
-    is the floor."""
-
     text: Literal["words", "compact"] = "words"
     """words: prompts for language models. compact: prompts of a few letters, for tiny models."""
 

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Generic, Literal, TypeVar
 
 from verl_mas.config.values import Range
 from verl_mas.errors import ConfigError
@@ -30,12 +30,17 @@ class States(Workflow, Generic[State]):
     """How often a session is played on without a message, for each of its messages; what the message is rewarded with
     is the session's reward less the mean of these. 0: it has the session's reward."""
 
+    control: Literal["none", "all", "part"] = "none"
+    """none: the team. all, part: the agent that acts last acts alone. It sees what all of the team do, which is the
+    ceiling, or its own part, which is the floor."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.continuations and self.left_out:
-            value = f"mas.workflow.args.left_out={self.left_out} with continuations={self.continuations}"
-            rule = "a message is compared with other candidates of it, or with its absence"
-            raise ConfigError(value, rule=rule, fix="set one of the two to 0")
+        for name, unset in (("continuations", 0), ("control", "none")):
+            if self.left_out and (value := getattr(self, name)) != unset:
+                value = f"mas.workflow.args.left_out={self.left_out} with {name}={value}"
+                rule = "a message of a team is compared with its absence, and with nothing else"
+                raise ConfigError(value, rule=rule, fix=f"set left_out=0, or {name}={unset}")
 
     @property
     def branches(self) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,40 +37,29 @@ def files(folder: Path, contents: Mapping[str, Any], encoding: str = "utf-8") ->
             file.write_text(json.dumps(content), encoding=encoding)
 
 
-def safetensors(shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """A file of such tensors, all of zeros."""
-    return save({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
-
-
 # The smallest Qwen2: one layer of width 2.
-CONFIG = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True} | dict(
-    dict.fromkeys(["num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"], 1),
-    hidden_size=2,
-    intermediate_size=2,
-)
-NORMS = ["model.norm", *(f"model.layers.0.{name}_layernorm" for name in ("input", "post_attention"))]
-MLP = [f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up", "down")]
-ATTENTION = [f"model.layers.0.self_attn.{name}_proj" for name in "qkvo"]
-SHAPES: Mapping[str, Sequence[int]] = {
-    "model.embed_tokens.weight": [1, 2],
-    **{f"{name}.weight": [2] for name in NORMS},
-    **{f"{name}.bias": [2] for name in ATTENTION[:3]},
-    **{name: [2, 2] for name in [*MLP, *(f"{name}.weight" for name in ATTENTION)]},
-}
+ONES = "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
+KIND = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True}
+CONFIG: Mapping[str, Any] = {**KIND, **dict.fromkeys(ONES, 1), "hidden_size": 2, "intermediate_size": 2}
 MODEL: Mapping[str, Any] = {
-    "config.json": CONFIG,
     "tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}},
     "tokenizer_config.json": {"chat_template": "{{ messages[0].content }}"},
-    "model.safetensors": safetensors(SHAPES),
 }
+
+
+@cache
+def shapes() -> Mapping[str, Sequence[int]]:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return {name: tensor.shape for name, tensor in Qwen2ForCausalLM(Qwen2Config(**CONFIG)).named_parameters()}
 
 
 def model(folder: Path, changed: Mapping[str, Any]) -> None:
     """A model folder with these files in place of its own; `config` and `shapes` change theirs, a null leaves out."""
-    config, shapes = ({**whole, **changed.get(key, {})} for key, whole in (("config", CONFIG), ("shapes", SHAPES)))
-    changed = {name: content for name, content in changed.items() if name not in ("config", "shapes")}
-    tensors = safetensors({name: shape for name, shape in shapes.items() if shape})
-    files(folder, {**MODEL, "config.json": config, "model.safetensors": tensors, **changed})
+    config, others = {**CONFIG, **changed.get("config", {})}, {**shapes(), **changed.get("shapes", {})}
+    weights = save({name: np.zeros(shape, np.float32) for name, shape in others.items() if shape})
+    given = {name: content for name, content in changed.items() if "." in name}
+    files(folder, {**MODEL, "config.json": config, "model.safetensors": weights, **given})
 
 
 def checkpoint(

@@ -34,6 +34,7 @@ COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "least": operator.ge,
     "below": operator.lt,
     "has": operator.contains,
+    "lacks": lambda whole, part: part not in whole,
     "no_divisor_of": lambda value, whole: bool(value and whole % value),
 }
 
@@ -73,10 +74,11 @@ def each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
     """An entry for every alternative of `(a|b)`."""
     text = json.dumps(entry)
     found = ALTERNATIVES.search(text)
-    for name in found[1].split("|") if found else ():
-        yield from each(json.loads(text.replace(found[0], name)))
-    if not found:
+    if found is None:
         yield entry
+        return
+    for name in found[1].split("|"):
+        yield from each(json.loads(text.replace(found[0], name)))
 
 
 def naming(setting: str) -> list[Combination]:

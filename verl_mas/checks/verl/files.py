@@ -23,6 +23,7 @@ from verl_mas.verl_.types import Fields
 
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
+ROLES = {"system", "developer", "user", "assistant", "tool"}
 SAMPLE = 64  # Rows that are looked at; all rows of a JSON file are parsed
 
 
@@ -183,9 +184,11 @@ def _fault(where: str, prompt: object) -> Problem | None:
         value = f"{where} has {'half a surrogate pair, which is no text' if half else 'a null byte'}"
         fix = "clean the texts and write the file again"
         return ConfigError(value, rule="tokenizers take text in UTF-8 without null bytes", fix=fix)
-    if all(message["role"] == "system" for message in prompt):
-        reason = "nothing is asked, and the chat templates of some models need a message of a user"
-        return ConfigWarning(f"{where} has a system message alone", reason, "add the task as a message of a user")
+    roles = {message["role"] for message in prompt}
+    if "user" not in roles or not roles <= ROLES:
+        reason = f"a task is asked by the role user, and chat templates know {', '.join(sorted(ROLES))}"
+        fix = "write each message with one of these roles, the task with user"
+        return ConfigWarning(f"{where} has messages of {', '.join(sorted(roles))}", reason, fix)
     return None
 
 

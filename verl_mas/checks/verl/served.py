@@ -220,7 +220,9 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
 
 def _adapter(config: DictConfig, path: str) -> Iterator[Problem]:
     if is_remote(path) or is_hub_name(path):
-        return  # Not looked at.
+        value, fix = f"actor_rollout_ref.model.lora_adapter_path={path}", "download it and give its folder"
+        yield ConfigWarning(value, reason="not checked: it is no folder on this machine", fix=fix)
+        return
     folder = Path(path).expanduser()
     if lacking := [name for name in ("adapter_config.json", "adapter_model.*") if not any(folder.glob(name))]:
         value = f"actor_rollout_ref.model.lora_adapter_path={path} has no {' and no '.join(lacking)}"

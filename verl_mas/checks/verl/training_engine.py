@@ -113,11 +113,6 @@ def _heads(view: DictConfig, policy: str, key: str, parts: int) -> Iterator[Conf
 # Whether prompts and responses fit: in the model's context, the engine's limits and the trainer's token budgets.
 
 
-# The trainer refuses a row that is longer than its budget, in the middle of a run: budget -> what turns it on.
-BUDGETS = {
-    "actor.ppo_max_token_len_per_gpu": "actor.use_dynamic_bsz",
-    "rollout.log_prob_max_token_len_per_gpu": "rollout.log_prob_use_dynamic_bsz",
-}
 OF_MODEL = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
 GIB = 1 << 30
 SHARE = 0.4  # of the machine's memory; weights, their optimiser, engine and Ray have the rest
@@ -126,38 +121,21 @@ SHARE = 0.4  # of the machine's memory; weights, their optimiser, engine and Ray
 def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[Problem]:
     """`view` is the configuration of one policy."""
     rollout = view[SECTION].rollout
-    prompt, response = rollout.prompt_length, rollout.response_length
-    longest = prompt + response
+    longest = rollout.prompt_length + rollout.response_length
     limit, context = _whole(view, "rollout.max_model_len"), positions(view[SECTION].model)
-    if limit and context and limit > context:
-        value = f"policy {policy}: rollout.max_model_len={limit}"
-        rule = f"the model has a context of {context} tokens (max_position_embeddings)"
-        yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.max_model_len={context}, or leave it null")
+    needed = -(-longest // _parts(view)) if trained else None
+    whose, facts = f"policy {policy}: ", {"context": context, "longest": longest, "needed": needed}
+    yield from combinations("lengths", view, whose, **facts)
     for name, most in (("rollout.max_model_len", limit), ("the model's max_position_embeddings", context)):
         if most and longest > most:
             yield ConfigError(
-                f"policy {policy}: max_prompt_length + max_response_length = {longest}",
+                f"{whose}max_prompt_length + max_response_length = {longest}",
                 rule=f"prompt and response fit together in {name}, {most} tokens",
                 fix="lower data.max_prompt_length or data.max_response_length"
                 + (f", or raise {SECTION}.rollout.max_model_len" if most == limit else ""),
             )
-    if trained:
-        yield from _budgets(view, policy, prompt + response)
-        if OmegaConf.select(view, "trainer.device") == DEVICE:
-            yield from _memory(view, policy)
-
-
-def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
-    parts = _parts(view)
-    for key, switch in BUDGETS.items():
-        budget = _whole(view, key)
-        if budget and OmegaConf.select(view, f"{SECTION}.{switch}") is True and budget * parts < longest:
-            yield ConfigError(
-                f"policy {policy}: {key}={budget}",
-                rule=f"a row has up to {longest} tokens (max_prompt_length + max_response_length), and verl ends the "
-                "run at a row that is longer than the budget of a micro batch",
-                fix=f"set {SECTION}.{key}={-(-longest // parts)} or more, or lower the lengths",
-            )
+    if trained and OmegaConf.select(view, "trainer.device") == DEVICE:
+        yield from _memory(view, policy)
 
 
 def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
@@ -166,7 +144,7 @@ def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
 
     budget, model = _whole(view, "actor.ppo_max_token_len_per_gpu"), view[SECTION].model
     layers, hidden, wide, vocabulary = (model_number(model, name) for name in OF_MODEL)
-    by_tokens = OmegaConf.select(view, f"{SECTION}.{BUDGETS['actor.ppo_max_token_len_per_gpu']}") is True
+    by_tokens = OmegaConf.select(view, f"{SECTION}.actor.use_dynamic_bsz") is True
     if not (by_tokens and budget and layers and hidden and wide and vocabulary):
         return
     # In float32: logits with their gradient and what the loss makes of them; of a layer, what its backward pass reads.
