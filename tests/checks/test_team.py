@@ -62,10 +62,15 @@ def test_errors_of_every_kind_are_reported_in_one_call(two):
         "algorithm.adv_estimator=grpo",
         "agent verifier acts on policy c",
         "mas.policies.b is used by no agent",
-        "policy a: an engine replica of 2 GPUs on a pool of 1",
-        "policy b: an engine replica of 2 GPUs on a pool of 1",
-        "policy a: 64 optimiser steps for 32 sessions per training step",
-        "policy b: 64 optimiser steps for 32 sessions per training step",
+        *(
+            f"policy {name}: {value}"
+            for name in "ab"
+            for value in (
+                "rollout.tensor_model_parallel_size=2 with rollout.name=transformers",
+                "data.train_batch_size=8 with actor_rollout_ref.rollout.n=4",
+            )
+        ),
+        *(f"policy {name}: an engine replica of 2 GPUs on a pool of 1" for name in "ab"),
     ]
 
 
