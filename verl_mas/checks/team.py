@@ -59,7 +59,7 @@ def check_snapshots(run: Run) -> Iterator[Problem]:
         if snapshot.of in run.trained:
             source = run.view(snapshot.of)
             model = source.section("model")
-            yield from combinations("snapshots", run.view(name).config, base=source.spec, source=model, **facts)
+            yield from combinations("snapshots", run.view(name).config, "", base=source.spec, source=model, **facts)
         else:
             of = run.mas.policies.get(snapshot.of)
             kind = "is not there" if of is None else "is a snapshot" if of.snapshot else "is not trained"

@@ -107,7 +107,7 @@ def check_together(run: Run) -> Iterator[Problem]:
     facts = {"mas": run.mas, "mode": run.mode, "stale": run.staleness, "run": run}
     batch = config.data.train_batch_size + run.sessions_per_step
     in_flight = batch * run.staleness.least if run.staleness else None
-    yield from combinations("run", config, workers=workers(config), in_flight=in_flight, **facts)
+    yield from combinations("run", config, "", workers=workers(config), in_flight=in_flight, **facts)
     steps, last = config.global_profiler.steps, config.trainer.total_training_steps
     if steps and last and min(steps) > last:
         value = f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}"

@@ -275,7 +275,7 @@ def check_weights(config: DictConfig, folder: Path) -> Iterator[Problem]:
         return
     own = OmegaConf.to_container(model.get("override_config") or OmegaConf.create(), resolve=True)
     files = [str(file) for file in weight_files(folder)]
-    stats = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, (described / "config.json", *files))]
+    stats = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, [str(described / "config.json"), *files])]
     question = json.dumps([str(described), files, own, stats, installed_version("transformers")])
     if accepted_before(question):
         return
@@ -342,10 +342,12 @@ def _first(names: Sequence[str]) -> str:
 @contextmanager
 def silent_transformers() -> Iterator[None]:
     """Without its report of loading and its bars, which are for a terminal."""
+    from logging import CRITICAL
+
     from transformers.utils import logging
 
     level = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
+    logging.set_verbosity(CRITICAL)
     try:
         with redirect_stderr(io.StringIO()):
             yield
