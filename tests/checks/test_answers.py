@@ -17,11 +17,9 @@ def look(make, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def look(source="openai/gsm8k", truth="72", question=GSM8K, team="solver_verifier", function="", **args):
-        prompt = [{**MESSAGES[0], "content": question}]
-        files(
-            tmp_path,
-            {"rows.parquet": {"data_source": source, "prompt": prompt, "reward_model": {"ground_truth": truth}}},
-        )
+        row = {"data_source": source, "reward_model": {"ground_truth": truth}}
+        asked = [question] if isinstance(question, str) else question
+        files(tmp_path, {"rows.parquet": [{**row, "prompt": [{**MESSAGES[0], "content": each}]} for each in asked]})
         config = make(team, **{f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")})
         if function:
             if not (tmp_path / "mine.py").exists():
@@ -56,6 +54,11 @@ def test_a_team_answers_in_the_form_that_verls_scorer_of_the_data_source_reads(l
 def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look, found, value, fix):
     (first, *_) = look(**found)
     assert value in first[0] and fix in first[1] and not first[2]
+
+
+def test_different_tasks_with_one_ground_truth_are_warned_of(look):
+    ((value, _, warned),) = look(question=[f"How many are {number}?" for number in range(9)])
+    assert "have one ground truth, '72'" in value and warned
 
 
 def test_a_form_is_named_only_if_the_scorer_rewards_it(look):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.checks.loss import check_correction, check_truncation
-from verl_mas.checks.trainer import check_modes, check_phases, check_settings, check_together
+from verl_mas.checks.trainer import check_phases, check_settings, check_together
 from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
 from verl_mas.config.run import Run
 from verl_mas.engines.serving import settled
@@ -26,7 +26,7 @@ APART = {
 
 def found(config):
     run = Run.of(config)
-    problems = [*check_settings(config), *check_modes(run), *check_together(run), *check_correction(run)]
+    problems = [*check_settings(config), *check_together(run), *check_correction(run)]
     return [*problems, *check_phases(settled(run)), *check_truncation(run, agents_of(run.mas))]
 
 

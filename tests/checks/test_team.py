@@ -55,6 +55,8 @@ def test_errors_of_every_kind_are_reported_in_one_call(two):
     )
     with pytest.raises(ConfigErrors) as refused:
         validate(config)
+    size = "rollout.tensor_model_parallel_size=2 with rollout.name=transformers"
+    batch = "data.train_batch_size=8 with actor_rollout_ref.rollout.n=4"
     assert [error.value for error in refused.value.errors] == [
         "trainer.use_v1=False",
         "mas.policies.a.overrides.actor.optimm is not a setting",
@@ -62,10 +64,8 @@ def test_errors_of_every_kind_are_reported_in_one_call(two):
         "algorithm.adv_estimator=grpo",
         "agent verifier acts on policy c",
         "mas.policies.b is used by no agent",
-        "policy a: an engine replica of 2 GPUs on a pool of 1",
-        "policy b: an engine replica of 2 GPUs on a pool of 1",
-        "policy a: 64 optimiser steps for 32 sessions per training step",
-        "policy b: 64 optimiser steps for 32 sessions per training step",
+        *(f"policy {name}: {value}" for name in "ab" for value in (size, batch)),
+        *(f"policy {name}: an engine replica of 2 GPUs on a pool of 1" for name in "ab"),
     ]
 
 

@@ -76,7 +76,7 @@ def test_what_exists_is_kept_unless_forced(tmp_path):
     (tmp_path / "a").write_text("")
     assert free(tmp_path / "new", False) == tmp_path / "new"
     assert free(tmp_path / "a", True) == tmp_path / "a" and free(tmp_path, False, "b") == tmp_path
-    kept, no_folder = "add --force to replace a", "a is a file, not a folder"
+    kept, no_folder = "a exists", "a is a file, not a folder"
     for path, force, names, message in (
         (tmp_path / "a", False, (), kept),
         (tmp_path, False, ("b", "a"), kept),

@@ -7,6 +7,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from verl_mas import cli
 from verl_mas.cli.data import main
@@ -57,7 +58,6 @@ def test_a_conversation_is_kept_and_a_missing_ground_truth_is_asked_for(made):
         ("mine.csv", 'question,answer\n"1+1, or?",2\n'),
         ("mine.tsv", "question\tanswer\n1+1, or?\t2\n"),
         ("mine.json", '[{"question": "1+1, or?", "answer": 2}]'),
-        ("mine.json", '{"question": "1+1, or?", "answer": 2}\n'),
     ],
 )
 def test_other_formats_give_the_same_rows(made, name, content):
@@ -71,13 +71,17 @@ def test_parquet_is_read_and_only_the_first_rows_on_request(tmp_path):
     assert pq.read_table(tmp_path / "b.parquet").num_rows == 1
 
 
-def test_images_are_stored_before_the_text_or_where_the_template_has_them(made, tmp_path):
-    (tmp_path / "a.png").write_bytes(b"picture")
+def test_images_are_stored_and_stand_where_the_prompt_has_them(made, tmp_path):
+    Image.new("1", (1, 1)).save(tmp_path / "a.png")
     rows = [{"question": "What is it?", "answer": "a cat", "picture": "a.png"}]
-    row = made(rows, "--images", "picture")[0]
-    assert row["images"] == [{"bytes": b"picture"}] and row["prompt"][0]["content"] == "<image>What is it?"
-    after = made(rows, "--images", "picture", "--template", "{question} <image>")[0]
-    assert after["prompt"][0]["content"] == "What is it? <image>"
+    row = made(rows, "--images", "picture", "--template", "{question} <image>")[0]
+    assert row["images"] == [{"bytes": (tmp_path / "a.png").read_bytes()}]
+    assert row["prompt"][0]["content"] == "What is it? <image>"
+    with pytest.raises(DataError, match="0 times <image> in the prompt, 1 images"):
+        made(rows, "--images", "picture")
+    (tmp_path / "a.png").write_text("text")
+    with pytest.raises(DataError, match=r"'a.png' is no image"):
+        made(rows, "--images", "picture", "--template", "{question} <image>")
 
 
 @pytest.mark.parametrize(
@@ -94,6 +98,7 @@ def test_images_are_stored_before_the_text_or_where_the_template_has_them(made, 
         ([ROWS[0], {"question": "2?", "answer": ["4", "four"]}], [], "a column of parquet has one type"),
         ([{"question": "1?", "answer": 1, "picture": "no.png"}], ["--images", "picture"], "'no.png' is no file"),
         ([{"chat": [{"role": "user"}]}], ["--template", "{chat}", "--no-answer"], "row 1: chat has the message"),
+        ([{"chat": []}], ["--template", "{chat}", "--no-answer"], "row 1: chat is empty"),
         ([], [], "no rows"),
     ],
 )
@@ -113,6 +118,7 @@ def test_a_row_that_does_not_fit_is_refused_with_its_number(made, tmp_path, rows
         ("mine.json", '["1?"]', "no list of objects"),
         ("mine.json", '[{"question": "1?"}', "a .json file holds a list of objects"),
         ("mine.json", "1?", "one JSON object per line"),
+        ("mine.json", '{"question": "1?", "answer": 2}', "one object"),
         ("mine.txt", "", "the file must exist and end in"),
     ],
 )
@@ -129,6 +135,8 @@ def test_nothing_is_replaced_unasked_and_only_parquet_is_written(tmp_path, capsy
     assert (tmp_path / "x.parquet").read_text() == "mine"
     assert cli.main(["data", "rows", f"{tmp_path}/a.jsonl", "--out", f"{tmp_path}/x.csv"]) == 1
     assert f"use --out {tmp_path}/x.parquet" in capsys.readouterr().err
+    assert cli.main(["data", "rows", "a.jsonl", "--out", "b.parquet", "--answer", "a", "--no-answer"]) == 2
+    assert "not allowed with" in capsys.readouterr().err
 
 
 def test_the_summary_is_safe_for_a_terminal_and_json_on_request(made, capsys):

@@ -18,12 +18,13 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
+from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, DiskError
 from verl_mas.run_folder.checkpoints import POINTER, latest, whole_checkpoints
 from verl_mas.trainer.checkpoint import RNG_FILE, STORED, Checkpoints, left_out, other_run, run_identity
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.workflow.members import QUEUE
-from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamWorkflow, read_team
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, TeamWorkflow, read_team
 
 
 class Policy:
@@ -79,7 +80,9 @@ def test_every_policy_is_saved_under_its_name_and_one_old_checkpoint_more_is_kep
     assert {path.name for path in folder.iterdir()} == {"a", "b", "data.pt", "driver_rng.pt", "run.json"}
     assert (tmp_path / POINTER).read_text() == "3" and latest(tmp_path).run["models"] == {"a": "m"}
     checkpoints.trainer = OmegaConf.merge(checkpoints.trainer, {"remove_previous_ckpt_in_save": True})
-    checkpoints.team = TeamFile(format=1, workflow=TeamWorkflow("W"), agents={}, policies={})
+    checkpoints.team = TeamFile(
+        format=1, workflow=TeamWorkflow("W"), agents={"a": AgentSpec(policy="a")}, policies={"a": TeamPolicy("m")}
+    )
     folder = checkpoints.save(4, {})
     assert log[-1] == ("save", "b", 4, 2)
     assert read_team(folder) == replace(checkpoints.team, step=4), "the team is a part of it"

@@ -16,7 +16,6 @@ from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.adapters import ALL_LINEAR, Targets, bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import MasConfig
 from verl_mas.engines.contract import lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -48,8 +47,6 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
 }
 # The output layer of a language model.
 HEAD = "lm_head"
-# Of actor.checkpoint: what verl saves and loads without a setting.
-CONTENTS = {"model", "optimizer", "extra"}
 
 
 def check_adapters(run: Run) -> Iterator[Problem]:
@@ -65,10 +62,10 @@ def check_adapters(run: Run) -> Iterator[Problem]:
     for name, spec in run.mas.policies.items():
         if spec.adapter_of is None:
             continue
-        if error := _no_base(run.mas, name, spec.adapter_of):
-            yield error
-        else:
-            base = spec.adapter_of
+        base = spec.adapter_of
+        refused = list(combinations("adapter", run.config, own=spec, policy=name, base=run.mas.policies[base]))
+        yield from refused
+        if not refused:
             pool = OmegaConf.select(run.config, f"mas.policies.{name}.pool")
             if pool is not None and pool != run.mas.policies[base].pool:
                 value = f"mas.policies.{name}.pool={pool}, and its base {base} is on pool {run.mas.policies[base].pool}"
@@ -90,29 +87,6 @@ def _own_base(run: Run) -> Iterator[ConfigWarning]:
                 fix=f"set ++mas.policies.{name}.overrides.model.lora_rank=0 for whole weights, or "
                 f"++mas.policies.{name}.adapter_of={beside[0]}",
             )
-
-
-def _no_base(mas: MasConfig, name: str, base: str) -> ConfigError | None:
-    """Why a policy cannot have adapters."""
-    spec, value = mas.policies[base], f"mas.policies.{name}.adapter_of={base}"
-    if spec.adapter_of is not None:
-        kind = "which is this policy itself" if base == name else f"which is an adapter of {spec.adapter_of}"
-        rule = "an adapter is on whole weights, not on another adapter"
-        known = [other for other in bases(mas) if mas.policies[other].adapter_of is None]
-        fix = f"set mas.policies.{name}.adapter_of={known[0] if known else '<another policy>'}"
-    elif spec.remote is not None:
-        kind, rule = "which is remote", "the processes of the base train its adapters, and a remote policy has none"
-        fix = f"remove mas.policies.{base}.remote, or mas.policies.{name}.adapter_of"
-    elif spec.snapshot is not None:
-        kind, rule = f"which is a snapshot of {spec.snapshot.of}", "adapters are trained on weights that never change"
-        fix = f"set mas.policies.{name}.adapter_of to a frozen policy"
-    elif spec.trainable:
-        kind, rule = "which is trained", "adapters are trained on weights that never change"
-        fix = f"set ++mas.policies.{base}.trainable=false, or another name in adapter_of: a policy that mas.policies "
-        fix += "leaves out is added as a frozen one"
-    else:
-        return None
-    return ConfigError(f"{value}, {kind}", rule=rule, fix=fix)
 
 
 def _own_settings(run: Run, name: str, base: str) -> Iterator[ConfigError]:
@@ -169,15 +143,6 @@ def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Proble
     images = "vision_config" in settings(section.model)
     lacks = lacking(str(section.rollout.name))
     yield from combinations("base", view, f"{who}: ", engine=engine, able=able, images=images, lacks=lacks)
-    checkpoint = view[SECTION].actor.checkpoint
-    for key in ("save_contents", "load_contents"):
-        if set(checkpoint[key]) != CONTENTS:
-            yield ConfigWarning(
-                f"{who}: actor.checkpoint.{key}={list(checkpoint[key])}",
-                reason="a checkpoint always has the weights of each adapter and what its training resumes from, and "
-                "nothing of the base",
-                fix="remove it; for a folder of whole weights, verl-mas export --merge",
-            )
 
 
 def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:

@@ -21,10 +21,12 @@ from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow import Codec, Workflow
 from verl_mas.workflow.task import text_of
 
 FORM = "mas.workflow.args.form"
+FEW = 8  # Tasks that may have one answer by chance
 # Of a function itself, not of what it reaches.
 MISTAKES = (TypeError, AttributeError, LookupError, NameError, ValueError)
 
@@ -38,7 +40,7 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
     by_function = manager.reward_manager.source == "register" and not manager.reward_model.enable
     seen = []
     for first in sound_rows(run.config):
-        source, truth = first.row.get(DATA_SOURCE), (first.row.get(REWARD_MODEL) or {}).get(GROUND_TRUTH)
+        source, truth = first.row.get(DATA_SOURCE), _truth_of(first.row)
         form = workflow.answer_form(source if isinstance(source, str) else None)
         if form is None or source in seen:
             continue
@@ -48,12 +50,22 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
             yield ConfigError(f"{first.file} has a first row without a ground truth", rule=rule, fix=fix)
             continue
+        tasks = {str(row.get(str(run.config.data.prompt_key))) for row in first.sample}
+        if len(tasks) > FEW and len({str(_truth_of(row)) for row in first.sample}) == 1:
+            value = f"the first {len(tasks)} tasks of {first.file} have one ground truth, {truth!r:.120}"
+            reason = "an agent is rewarded for this answer, whatever the task is"
+            yield ConfigWarning(value, reason, "write the answer of each task into reward_model.ground_truth")
         if not by_verl and isinstance(truth, str) and any(mark in truth for mark in MARKS.values()):
             value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
             rule = "a grader compares an answer with it, and this is a solution that has its answer marked"
             yield ConfigError(value, rule=rule, fix="write the answer alone into reward_model.ground_truth")
         refused = list(_scored(run, first, workflow, form)) if by_verl and by_function else []
         yield from refused or _other_form(run, first, workflow, form)
+
+
+def _truth_of(row: Fields) -> object:
+    given = row.get(REWARD_MODEL)
+    return given.get(GROUND_TRUTH) if isinstance(given, dict) else None
 
 
 def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> Iterator[Problem]:

@@ -9,39 +9,12 @@ from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, com
 from verl_mas.advantage.record import COLUMNS, PARTS
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.merge import LOSS_MODES, SECTION
+from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import THRESHOLD, Staleness
 from verl_mas.config.run import CORRECTION, Run, View
 from verl_mas.config.schema import PolicySpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.members import Member, flat
-
-# The default of verl: a run that sets it looks like one that sets nothing.
-UNSET = "token-mean"
-# Losses of verl that do not aggregate by loss_agg_mode -> how they do.
-OWN_AGGREGATION = {"sapo": "seq-mean-token-mean", "geo_mean": "the mean over the rows of a micro batch"}
-
-
-def check_loss(run: Run) -> Iterator[ConfigError]:
-    weighting = run.mas.loss.weighting
-    if weighting is None:
-        return
-    mode = LOSS_MODES[weighting]
-    for name in run.trained:
-        actor = run.view(name).section("actor")
-        if actor.loss_agg_mode not in (UNSET, mode):
-            value = f"policy {name}: mas.loss.weighting={weighting} with actor.loss_agg_mode={actor.loss_agg_mode}"
-            rule = "both say how rows are added up to the loss"
-            yield ConfigError(value, rule=rule, fix=f"remove {SECTION}.actor.loss_agg_mode, or mas.loss.weighting")
-        loss = actor.policy_loss.loss_mode
-        if OWN_AGGREGATION.get(loss, mode) != mode:
-            value = f"policy {name}: mas.loss.weighting={weighting} with actor.policy_loss.loss_mode={loss}"
-            rule = f"this loss of verl adds rows up in a way of its own: {OWN_AGGREGATION[loss]}"
-            fix = "set mas.loss.weighting=row" if OWN_AGGREGATION[loss] in LOSS_MODES.values() else _WITHOUT
-            yield ConfigError(value, rule=rule, fix=fix)
-
-
-_WITHOUT = "remove mas.loss.weighting, or choose another loss, such as vanilla"
 
 
 def check_filter(run: Run) -> Iterator[Problem]:

@@ -14,9 +14,10 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
-from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, target
+from verl_mas.checks.verl.combinations import combinations
+from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, no_connection, target
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.cluster import COUNTS, RAY_INIT, address, joined, loopback_servers, sends_folder
+from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers, sends_folder
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -131,25 +132,14 @@ def check_resources(run: Run) -> Iterator[Problem]:
 # A run that joins a running Ray cluster, or is on several nodes.
 
 
-SMALLEST_STORE = 75 << 20  # Ray's OBJECT_STORE_MINIMUM_MEMORY_BYTES
-ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-
-
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
-    given = [f"{RAY_INIT}.{key}" for key in COUNTS if OmegaConf.select(config, f"{RAY_INIT}.{key}") is not None]
     # A cluster that runs here is not on the machines of `--gpus`.
     cluster = OmegaConf.select(config, f"{RAY_INIT}.address") if target() else address(config)
-    if given and cluster not in (None, "local"):
-        yield ConfigError(
-            f"{' and '.join(given)} with the running Ray cluster at {cluster}",
-            rule="Ray takes these counts when a cluster starts, and none from a run that joins it",
-            fix=f"set {' '.join(f'{key}=null' for key in given)}; ++{RAY_INIT}.address=local starts a cluster of the "
-            "run's own",
-        )
-    store = OmegaConf.select(config, f"{RAY_INIT}.object_store_memory")
-    if isinstance(store, int) and store < SMALLEST_STORE:
-        rule = f"Ray starts with an object store of at least {SMALLEST_STORE} bytes"
-        yield ConfigError(f"{RAY_INIT}.object_store_memory={store}", rule=rule, fix="remove it")
+    if not target() and (why := _absent(config, cluster)):
+        rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
+        fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
+        yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
+    yield from combinations("cluster", config, cluster=cluster)
     yield from _runtime_env(config)
     if not sends_folder(config):
         return
@@ -161,6 +151,14 @@ def check_cluster(config: DictConfig) -> Iterator[Problem]:
                 "Ray runs the workers in a temporary copy of that folder, and what they write there is deleted with it",
                 f"set {setting} to an absolute path",
             )
+
+
+def _absent(config: DictConfig, cluster: str | None) -> str:
+    """Why a cluster that the command or the environment names is not there."""
+    if cluster == "auto":
+        return "`ray start` has left no address on this machine"
+    named = cluster in (OmegaConf.select(config, f"{RAY_INIT}.address"), os.environ.get("RAY_ADDRESS"))
+    return no_connection(cluster) if cluster and cluster != "local" and named else ""
 
 
 def _runtime_env(config: DictConfig) -> Iterator[Problem]:
@@ -181,10 +179,6 @@ def _runtime_env(config: DictConfig) -> Iterator[Problem]:
         if not isinstance(value, str):
             yield ConfigError(
                 f"{path}={value}", rule="an environment variable is a text", fix=f"""write '++{path}="{value}"'"""
-            )
-        elif name in ALLOCATOR and "expandable_segments:True" in value:
-            yield ConfigWarning(
-                f"{path}={value}", reason="an engine that frees its memory between steps ends with it", fix="remove it"
             )
     folder = given.get("working_dir")
     if isinstance(folder, str) and not is_remote(folder) and not Path(folder).expanduser().is_dir():

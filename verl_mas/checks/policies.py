@@ -53,24 +53,6 @@ def _overrides(run: Run) -> Iterator[SettingDifference]:
             yield from differences(own, section_at(path, settings_of(run.config)), f"mas.policies.{name}.{key}", VALUES)
 
 
-# Options in `rollout.engine_kwargs` that contradict the settings of verl, or that no engine reads.
-
-
-def check_engine_options(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    """`view` is the configuration of one policy."""
-    rollout = view[SECTION].rollout
-    options = rollout.engine_kwargs.get(rollout.name) or {}
-    for option, setting in facts_of(str(rollout.name)).replaces.items():
-        value = options.get(option)
-        if value is not None and value != rollout.get(setting):
-            yield ConfigError(
-                f"policy {policy}: rollout.engine_kwargs.{rollout.name}.{option}={value} with "
-                f"rollout.{setting}={rollout.get(setting)}",
-                rule="the engine would take the first, and verl, the checks and the other engines go by the second",
-                fix=f"set {SECTION}.rollout.{setting}={value}, and remove the option",
-            )
-
-
 def check_unread_options(run: Run) -> Iterator[ConfigWarning]:
     """Options of one engine while the run has another. With options for both, the command is meant for either."""
     used = {str(run.view(name).value("rollout.name")) for name in local_policies(run.mas)}
@@ -96,16 +78,6 @@ def check_specs(run: Run) -> Iterator[Problem]:
         yield from combinations("policies", run.config, own=spec, policy=name, adapters=adapters(run.mas, name))
 
 
-def check_batch_sizes(run: Run) -> Iterator[ConfigError]:
-    sessions = run.sessions_per_step
-    for name in run.trained:
-        steps = run.view(name).updates_per_step
-        if steps > sessions:
-            value = f"policy {name}: {steps} optimiser steps for {sessions} sessions per training step"
-            fix = "lower mas.updates_per_step, or raise data.train_batch_size or rollout.n"
-            yield ConfigError(value, rule="every optimiser step needs at least one row", fix=fix)
-
-
 def check_views(run: Run) -> Iterator[Problem]:
     """The configuration of each policy: its lengths, its training, and verl's own checks."""
     for name, spec in run.mas.policies.items():
@@ -116,7 +88,6 @@ def check_views(run: Run) -> Iterator[Problem]:
         on_base = adapters(run.mas, name)
         if not spec.adapter_of:
             yield from check_heads(view, name)
-            yield from check_engine_options(view, name)
             yield from check_lengths(view, name, trained=spec.is_trained or bool(on_base))
         if spec.is_trained:
             yield from check_adapter(view, name) if spec.adapter_of else check_lora(view, name)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.adapters import bases
 from verl_mas.config.merge import SECTION, own_section, trained
 from verl_mas.config.modes import KEY, SEPARATE
 from verl_mas.config.placement import local_policies, policies_on, pool_shape, replica_size, served_on, serving_pool
@@ -21,24 +20,10 @@ from verl_mas.registry import nearest
 # Checks of policies that are trained on one pool and served on another: `mas.policies.<policy>.engines`.
 
 
-# A pool for the message of a run whose engines have none.
-EXAMPLE = "serve"
-
-
 def check_apart(run: Run) -> Iterator[ConfigError]:
     """Of a team whose pools exist."""
-    apart = {name: spec.engines for name, spec in run.mas.policies.items() if spec.engines}
     if run.mode is not SEPARATE:
         return
-    for name in apart:
-        spec = run.mas.policies[name]
-        if not spec.is_trained and name not in bases(run.mas):
-            where = "" if spec.remote else f", and set ++mas.policies.{name}.pool={spec.engines}"
-            value = f"mas.policies.{name}.engines={spec.engines} of a policy that is not trained"
-            rule = "a policy without training processes has its engines on its pool"
-            yield ConfigError(value, rule=rule, fix=f"remove it{where}")
-    for name in run.trained:
-        yield from _trains_apart(run.mas, name)
     training = {run.mas.policies[name].pool: name for name in trained(run.mas) if not run.mas.policies[name].adapter_of}
     for name in local_policies(run.mas):
         spec = run.mas.policies[name]
@@ -49,20 +34,6 @@ def check_apart(run: Run) -> Iterator[ConfigError]:
             rule = f"with {KEY}={SEPARATE.name} engines never free their GPUs for training"
             fix = f"set ++mas.policies.{name}.{setting} to a pool on which no policy trains"
             yield ConfigError(value, rule=rule, fix=fix)
-
-
-def _trains_apart(mas: MasConfig, name: str) -> Iterator[ConfigError]:
-    spec = mas.policies[name]
-    if not spec.adapter_of and spec.engines in (None, spec.pool):
-        value = f"mas.policies.{name}.engines={spec.engines or 'null'} and pool={spec.pool} with {KEY}={SEPARATE.name}"
-        rule = "in this mode every trained policy is served on another pool than it trains on"
-        fix = f"set ++mas.policies.{name}.engines={EXAMPLE} ++mas.pools.{EXAMPLE}.n_gpus_per_node=1, or another pool"
-        yield ConfigError(value, rule=rule, fix=fix)
-    for other, snapshot in mas.policies.items():
-        if snapshot.snapshot and snapshot.snapshot.of == name:
-            value = f"mas.policies.{other}.snapshot.of={name} with {KEY}={SEPARATE.name}"
-            rule = "the training processes of a policy send weights in one way only: in this mode, to its engines"
-            yield ConfigError(value, rule=rule, fix=f"remove the snapshot, or set {KEY} to another mode")
 
 
 TENSOR_SIZE = "rollout.tensor_model_parallel_size"

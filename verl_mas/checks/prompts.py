@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,9 +18,10 @@ from verl_mas.checks.verl.model_folder import settings as config_of
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec
+from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
+from verl_mas.registry import nearest
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
@@ -35,6 +36,10 @@ from verl_mas.workflow.tools import Tool
 
 # A model's config.json has one of these if it reads more than text.
 READS_MEDIA = {"vision_config", "audio_config", "thinker_config"}
+# Arguments of a tokenizer's apply_chat_template, which a template need not read.
+OF_TOKENIZERS = (
+    "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
+)
 TIME_LIMIT = 5  # seconds for the workflow to reach its first act
 
 
@@ -55,6 +60,7 @@ class Recorder:
 
 def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator[Problem]:
     """Of a run without a team, the prompt is the row's. `tools`: those that the configuration has."""
+    yield from _unread_settings(run)
     for first in sound_rows(run.config):
         if not _has_media(run.config, first.row):
             yield from _check(run, tools or {}, first)
@@ -62,6 +68,20 @@ def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator
             value = f"the first row of {first.file} has images, videos or sounds"
             rule = f"the model reads them, and {run.config[SECTION].model.path} is one of text"
             yield ConfigError(value, rule=rule, fix=f"set {SECTION}.model.path, or leave the column out")
+
+
+def _unread_settings(run: Run) -> Iterator[ConfigWarning]:
+    """Of chat templates: names that they never read."""
+    key = "apply_chat_template_kwargs"
+    places = {f"data.{key}": (View(run, "", PolicySpec()), run.config.data.get(key) or {})}
+    for name, spec in run.mas.agents.items():
+        places[f"mas.agents.{name}.chat_template_kwargs"] = run.view(spec.policy), spec.chat_template_kwargs
+    for place, (view, given) in places.items():
+        chat = ChatTemplate.of_model(view.section("model")) if given and not view.spec.remote else None
+        known = [*chat.variables(), *OF_TOKENIZERS] if chat else given
+        for name in (str(name) for name in given if name not in known):
+            fix = f"remove it, or correct it; {nearest(name, list(known))}"
+            yield ConfigWarning(f"{place}.{name}", reason="the chat template of the model reads no such name", fix=fix)
 
 
 def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
@@ -78,8 +98,9 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
     workflow, limits = resolve(run.mas.workflow), _limits(run)
     stated = any(workflow.longest_prompt(own.member.role) for own in limits.values())
-    # A workflow that does not state its longest prompt is played to the end of a session.
-    recorder = Recorder(None if stated or first.validation else {name: own.reply for name, own in limits.items()})
+    # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
+    tokens = {name: 1 if stated else own.reply for name, own in limits.items()}
+    recorder = Recorder(None if first.validation else tokens)
     result = _played(run.mas, tools, recorder, _task_of(run.config, first))
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
         yield _failed(wrong[-1], what, first.file)
@@ -87,7 +108,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
         yield from found
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
-            yield from _longest_prompts(run, recorder, result)
+            yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
     elif result is None:
         reason = f"not checked: it reached no act within {TIME_LIMIT} s"
         fix = "use `await` for what takes long, as a blocked event loop stops all sessions of a worker"
@@ -153,7 +174,7 @@ def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: 
         dict.fromkeys(mas.policies, client),
         mas.branch,
         mas.reward,
-        FaultSpec(retries=0, session_timeout_s=TIME_LIMIT),
+        replace(mas.faults, retries=0, session_timeout_s=TIME_LIMIT),
         {**tools, **unread},
     )
     results: list[SessionResult] = []
@@ -248,10 +269,16 @@ def _limits(run: Run) -> dict[str, Limits]:
     return {name: Limits(run.view(member.spec.policy), member) for name, member in agents_of(run.mas).items()}
 
 
-def _longest_prompts(run: Run, recorder: Recorder, result: SessionResult | None) -> Iterator[Problem]:
-    limits, stated = _limits(run), recorder.tokens is None
-    counted: dict[str, int] = {}
-    for request in recorder.requests:
+def _longest_prompts(
+    run: Run, requests: Sequence[Request], result: SessionResult | None, *, stated: bool
+) -> Iterator[Problem]:
+    if result and any(fault.cause.startswith("more than ") for fault in result.faults):
+        limit = run.mas.faults.max_acts
+        value = f"mas.faults.max_acts={limit}, and a session whose replies solve nothing has more acts"
+        reason = "it fails and is not trained on; every candidate of a branch is an act"
+        yield ConfigWarning(value, reason, "raise mas.faults.max_acts, or lower mas.branch or mas.workflow.args")
+    limits, counted = _limits(run), dict[str, int]()
+    for request in requests:
         own = limits[request.agent]
         if own.view.spec.remote is None:
             tokens = _tokens_of(own.view, request, 0 if stated else own.prompt) or 0

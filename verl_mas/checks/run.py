@@ -29,13 +29,15 @@ from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.files import check_data, check_functions, check_packages, check_scored, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
-from verl_mas.checks.verl.place import check_folders, not_writable, run_on, target, unless_elsewhere
+from verl_mas.checks.verl.place import check_folders, no_connection, not_writable, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
+from verl_mas.checks.verl.training_engine import check_lengths
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
@@ -74,15 +76,12 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
     if not isinstance(trainer.default_local_dir, str) or not trainer.default_local_dir or "\0" in str(folder):
         return  # Refused by check_folders.
     yield from check_lock(run.config)
+    yield from combinations("resume", run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if given and str(given).endswith("/"):
         value = f"trainer.resume_from_path={given}"
         rule = "verl reads the step from what follows global_step_"
         yield ConfigError(value, rule=rule, fix=f"set trainer.resume_from_path={str(given).rstrip('/')}")
-    elif trainer.resume_from_path and not given:
-        value = f"trainer.resume_from_path={trainer.resume_from_path} with trainer.resume_mode={trainer.resume_mode}"
-        fix = "set trainer.resume_mode=resume_path, or remove trainer.resume_from_path"
-        yield ConfigWarning(value, reason="it is read with trainer.resume_mode=resume_path only", fix=fix)
     elif run.mode is None:
         yield from _of_verl(run.config, folder)
     else:
@@ -91,7 +90,13 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
         except ConfigError as error:
             yield unless_elsewhere(run.config, error) if given and not Path(given).exists() else error
         else:
-            yield from _of_this_team(run, checkpoint) if checkpoint else ()
+            yield from _of_this_team(run, checkpoint) if checkpoint else _unfinished(run.config, folder)
+
+
+def _unfinished(config: DictConfig, folder: Path) -> Iterator[ConfigWarning]:
+    if config.trainer.resume_mode == "auto" and (found := sorted(path.name for path in folder.glob("global_step_*"))):
+        reason = f"none is complete and there is no {POINTER}, so the run starts from step 0 and replaces them"
+        yield ConfigWarning(f"{folder} has {', '.join(found)}", reason, "set another trainer.default_local_dir")
 
 
 def check_logger(config: DictConfig) -> Iterator[Problem]:
@@ -276,6 +281,7 @@ def _examine_run(run: Run, refusals: Refusals) -> None:
     if not refusals.of(check_values(config)):
         return  # Other checks calculate with these values.
     refusals.of(check_served(config), check_resources(run), check_data(config, scored=True))
+    refusals.of(check_lengths(config, "main", trained=True))
     refusals.of(check_functions(config), check_packages(config), check_folders(config))
     refusals.of(check_checkpoint(run), check_scored(config))
     if not refusals.errors:
@@ -348,10 +354,14 @@ def _complete(config: DictConfig) -> None:
 
 
 def check_policies(run: Run) -> Iterator[Problem]:
-    """The model and the engine of every policy that is served here."""
+    """The model and the engine of every policy that is served here, and whether the endpoint of another answers."""
     for name, spec in run.mas.policies.items():
         if spec.remote is None:
             yield from check_served(run.view(name).config)
+        elif why := no_connection(spec.remote.base_url):
+            value, fix = f"mas.policies.{name}.remote.base_url: {why}", "start the endpoint, or correct base_url"
+            error = ConfigError(value, rule="the endpoint of a remote policy runs before the run starts", fix=fix)
+            yield unless_elsewhere(run.config, error)
 
 
 def check_workflow_ready(run: Run) -> Iterator[Problem]:

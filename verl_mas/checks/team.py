@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -10,10 +11,9 @@ from omegaconf import DictConfig
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.adapters import check_adapters
 from verl_mas.checks.learning import check_learning
-from verl_mas.checks.loss import check_correction, check_filter, check_loss, check_truncation
+from verl_mas.checks.loss import check_correction, check_filter, check_truncation
 from verl_mas.checks.machine import check_resources
 from verl_mas.checks.policies import (
-    check_batch_sizes,
     check_override_keys,
     check_override_values,
     check_remotes,
@@ -23,13 +23,13 @@ from verl_mas.checks.policies import (
 )
 from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas
 from verl_mas.checks.trainer import (
-    check_modes,
     check_phases,
     check_settings,
     check_together,
     check_trainable,
     wants_critic,
 )
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
@@ -45,7 +45,8 @@ from verl_mas.registry import closest, nearest
 from verl_mas.user_code import load_module, load_user_code
 from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
-from verl_mas.workflow.members import Member, flat, wrong_names
+from verl_mas.workflow.members import Member, wrong_names
+from verl_mas.workflow.team import Team
 
 # Checks of snapshots: policies with the weights that a trained policy had at an earlier step.
 
@@ -54,43 +55,20 @@ def check_snapshots(run: Run) -> Iterator[Problem]:
     for name, spec in run.mas.policies.items():
         if (snapshot := spec.snapshot) is None:
             continue
-        if snapshot.of not in run.trained:
+        facts = {"own": spec, "policy": name, "first": snapshot.first or snapshot.every}
+        if snapshot.of in run.trained:
+            source = run.view(snapshot.of)
+            model = source.section("model")
+            yield from combinations("snapshots", run.view(name).config, "", base=source.spec, source=model, **facts)
+        else:
             of = run.mas.policies.get(snapshot.of)
             kind = "is not there" if of is None else "is a snapshot" if of.snapshot else "is not trained"
             value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}"
             rule = "a snapshot takes the weights of a policy that this run trains"
             yield ConfigError(value, rule=rule, fix=nearest(snapshot.of, trained(run.mas)))
-            continue
-        source = run.view(snapshot.of)
-        path, of_source = (view.get("model.path") for view in (run.view(name), source))
-        if path != of_source:
-            value = f"mas.policies.{name}.overrides.model.path={path}, and policy {snapshot.of} has {of_source}"
-            rule = "a snapshot has the weights of its policy, and starts with the same model"
-            yield ConfigError(value, rule=rule, fix=f"remove mas.policies.{name}.overrides.model")
-        rank = source.get("model.lora_rank") or 0
-        if source.spec.adapter_of:
-            value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which is an adapter of {source.spec.adapter_of}"
-            rule = "a snapshot takes whole weights, and adapters on one base are never merged into them"
-            fix = f"remove mas.policies.{snapshot.of}.adapter_of, so that it has weights of its own"
-            yield ConfigError(value, rule=rule, fix=fix)
-        elif rank > 0 and not source.get("model.lora.merge"):
-            value = f"policy {snapshot.of}: model.lora_rank={rank} with model.lora.merge=False and a snapshot, {name}"
-            rule = "a snapshot takes whole weights, so the trainer merges the adapter into them"
-            yield ConfigError(value, rule=rule, fix="set actor_rollout_ref.model.lora.merge=True")
-        steps, first = run.config.trainer.total_training_steps, snapshot.first or snapshot.every
-        if isinstance(steps, int) and first >= steps:
-            setting = f"first={first}" if snapshot.first else f"every={first}"
-            value = f"mas.policies.{name}.snapshot.{setting} with trainer.total_training_steps={steps}"
-            reason = "no step follows the first refresh, so it is the start model in all of them"
-            fix = f"lower it; for a policy that never changes, use mas.policies.{name}.trainable=false without snapshot"
-            yield ConfigWarning(value, reason=reason, fix=fix)
 
 
 # Sampling settings: their names, by the engine or endpoint that gets them, and their ranges.
-
-
-# Lengths of an agent's own -> those of the run, to which they are cut.
-CUT_TO = {"max_tokens": "data.max_response_length", "max_prompt_length": "data.max_prompt_length"}
 
 
 def check_sampling(run: Run) -> Iterator[Problem]:
@@ -114,8 +92,7 @@ def check_sampling(run: Run) -> Iterator[Problem]:
             else:
                 yield from sampling_errors(given, str(rollout.name), path)
                 yield from engine_errors(given, rollout, path)
-        if rollout is not None:
-            yield from _cut(run.config, spec, f"mas.agents.{name}")
+        yield from combinations("agents", run.config, agent=name)
 
 
 def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, object]]]:
@@ -127,23 +104,9 @@ def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, obje
         yield f"{agent}.{section}.extra", extra
 
 
-def _cut(config: DictConfig, spec: AgentSpec, path: str) -> Iterator[ConfigWarning]:
-    for key, longest in CUT_TO.items():
-        own = flat(spec.sampling).get(key) if key == "max_tokens" else spec.max_prompt_length
-        limit = config.data.get(longest.removeprefix("data."))
-        if isinstance(own, int) and type(limit) is int and own > limit:
-            value = f"{path}{'.sampling' if key == 'max_tokens' else ''}.{key}={own}"
-            reason = f"{longest}={limit} is the limit of every row, so this has no effect"
-            yield ConfigWarning(value, reason=reason, fix=f"raise {longest}, or lower {key}")
-
-
-def check_serving(mas: MasConfig) -> Iterator[ConfigWarning]:
-    for pool in used_pools(mas):
-        names = served_on(mas, pool)
-        if mas.pools[pool].serving == "phases" and len(names) == 1:
-            reason = "phases are the turns of several policies; the engines of one are always awake"
-            fix = f"remove the setting, or put another policy on the pool: ++mas.policies.<policy>.pool={pool}"
-            yield ConfigWarning(f"mas.pools.{pool}.serving=phases with one policy, {names[0]}", reason=reason, fix=fix)
+def check_serving(run: Run) -> Iterator[Problem]:
+    for pool in used_pools(run.mas):
+        yield from combinations("pools", run.config, mas=run.mas, pool=pool, served=len(served_on(run.mas, pool)))
 
 
 # Estimator of verl -> the nearest one that compares the rows of one agent.
@@ -191,13 +154,13 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
     if team:
         refusals.of(check_workflow(run, *team))
     refusals.of(check_sampling(run))
-    refusals.of(check_modes(run), check_together(run), check_correction(run))
+    refusals.of(check_together(run), check_correction(run))
     if refusals.of(check_pools(mas)):
         refusals.of(check_apart(run))
         run = refusals.result(partial(settled, run)) or run
         refusals.of(check_replicas(run), check_resources(run), check_memory(run))
-        refusals.of(check_batch_sizes(run), check_loss(run), check_phases(run))
-        refusals.of(check_unread_options(run), check_serving(mas))
+        refusals.of(check_phases(run))
+        refusals.of(check_unread_options(run), check_serving(run))
         if known:
             refusals.of(check_views(run))
     return run, team is not None
@@ -232,11 +195,13 @@ def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
     mas = run.mas
     yield from _unused_file(mas)
     yield from check_assignment(mas, members)
+    for name in (name for name in members if hasattr(Team, name)):
+        yield ConfigError(f"an agent {name}", rule=f"team.{name} is a method of a team", fix="rename the agent")
     for name in workflow.own_rewards:
-        if getattr(workflow, name) and not mas.reward.local:
-            value = f"mas.workflow.args.{name}={getattr(workflow, name)} with mas.reward.local={mas.reward.local}"
-            rule = "mas.reward.local is the weight of an act's own reward (preset dr_mas: 0)"
-            yield ConfigError(value, rule=rule, fix=f"set mas.reward.preset=sum, or ++mas.workflow.args.{name}=0")
+        yield from combinations("own_rewards", run.config, mas=mas, argument=name, paid=getattr(workflow, name))
+    for (role, policy), acting in Counter((one.role, one.spec.policy) for one in members.values()).items():
+        own = mas.policies.get(policy)
+        yield from combinations("acting", run.config, own=own, policy=policy, role=role, acting=acting)
     yield from check_learning(run, workflow, members)
     yield from check_truncation(run, members)
     main = mas.advantage.get("main")

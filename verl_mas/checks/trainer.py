@@ -9,10 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.modes import KEY, MODES, STRATEGY, SYNC, THRESHOLD, Mode, Staleness, mode_of
+from verl_mas.config.merge import LOSS_MODES
+from verl_mas.config.modes import KEY, MODES, SYNC, mode_of
 from verl_mas.config.placement import local_policies, time_sliced, used_pools, workers
 from verl_mas.config.run import Run
-from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.serving import MOST, serving
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -82,29 +82,6 @@ def check_trainable(run: Run) -> Iterator[ConfigError]:
 # What an asynchronous mode cannot have, how stale rows may be, how weights are sent.
 
 
-STORAGE = "transfer_queue.backend"
-
-
-def check_modes(run: Run) -> Iterator[Problem]:
-    mode, stale = run.mode, run.staleness
-    if mode is None:
-        return  # Not the mode of a team.
-    if stale is None:
-        # `+mas/mode` before `+recipe`: the recipe's team has set the mode back, and nothing else.
-        default = section_at("trainer.v1.sampler", verl_settings())
-        assert default is not None
-        values = {key: OmegaConf.select(run.config, key) for key in (THRESHOLD, STRATEGY)}
-        set_here = {key: value for key, value in values.items() if value != default.yaml[key.rpartition(".")[2]]}
-        if set_here:
-            yield ConfigError(
-                f"{', '.join(f'{key}={value}' for key, value in set_here.items())} with {KEY}={SYNC.name}",
-                rule="only the asynchronous modes read it, and a team sets the mode to this one",
-                fix="put +mas/mode=<mode> after +mas= and +recipe=, or remove the setting",
-            )
-        return
-    yield from _staleness(run, mode, stale)
-
-
 def check_phases(run: Run) -> Iterator[ConfigError]:
     """`mas` is settled: `serving: auto` is replaced by what it means."""
     mode, asked = run.mode, Run.of(run.config)
@@ -122,40 +99,15 @@ def check_phases(run: Run) -> Iterator[ConfigError]:
             )
 
 
-def _staleness(run: Run, mode: Mode, stale: Staleness) -> Iterator[Problem]:
-    config = run.config
-    least, key = stale.least, mode.warmup_key
-    if stale.threshold is None or stale.threshold < least:
-        late = "each step waits for its newest tasks"
-        if stale.threshold is None:
-            late = "there is no bound on how stale rows are"
-        elif stale.strategy == "drop":
-            late = "every group is dropped as too old"
-        yield ConfigError(
-            f"{THRESHOLD}={stale.threshold} with {key}={stale.warmup:g}",
-            rule=f"tasks are {stale.warmup:g} steps ahead of the training, so a group is of up to {least} versions of "
-            f"the weights; here {late}",
-            fix=f"set {THRESHOLD}={least}",
-        )
-    held = OmegaConf.select(config, f"{STORAGE}.SimpleStorage.total_storage_size")
-    tasks, sessions = config.data.train_batch_size, run.sessions_per_step
-    needed = least * (tasks + sessions)
-    if held is not None and held < needed:
-        yield ConfigError(
-            f"{STORAGE}.SimpleStorage.total_storage_size={held} with {key}={stale.warmup:g}",
-            rule=f"up to {least} batches are in flight, each with {tasks} tasks and at least {sessions} rows, "
-            f"together {needed}",
-            fix=f"set it to null: the storage then grows as needed; or lower {key}",
-        )
-
-
 # Settings that are sound one by one and cannot work together in the run of a team.
 
 
 def check_together(run: Run) -> Iterator[Problem]:
     config, local = run.config, local_policies(run.mas)
-    facts = {"mas": run.mas, "mode": run.mode, "stale": run.staleness}
-    yield from combinations("run", config, "", run=run, workers=workers(config), **facts)
+    facts = {"mas": run.mas, "mode": run.mode, "stale": run.staleness, "run": run}
+    batch = config.data.train_batch_size + run.sessions_per_step
+    in_flight = batch * run.staleness.least if run.staleness else None
+    yield from combinations("run", config, "", workers=workers(config), in_flight=in_flight, **facts)
     steps, last = config.global_profiler.steps, config.trainer.total_training_steps
     if steps and last and min(steps) > last:
         value = f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}"
@@ -167,5 +119,7 @@ def check_together(run: Run) -> Iterator[Problem]:
         if name in local:
             yield from combinations("served", view.config, whose, served=len(local), several=several, **of_policy)
         if name in run.trained:
-            of_policy |= {"updates": view.updates_per_step, "correction": view.correction}
-            yield from combinations("trained", view.config, whose, **of_policy)
+            weighting = LOSS_MODES[run.mas.loss.weighting] if run.mas.loss.weighting else None
+            of_policy |= {"updates": view.updates_per_step, "correction": view.correction, "weighting": weighting}
+            mini_batch = view.value("actor.ppo_mini_batch_size")
+            yield from combinations("trained", view.config, whose, mini_batch=mini_batch, **of_policy)

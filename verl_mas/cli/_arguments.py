@@ -38,7 +38,7 @@ def free(path: Path, force: bool, *names: str) -> Path:
     """`path`, if it may be written: there is nothing, or --force is given. `names`: what is written into a folder."""
     for existing in [path / name for name in names] if names else [path]:
         if not force and (existing.exists() or existing.is_symlink()):
-            fix = f"choose another --out, or add --force to replace {existing.name}"
+            fix = "choose another --out, or add --force to write all the same"
             raise ConfigError(f"{existing} exists", rule="what exists is kept", fix=fix)
     for above in [path, *path.parents] if names else path.parents:
         if above.exists() and not above.is_dir():

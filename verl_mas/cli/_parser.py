@@ -33,10 +33,9 @@ class Parser(argparse.ArgumentParser):
         self.register("type", None, _text)
         self.register("type", Path, lambda given: Path(_text(given)))
 
-    def add_argument(self, *names: str, **settings: object) -> argparse.Action:
-        action = super().add_argument(*names, **settings)  # type: ignore[arg-type]
+    def _add_action(self, action: argparse.Action) -> argparse.Action:  # type: ignore[override]
         self._added.append(action)
-        return action
+        return super()._add_action(action)
 
     def add_subparsers(self, **settings: object):  # type: ignore[no-untyped-def]
         action = super().add_subparsers(**settings)  # type: ignore[call-overload]

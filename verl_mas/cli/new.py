@@ -47,7 +47,7 @@ def main(argv: list[str]) -> int:
         file = Path(template.stem.replace(MODULE, name))
         text = template.read_text(encoding="utf-8").replace(MODULE, name).replace(CLASS, kind)
         files[str(Path(FOLDERS.get(file.suffix, "")) / file)] = text
-    free(folder, options.force, *files, *(["model"] if options.tiny_model else []))
+    free(folder, options.force, *files, *(path.name for path in folder.glob("*")))
     with writing(folder, "a team is a folder of files"):
         for target, text in files.items():
             (folder / target).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import read_corpus
-from verl_mas.retrieval.index import META, Index, build, open_index, read_meta
+from verl_mas.retrieval.index import MAX_TOPK, META, Index, build, open_index, read_meta
 from verl_mas.util.text import printable
 
 
@@ -42,13 +42,13 @@ def parser() -> Parser:
     serving.add_argument("--corpus", type=Path, metavar="FILE", help=corpus)
     _add_encoder(serving)
     add_address(serving, port=8000)
-    serving.add_argument("--topk", type=whole(1), default=3, metavar="N", help="passages for requests without topk")
+    serving.add_argument("--topk", type=whole(1, MAX_TOPK), default=3, metavar="N", help="passages by default")
     serving.set_defaults(run=_serve)
 
     about = "search an index once"
     asking = commands.add_parser("query", help=about, description=about)
     _add_index(asking)
-    asking.add_argument("--topk", type=whole(1), default=3, metavar="N", help="passages to print")
+    asking.add_argument("--topk", type=whole(1, MAX_TOPK), default=3, metavar="N", help="passages to print")
     asking.add_argument("query", metavar="QUERY", help="the words to search for")
     add_json(asking)
     asking.set_defaults(run=_query)

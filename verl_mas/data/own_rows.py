@@ -4,6 +4,7 @@ rows in this format as verl's dataset makes them."""
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import string
@@ -48,16 +49,15 @@ def read(path: Path) -> Iterator[Row]:
 
 def _json(path: Path) -> Iterator[Row]:
     """A list of objects or, as verl reads such a file, too, an object per line."""
-    content = path.read_bytes()
-    if not content.lstrip().startswith(b"["):
-        yield from read_rows(path)
-        return
+    content, rule = path.read_bytes(), "a .json file holds a list of objects, or one object per line"
     try:
-        rows = json.loads(content)
+        rows = json.loads(content) if content.lstrip().startswith(b"[") else list(read_rows(path))
     except ValueError as error:
-        raise DataError(f"{path}: {error}", rule="a .json file holds a list of objects", fix="correct it") from error
+        raise DataError(f"{path}: {error}", rule=rule, fix="correct it") from error
     if not all(isinstance(row, dict) for row in rows):
-        raise DataError(f"{path}: no list of objects", rule="a .json file holds a list of objects", fix="correct it")
+        raise DataError(f"{path}: no list of objects", rule=rule, fix="correct it")
+    if len(rows) == 1 and not content.lstrip().startswith(b"["):
+        raise DataError(f"{path}: one object", rule=rule, fix="if it is the only row, write [ and ] around it")
     yield from rows
 
 
@@ -147,7 +147,7 @@ def _value(row: Row, name: str, place: str) -> object:
     if name not in row:
         raise DataError(f"{place} has no column {name!r}", rule="every row has it", fix=nearest(name, list(row)))
     value = row[name]
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if value in (None, "", []) or (isinstance(value, float) and math.isnan(value)):
         raise DataError(f"{place}: {name} is empty", rule="every row has a value", fix="fill it in, or remove the row")
     return value
 
@@ -157,16 +157,15 @@ def _messages(row: Row, form: RowFormat, place: str, images: int) -> list[dict[s
     [*others, (text, name)] = _parts(form.prompt) or [("", None)]
     if not any((name, *(column for _, column in others))):
         raise _wrong_template(form.prompt, "it names no column, so all prompts would be equal")
-    whole = row.get(name) if name and not others and not text else None
+    whole = _value(row, name, place) if name and not others and not text else None
     if isinstance(whole, list):
         return [*system, *_given(whole, f"{place}: {name}")]
     content = fill(form.prompt, row, place)
-    named = content.count(IMAGE)
-    if named not in (0, images):
+    if (named := content.count(IMAGE)) != images:
         value = f"{place}: {named} times {IMAGE} in the prompt, {images} images"
-        rule = f"{IMAGE} stands where an image is; without any, the images are before the text"
-        raise DataError(value, rule=rule, fix=f"write {IMAGE} into the template as many times as a row has images")
-    return [*system, {"role": "user", "content": content if named else IMAGE * images + content}]
+        fix = f"write {IMAGE} into the template, or into its columns, as many times as the row has images"
+        raise DataError(value, rule=f"{IMAGE} stands where an image is", fix=fix)
+    return [*system, {"role": "user", "content": content}]
 
 
 def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
@@ -189,12 +188,14 @@ def _answer(row: Row, form: RowFormat, place: str) -> object:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _images(row: Row, form: RowFormat, folder: Path, place: str) -> list[dict[str, object]]:
+def _images(row: Row, form: RowFormat, folder: Path, place: str) -> list[dict[str, bytes]]:
     """The files' content, so that the data set needs no other file."""
     if form.images is None:
         return []
+    from PIL import Image
+
     paths = _value(row, form.images, place)
-    contents: list[dict[str, object]] = []
+    contents: list[dict[str, bytes]] = []
     for path in paths if isinstance(paths, list) else [paths]:
         if isinstance(path, Mapping) and path.get("bytes"):
             contents.append({"bytes": path["bytes"]})
@@ -204,4 +205,9 @@ def _images(row: Row, form: RowFormat, folder: Path, place: str) -> list[dict[st
             value = f"{place}: image {str(path)[:80]!r} is no file in {folder}"
             rule = f"{form.images} holds paths of images, relative to the folder of the rows"
             raise DataError(value, rule=rule, fix="correct the path")
+        try:
+            Image.open(io.BytesIO(contents[-1]["bytes"])).verify()
+        except (OSError, SyntaxError) as error:  # SyntaxError: of a broken PNG
+            rule = f"{form.images} holds images that Pillow reads"
+            raise DataError(f"{place}: {str(path)[:80]!r} is no image", rule=rule, fix="correct the file") from error
     return contents

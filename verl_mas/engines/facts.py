@@ -37,8 +37,6 @@ class EngineFacts:
     # The names of the sampling settings that a request may have; None: unknown.
     sampling: Callable[[], frozenset[str]] | None = None
     one_process: bool = False  # a replica cannot be spread over several workers
-    # Options in `rollout.engine_kwargs` that verl passes on in place of settings of `rollout`: option -> setting.
-    replaces: Mapping[str, str] = field(default_factory=dict)
     highest_rank: int | None = None  # of a LoRA adapter that it serves beside the base weights; None: unknown
     takes_adapters: bool = True  # it serves LoRA adapters beside the base weights; False: the trainer must merge them
     # It serves several adapters on one base at once: a request names its own (`mas.policies.<name>.adapter_of`).

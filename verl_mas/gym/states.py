@@ -39,14 +39,11 @@ class States(Workflow, Generic[State]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        value = f"mas.workflow.args.left_out={self.left_out}"
-        if self.left_out and self.continuations:
-            rule = "a message is compared with other candidates of it, or with its absence"
-            value, fix = f"{value} with continuations={self.continuations}", "set one of the two to 0"
-            raise ConfigError(value, rule=rule, fix=fix)
-        if self.left_out and self.control != "none":
-            rule = "an agent that acts alone writes no message that could be left out"
-            raise ConfigError(f"{value} with control={self.control}", rule=rule, fix="set left_out=0, or control=none")
+        for name, unset in (("continuations", 0), ("control", "none")):
+            if self.left_out and (value := getattr(self, name)) != unset:
+                value = f"mas.workflow.args.left_out={self.left_out} with {name}={value}"
+                rule = "a message of a team is compared with its absence, and with nothing else"
+                raise ConfigError(value, rule=rule, fix=f"set left_out=0, or {name}={unset}")
 
     @property
     def branches(self) -> bool:

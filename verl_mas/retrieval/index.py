@@ -6,14 +6,17 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypedDict
+from typing import Annotated, Protocol, TypedDict
 
+from verl_mas.config.values import Range
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.run_folder.disk import replaced
 
 META = "index.json"
 FORMAT = 2
+MAX_TOPK = 100
+TopK = Annotated[int, Range(1, MAX_TOPK)]  # Passages of one query
 
 
 class Index(Protocol):

@@ -11,11 +11,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 
 from verl_mas.retrieval.corpus import Passage
-from verl_mas.retrieval.index import Index
+from verl_mas.retrieval.index import MAX_TOPK, Index
 from verl_mas.util.bodies import TooLong, whole
 
 # Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
-MAX_QUERIES, MAX_TOPK = 16_384, 100
+MAX_QUERIES = 16_384
 # Of one response, so that one request does not take minutes and hundreds of megabytes.
 MAX_PASSAGES = 200_000
 MAX_BODY_BYTES = 8_000_000

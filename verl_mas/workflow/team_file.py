@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Annotated, Literal, cast
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -20,7 +20,7 @@ from verl_mas.config.mcp import McpSpec
 from verl_mas.config.merge import snapshots
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, FreeSettings, RemoteSpec, RewardSpec, Sampling
-from verl_mas.config.values import Count, Text, load_dataclass, settable
+from verl_mas.config.values import Count, Length, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.disk import write_whole
@@ -80,7 +80,7 @@ class TeamFile:
     format: int
     workflow: TeamWorkflow
     # Every agent of the workflow by name. `sampling` and `validation_sampling` are complete, each for itself.
-    agents: dict[str, AgentSpec]
+    agents: Annotated[dict[str, AgentSpec], Length(1)]
     policies: dict[str, TeamPolicy]
     step: Count | None = None  # the training step after which it was saved
     plugins: list[str] = field(default_factory=list)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from verl_mas.config.values import Count, Positive
 from verl_mas.grading.forms import FORMS
+from verl_mas.retrieval.index import TopK
 from verl_mas.retrieval.source import check_source, source
 from verl_mas.workflow import (
     Codec,
@@ -179,7 +180,7 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
     """Where workers search, as a tool: a `/retrieve` URL, or the folder of an index, which is then searched in this
     process. null: they have only the tools that mas.agents.worker.tools names."""
 
-    topk: Count = 3
+    topk: TopK = 3
     """Passages per search."""
 
     retriever_timeout_s: Positive = 30.0

@@ -9,6 +9,7 @@ from verl_mas.config.values import Count, Positive
 from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.grading.qa import exact_match, f1, golden_answers, normalise
 from verl_mas.retrieval.corpus import Passage
+from verl_mas.retrieval.index import TopK
 from verl_mas.retrieval.source import PassageSource, check_source, source
 from verl_mas.workflow import Choice, Malformed, Message, Outcome, Tag, Task, Team, register_workflow, with_instruction
 from verl_mas.workflows._graded import WithGrader
@@ -27,7 +28,7 @@ class Searching(WithGrader):
     retriever: str = "http://127.0.0.1:8000/retrieve"
     """A `/retrieve` URL, or the folder of an index, which is then searched in this process."""
 
-    topk: Count = 3
+    topk: TopK = 3
     """Passages per search."""
 
     form: Literal["tag"] = "tag"

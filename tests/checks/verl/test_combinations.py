@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from verl_mas import checks
 from verl_mas.advantage import ESTIMATORS
-from verl_mas.checks.verl.combinations import NAMED, OF_POLICY, Combination, combinations, table
+from verl_mas.checks.verl.combinations import NAMED, OF_POLICY, Combination, combinations, each, table
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import Mode, Staleness
 from verl_mas.config.run import Run
@@ -86,6 +86,12 @@ def test_a_setting_that_does_not_exist_is_noticed():
     assert [name for name in wrong.split() if exists(name)] == []
 
 
+def test_alternatives_are_an_entry_each_with_their_own_texts():
+    entry = {"together": {"mas.(a|b).k": 1, "(c.d|e)_x": {"not": "(a|b)"}}, "fix": "set (a|b) (or leave it)"}
+    expanded = [(*one["together"], one["fix"]) for one in each(entry)]
+    assert expanded == [(f"mas.{a}.k", x, f"set {a} (or leave it)") for a in "ab" for x in ("c.d_x", "e_x")]
+
+
 def value_for(asked: object, at: dict[str, object], *, holds: bool) -> object:
     """A value with which a condition holds, or does not."""
     if not isinstance(asked, dict):
@@ -95,8 +101,8 @@ def value_for(asked: object, at: dict[str, object], *, holds: bool) -> object:
     if name == "not":
         others = other if isinstance(other, list) else [other]
         return next(value for value in ("x", True) if value not in others) if holds else others[0]
-    if name == "has":
-        return [other] if holds else ["another value"]
+    if name in ("has", "lacks"):
+        return [other] if holds is (name == "has") else ["another value"]
     if name == "no_divisor_of":
         return 3 if holds else 2
     beside = {"above": 1, "least": 0, "below": -1}[name]
@@ -133,3 +139,5 @@ def full(key: str, at: dict[str, object]) -> str:
 
 def test_the_defaults_that_the_table_names_are_those_of_the_schema():
     assert (SwapSpec().every, FilterSpec().max_rounds) == (5, 10)
+    sampler = section_at("trainer.v1.sampler", verl_settings()).yaml
+    assert (sampler["max_off_policy_threshold"], sampler["max_off_policy_strategy"]) == (8, "drop")

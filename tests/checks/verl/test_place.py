@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,16 @@ def test_a_missing_file_is_an_error_with_the_command_that_creates_it_unless_the_
     assert not place.elsewhere(make(trainer__device="cuda", ray_kwargs__ray_init__num_gpus=8))
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert place.elsewhere(make()) == "the run joins the Ray cluster at 10.0.0.1:6379"
+
+
+def test_an_address_is_tried_once_unless_a_proxy_is_between(monkeypatch):
+    monkeypatch.setattr(place, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = f"127.0.0.1:{server.getsockname()[1]}"
+        assert place.no_connection(f"http://{at}/v1") == place.no_connection(at) == ""
+    assert place.no_connection(at).startswith(f"a connection to {at}, tried once for 3 s: ")
+    monkeypatch.setattr(place, "getproxies", lambda: {"http": "http://proxy"})
+    assert place.no_connection(f"http://{at}") == place.no_connection("http://h:99999") == ""
 
 
 def test_a_folder_can_be_written_where_its_nearest_parent_can(tmp_path):

@@ -13,7 +13,8 @@ The first pair of a case: its arguments, and words that the message must contain
 a mistake. A list of cases in place of the words: their arguments are put for the `...`, or follow.
 
 Its other keys prepare it, or every case of its list: `alone: true` if the arguments are the whole command and do not
-follow the sound one, `environment`, and the functions of `prepare.py`, which fill {folder}, a folder of the case's own.
+follow the sound one, `environment`, `dead: true` where nothing accepts a connection (elsewhere everything does), and
+the functions of `prepare.py`, which fill {folder}, a folder of the case's own.
 {task} is that of a tiny model and its data. $NAME stands for a text of `words` in the file, or of WORDS. `parts` are
 values that cases refer to by YAML's anchors.
 """
@@ -33,7 +34,7 @@ from enum import Enum
 from pathlib import Path
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
+from unittest.mock import MagicMock, Mock, patch
 
 import yaml
 from data_rows import PUZZLES
@@ -110,7 +111,7 @@ class Case:
 
     def prepare(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        for key in self.settings.keys() - {"alone", "environment"}:
+        for key in self.settings.keys() - {"alone", "dead", "environment"}:
             PREPARE[key](folder, self.settings[key])
 
 
@@ -163,6 +164,7 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
             time_limit(TIME_LIMIT),
             patch.object(run, "compose", composed),
             patch.dict(os.environ, case.settings.get("environment", {})),
+            patch("socket.create_connection", refused if case.settings.get("dead") else MagicMock()),
         ):
             options, arguments = check.parser().parse_known_args(case.command(task, folder))
             report = run.examine_command(arguments, hardware_of(options))
@@ -182,6 +184,9 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
     if case.says not in message:
         return Seen(Verdict.UNCLEAR, message)
     return Seen(Verdict.REFUSED if report.errors else Verdict.WARNED, message, messages)
+
+
+refused = Mock(side_effect=ConnectionRefusedError("Connection refused"))
 
 
 def composed(arguments: Sequence[str]) -> DictConfig:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors.numpy import save
 
 from verl_mas.run_folder.checkpoints import FILES, RUN_FILE
 
@@ -26,8 +28,8 @@ def files(folder: Path, contents: Mapping[str, Any], encoding: str = "utf-8") ->
         file.parent.mkdir(parents=True, exist_ok=True)
         if name.endswith("/"):
             file.mkdir()
-        elif isinstance(content, str):
-            file.write_bytes(content.encode(encoding))
+        elif isinstance(content, str | bytes):
+            file.write_bytes(content.encode(encoding) if isinstance(content, str) else content)
         elif file.suffix == ".parquet":
             rows = [content] * 8 if isinstance(content, dict) else content
             pq.write_table(pa.Table.from_pylist(rows), file)
@@ -35,23 +37,29 @@ def files(folder: Path, contents: Mapping[str, Any], encoding: str = "utf-8") ->
             file.write_text(json.dumps(content), encoding=encoding)
 
 
-def safetensors(size: int = 4) -> bytes:
-    """One tensor of four bytes, of which `size` are there."""
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    return struct.pack("<Q", len(header)) + header + b"\0" * size
-
-
+# The smallest Qwen2: one layer of width 2.
+ONES = "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "vocab_size"
+KIND = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "tie_word_embeddings": True}
+CONFIG: Mapping[str, Any] = {**KIND, **dict.fromkeys(ONES, 1), "hidden_size": 2, "intermediate_size": 2}
 MODEL: Mapping[str, Any] = {
-    "config.json": {"model_type": "qwen2"},
     "tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}},
     "tokenizer_config.json": {"chat_template": "{{ messages[0].content }}"},
-    "model.safetensors": safetensors().decode(),
 }
 
 
+@cache
+def shapes() -> Mapping[str, Sequence[int]]:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    return {name: tensor.shape for name, tensor in Qwen2ForCausalLM(Qwen2Config(**CONFIG)).named_parameters()}
+
+
 def model(folder: Path, changed: Mapping[str, Any]) -> None:
-    """A model folder with these files in place of its own."""
-    files(folder, {**MODEL, **changed})
+    """A model folder with these files in place of its own; `config` and `shapes` change theirs, a null leaves out."""
+    config, others = {**CONFIG, **changed.get("config", {})}, {**shapes(), **changed.get("shapes", {})}
+    weights = save({name: np.zeros(shape, np.float32) for name, shape in others.items() if shape})
+    given = {name: content for name, content in changed.items() if "." in name}
+    files(folder, {**MODEL, "config.json": config, "model.safetensors": weights, **given})
 
 
 def checkpoint(

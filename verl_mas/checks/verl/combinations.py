@@ -6,6 +6,7 @@ own, and with what its conditions name beside settings.
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -26,12 +27,14 @@ from verl_mas.errors import ConfigError, ConfigWarning
 TABLE = Path(__file__).with_suffix(".yaml")
 # Below actor_rollout_ref: of a policy.
 OF_POLICY = ("model", "actor", "rollout", "ref")
+ALTERNATIVES = re.compile(r"\(([\w.{}]+(?:\|[\w.{}]+)+)\)")
 NAMED = re.compile(r"\{(\w[\w.]*)\}")
 COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
     "above": operator.gt,
     "least": operator.ge,
     "below": operator.lt,
     "has": operator.contains,
+    "lacks": lambda whole, part: part not in whole,
     "no_divisor_of": lambda value, whole: bool(value and whole % value),
 }
 
@@ -62,9 +65,20 @@ def table() -> Mapping[str, list[Combination]]:
     parts = yaml.load(TABLE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     parts.pop("texts")
     return {
-        part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for entry in entries]
+        part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for one in entries for entry in each(one)]
         for part, entries in parts.items()
     }
+
+
+def each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+    """An entry for every alternative of `(a|b)`."""
+    text = json.dumps(entry)
+    found = ALTERNATIVES.search(text)
+    if found is None:
+        yield entry
+        return
+    for name in found[1].split("|"):
+        yield from each(json.loads(text.replace(found[0], name)))
 
 
 def naming(setting: str) -> list[Combination]:

@@ -1,4 +1,4 @@
-"""The files that verl reads: data, of which the footer and the first rows are read, and functions of the user."""
+"""The files that verl reads: data, of Parquet the footer and the first rows, and functions of the user."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -22,21 +23,23 @@ from verl_mas.verl_.types import Fields
 
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
-SAMPLE = 64  # Rows of a Parquet file that are read
-# Characters of a JSON file that are read for its first row.
-JSON_HEAD = 4 << 20
+ROLES = {"system", "developer", "user", "assistant", "tool"}
+SAMPLE = 64  # Rows that are looked at; all rows of a JSON file are parsed
 
 
 @dataclass(frozen=True)
 class FirstRow:
-    """The first row of a file; `total` rows, None: not counted, as this would read the whole file."""
+    """The first row of a file, and those after it, of `total`."""
 
     file: str
     columns: list[str]
-    row: Fields
-    total: int | None
+    sample: Sequence[Fields]
+    total: int
     validation: bool = False
-    sample: Sequence[Fields] = ()  # The first rows of it
+
+    @property
+    def row(self) -> Fields:
+        return self.sample[0]
 
 
 def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
@@ -111,20 +114,23 @@ def _parquet(file: Path) -> FirstRow | None:
         batch = next(opened.iter_batches(batch_size=SAMPLE), None)
         if batch is None or not batch.num_rows:
             return None
-        rows, total = batch.to_pylist(), opened.metadata.num_rows
-        return FirstRow(str(file), opened.schema_arrow.names, rows[0], total, sample=rows)
+        return FirstRow(str(file), opened.schema_arrow.names, batch.to_pylist(), opened.metadata.num_rows)
 
 
 def _json(file: Path) -> FirstRow | None:
-    """Of JSON lines or one array."""
-    with file.open(encoding="utf-8") as opened:
-        text = opened.read(JSON_HEAD).lstrip().removeprefix("[").lstrip()
-    if text in ("", "]"):
-        return None
-    row, _ = json.JSONDecoder().raw_decode(text)
-    if not isinstance(row, dict):
-        raise ValueError(f"the first row is {text[:40]!r}, not an object")
-    return FirstRow(str(file), list(row), row, None)
+    """Of objects one after another, each on its line, or one array of them."""
+    text, total, end = file.read_text(encoding="utf-8-sig").strip(), 0, 0
+    rows: list[Fields] = []
+    while end < len(text):
+        value, end = json.JSONDecoder().raw_decode(text, end)
+        for row in value if isinstance(value, list) and not total else [value]:
+            total += 1
+            if not isinstance(row, dict):
+                raise ValueError(f"row {total} is {json.dumps(row)[:40]}, not an object")
+            rows += [row] if total <= SAMPLE else []
+        while end < len(text) and text[end].isspace():
+            end += 1
+    return FirstRow(str(file), list(rows[0]), rows, total) if rows else None
 
 
 def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[Problem]:
@@ -133,14 +139,10 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         value = f"{first.file} has no column {key!r}"
         fix = f"set data.prompt_key; {nearest(key, first.columns)}"
         yield ConfigError(value, rule="data.prompt_key names the column of the prompts", fix=fix)
-    elif not is_prompt(first.row[key]):
-        value = f"{first.file}, column {key!r}, first row: {repr(first.row[key])[:120]}"
-        fix = 'write each prompt as [{"role": "user", "content": "..."}], or set data.prompt_key'
-        yield ConfigError(value, rule="a prompt is a list of messages, each with a role and a content", fix=fix)
-    elif broken := _broken(first.row[key]):
-        value = f"{first.file}, column {key!r}, first row has {broken}"
-        fix = "clean the texts and write the file again"
-        yield ConfigError(value, rule="tokenizers take text in UTF-8 without null bytes", fix=fix)
+    else:
+        where = f"{first.file}, column {key!r}, row"
+        faults = (_fault(f"{where} {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
+        yield from islice(filter(None, faults), 1)
     for name in _no_mappings(first.row):
         value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
         yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")
@@ -171,12 +173,23 @@ def _is_message(value: object) -> bool:
     return isinstance(content, str) or parts or bool("content" in value and value.get("tool_calls"))
 
 
-def _broken(messages: object) -> str:
-    """Characters that a tokenizer fails at."""
-    text = json.dumps(messages, ensure_ascii=False, default=str)
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        return "half a surrogate pair, which is no text"
-    return "a null byte" if "\\u0000" in text else ""
+def _fault(where: str, prompt: object) -> Problem | None:
+    if not isinstance(prompt, list) or not is_prompt(prompt):
+        fix = 'write each prompt as [{"role": "user", "content": "..."}], or set data.prompt_key'
+        rule = "a prompt is a list of messages, each with a role and a content"
+        return ConfigError(f"{where}: {repr(prompt)[:120]}", rule=rule, fix=fix)
+    text = json.dumps(prompt, ensure_ascii=False, default=str)
+    half = any("\ud800" <= character <= "\udfff" for character in text)
+    if half or "\\u0000" in text:
+        value = f"{where} has {'half a surrogate pair, which is no text' if half else 'a null byte'}"
+        fix = "clean the texts and write the file again"
+        return ConfigError(value, rule="tokenizers take text in UTF-8 without null bytes", fix=fix)
+    roles = {message["role"] for message in prompt}
+    if "user" not in roles or not roles <= ROLES:
+        reason = f"a task is asked by the role user, and chat templates know {', '.join(sorted(ROLES))}"
+        fix = "write each message with one of these roles, the task with user"
+        return ConfigWarning(f"{where} has messages of {', '.join(sorted(roles))}", reason, fix)
+    return None
 
 
 def _reward_columns(config: DictConfig, row: Fields) -> Iterator[str]:
@@ -224,9 +237,8 @@ def _texts(nodes: Iterable[ast.AST]) -> list[str]:
 
 def _batches(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[Problem]:
     """verl drops the last batch if it is not full."""
-    totals = [first.total if isinstance(first, FirstRow) else None for first in found]
-    known = [total for total in totals if total is not None]
-    if len(known) < len(totals) or config.trainer.val_only:
+    known = [first.total for first in found if isinstance(first, FirstRow)]
+    if len(known) < len(found) or config.trainer.val_only:
         return
     most = int(config.data.get("train_max_samples") or -1)
     total = min(sum(known), most) if most > 0 else sum(known)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import re
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -71,7 +73,10 @@ def readable_json(file: Path) -> Mapping[str, object]:
 
 
 def shapes_in(file: Path) -> Mapping[str, Sequence[int]]:
-    """Of the tensors in a safetensors file, by name. Raises ValueError for a file that is not whole."""
+    """Of the tensors in a file of weights, by name, without reading them. Raises ValueError for a file that is not
+    whole."""
+    if file.suffix == ".bin":
+        return _pickled(file)
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -79,6 +84,30 @@ def shapes_in(file: Path) -> Mapping[str, Sequence[int]]:
             return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  # no mapping
     except SafetensorError as error:
         raise ValueError(str(error)) from error
+
+
+def _pickled(file: Path) -> Mapping[str, Sequence[int]]:
+    """Of a file that torch.save wrote."""
+    import torch
+
+    try:
+        found = torch.load(file, map_location="meta", mmap=zipfile.is_zipfile(file), weights_only=True)
+        return {name: list(tensor.shape) for name, tensor in found.items()}
+    # AttributeError: of a pickle of something else.
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, AttributeError) as error:
+        raise ValueError(str(error).partition("\n")[0] or "it is empty") from error
+
+
+# transformers reads the first of these, or the files that it lists.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+
+def weight_files(folder: Path) -> list[Path]:
+    for name in WEIGHTS:
+        if (file := folder / name).is_file():
+            named = readable_json(file).get("weight_map") if file.suffix == ".json" else {"": name}
+            return sorted({folder / str(part) for part in named.values()}) if isinstance(named, dict) else []
+    return []
 
 
 def positions(model: DictConfig) -> int | None:
@@ -194,6 +223,15 @@ class ChatTemplate:
         except (jinja2.TemplateError, TypeError, LookupError, AttributeError) as error:
             raise ValueError(str(error) or type(error).__name__) from error
 
+    def variables(self) -> Set[str]:
+        """The names that it reads and does not set."""
+        import jinja2.meta
+
+        try:
+            return jinja2.meta.find_undeclared_variables(_environment().parse(GENERATION.sub("", self.template)))
+        except jinja2.TemplateError:
+            return set()  # `render` says why.
+
     def length(self, text: str, limit: int) -> int | None:
         """The number of tokens; None if it is surely within the limit, or the tokenizer is not of the fast kind."""
         file = self.folder / "tokenizer.json"
@@ -207,7 +245,12 @@ class ChatTemplate:
 
 @cache
 def _compiled(template: str) -> jinja2.Template:
-    """In the environment that transformers gives a template."""
+    return _environment().from_string(GENERATION.sub("", template))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """That which transformers gives a template."""
     import jinja2.sandbox
 
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
@@ -216,7 +259,7 @@ def _compiled(template: str) -> jinja2.Template:
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
-    return environment.from_string(GENERATION.sub("", template))
+    return environment
 
 
 def _template(folder: Path, settings: Mapping[str, object]) -> str | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -78,6 +81,27 @@ def missing(config: DictConfig, setting: str, path: str, noun: str) -> Problem:
 def is_remote(path: str) -> bool:
     """hdfs://, s3:// and others, which are read when the run starts."""
     return "://" in path
+
+
+CONNECT_S = 3.0
+
+
+def no_connection(address: str) -> str:
+    """Why nothing accepts a connection at host:port or a URL, by one attempt; empty if something does, if there is a
+    proxy between, or if it is no address, which is refused elsewhere."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return ""
+    host = parts.hostname
+    if not (host and port) or (parts.scheme in getproxies() and not proxy_bypass(host)):
+        return ""
+    try:
+        with socket.create_connection((host, port), CONNECT_S):
+            return ""
+    except (OSError, UnicodeError) as error:
+        return f"a connection to {host}:{port}, tried once for {CONNECT_S:g} s: {error}"
 
 
 def not_writable(folder: Path) -> str:

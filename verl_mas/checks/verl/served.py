@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, redirect_stderr
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.model_folder import (
+    WEIGHTS,
     ChatTemplate,
     is_hub_name,
     local_folder,
     read_json,
     readable_json,
     shapes_in,
+    weight_files,
 )
 from verl_mas.checks.verl.place import is_remote, made_by, missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, raised_by
+from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.contract import contracts, lacking
 from verl_mas.engines.contract import missing as missing_names
@@ -29,6 +35,8 @@ from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import closest, nearest
+from verl_mas.util import installed_version
+from verl_mas.verl_.types import Fields
 
 # Of model.override_config: what most models read.
 OVERRIDDEN = (
@@ -87,12 +95,6 @@ def engines_of_verl() -> list[str]:
 
 def check_installed(config: DictConfig) -> Iterator[Problem]:
     """The packages that the engine and the model's attention need."""
-    model = config.actor_rollout_ref.model
-    if model.get("use_liger") and find_spec("liger_kernel") is None:
-        value = "actor_rollout_ref.model.use_liger=True, and liger-kernel is not installed"
-        fix = "pip install liger-kernel, or set actor_rollout_ref.model.use_liger=False"
-        error = ConfigError(value, rule="verl loads the model with the kernels of that package", fix=fix)
-        yield unless_elsewhere(config, error)
     name, cpu = config.actor_rollout_ref.rollout.name, config.trainer.device == CPU
     facts = facts_of(name)
     # On the CPU, an engine's own check knows more.
@@ -102,7 +104,8 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         error = ConfigError(value, rule="the engine of a policy is installed on every node of the run", fix=fix)
         yield unless_elsewhere(config, error)
     yield from _untested(name)
-    yield from combinations("installed", config, lacks=lacking(name), cupy=find_spec("cupy") is not None)
+    found = {package: find_spec(package) is not None for package in ("cupy", "liger_kernel")}
+    yield from combinations("installed", config, lacks=lacking(name), found=found)
     # A model may have settings of its own, so only a name that is nearly a common one is one mistyped.
     for name in map(str, config.actor_rollout_ref.model.get("override_config") or {}):
         if name not in OVERRIDDEN and (meant := closest(name, OVERRIDDEN, cutoff=0.9)):
@@ -182,8 +185,6 @@ def _written(path: str, code: list[str]) -> str:
 
 JSON_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
-WEIGHTS = ("*.safetensors", "*.bin")
-INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 # Larger JSON files are looked at from both ends only.
 PARSED_BYTES = 2 << 20
 RULE = "it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
@@ -200,7 +201,9 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
     elif is_remote(path):
         yield _not_checked(path, "it is copied when the run starts")
     elif is_hub_name(path):
-        if local_folder(path) is None:
+        if folder := local_folder(path):
+            yield from check_weights(config, folder)
+        else:
             offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
             why = ", and HF_HUB_OFFLINE forbids to download it" if offline else ""
             yield _not_checked(path, f"it is not in the Hugging Face cache of this machine{why}")
@@ -209,14 +212,17 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
         fix = f"create it with: {command}" if command else FIX
         yield unless_elsewhere(config, ConfigError(f"actor_rollout_ref.model.path={path}", rule=RULE, fix=fix))
     else:
-        yield from check_folder(folder, model.get("custom_chat_template"))
+        broken = list(check_folder(folder, model.get("custom_chat_template")))
+        yield from broken or check_weights(config, folder)
     if adapter := model.get("lora_adapter_path"):
         yield from _adapter(config, str(adapter))
 
 
 def _adapter(config: DictConfig, path: str) -> Iterator[Problem]:
     if is_remote(path) or is_hub_name(path):
-        return  # Not looked at.
+        value, fix = f"actor_rollout_ref.model.lora_adapter_path={path}", "download it and give its folder"
+        yield ConfigWarning(value, reason="not checked: it is no folder on this machine", fix=fix)
+        return
     folder = Path(path).expanduser()
     if lacking := [name for name in ("adapter_config.json", "adapter_model.*") if not any(folder.glob(name))]:
         value = f"actor_rollout_ref.model.lora_adapter_path={path} has no {' and no '.join(lacking)}"
@@ -257,47 +263,96 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
     yield from _weights(folder)
-    yield from _fits(folder)
 
 
-def _fits(folder: Path) -> Iterator[ConfigError]:
-    """Whether config.json is that of the weights: for what does not fit transformers takes random numbers."""
-    config, shapes = readable_json(folder / "config.json"), dict[str, Sequence[int]]()
-    for file in sorted(folder.glob("*.safetensors")):
-        with suppress(OSError, ValueError):
-            shapes |= shapes_in(file)
-    size = {key: value for key, value in config.items() if type(value) is int}
-    width, heads, layers = (size.get(key) for key in ("hidden_size", "num_attention_heads", "num_hidden_layers"))
-    named = config.get("architectures", [""])
-    numbers = [int(found[1]) for name in shapes if (found := re.search(r"\.(?:layers|h)\.(\d+)\.", name))]
-    embedding = next((list(shape) for name, shape in shapes.items() if name.endswith(".embed_tokens.weight")), None)
-    stated = [size.get("vocab_size"), width]
-    for wrong, value in (
-        (
-            not isinstance(named, list) or len(named) != 1,
-            f"architectures={named}, and verl loads the one that it names",
-        ),
-        (
-            width and heads and "head_dim" not in config and width % heads,
-            f"{heads} attention heads of a width of {width}",
-        ),
-        (
-            numbers and max(numbers) + 1 < (layers or 0),
-            f"{layers} layers, and weights of {max(numbers, default=0) + 1}",
-        ),
-        (
-            None not in stated and embedding not in (None, stated),
-            f"an embedding of {stated}, and weights of {embedding}",
-        ),
-    ):
-        if wrong:
-            rule, fix = "config.json describes the weights beside it", "save or download the model again"
-            yield ConfigError(f"{folder / 'config.json'} has {value}", rule=rule, fix=fix)
-    if shapes and all(name.startswith("module.") for name in shapes):
-        rule = "tensors have the names of the model's parameters"
-        yield ConfigError(
-            f"the tensors of {folder} are named module.*", rule=rule, fix="save the model itself, not DDP"
-        )
+def check_weights(config: DictConfig, folder: Path) -> Iterator[Problem]:
+    """Whether the weights are those of the model that verl builds from config.json. A model that takes Python code of
+    its own, or has quantised weights, is left out: this needs its code, or a GPU."""
+    model = config.actor_rollout_ref.model
+    described = local_folder(str(model.get("hf_config_path") or folder)) or folder
+    fields = readable_json(described / "config.json")
+    if "quantization_config" in fields or ("auto_map" in fields and model.trust_remote_code):
+        return
+    own = OmegaConf.to_container(model.get("override_config") or OmegaConf.create(), resolve=True)
+    files = [str(file) for file in weight_files(folder)]
+    stats = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, [str(described / "config.json"), *files])]
+    question = json.dumps([str(described), files, own, stats, installed_version("transformers")])
+    if accepted_before(question):
+        return
+    if found := _compared(question):
+        yield from found
+    else:
+        remember(question)
+
+
+@lru_cache(maxsize=64)
+def _compared(question: str) -> Sequence[Problem]:
+    described, files, own, *_ = json.loads(question)
+    value, fix = f"{described}/config.json", "save or download the model again, with the config.json of its weights"
+    try:
+        with silent_transformers():
+            kind, lacking, other, unread = _loaded(described, files, own.get("model_config", own))
+    except Exception as error:  # noqa: BLE001  models raise any in their constructors
+        rule = "it describes a model that transformers can build and that generates text"
+        why = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return [ConfigError(f"{value}: {why}", rule=rule, fix=fix)]
+    parts = {"lack": lacking, "have": other, "have, unread,": unread}
+    found = "; ".join(f"{verb} {_first(names)}" for verb, names in parts.items() if names)
+    value = f"{value} describes {kind}, and the weights {found}"
+    if lacking or other:
+        rule = "it describes the weights beside it: what does not fit would be random numbers"
+        return [ConfigError(value, rule=rule, fix=fix)]
+    return [ConfigWarning(value, reason="the model has no place for them", fix=fix)] if unread else []
+
+
+def _loaded(described: str, files: list[str], own: Fields) -> tuple[str, list[str], list[str], list[str]]:
+    """The class that verl loads; which of its tensors the files lack, have in another shape, and have beside them. This
+    is what transformers finds when it loads tensors without numbers."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+    from transformers import AutoConfig
+    from verl.utils.model import get_hf_auto_model_class, update_model_config
+
+    class WithoutNumbers(TorchFunctionMode):
+        """Tied weights that the files have twice are compared."""
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return True if function is torch.equal else function(*args, **(kwargs or {}))
+
+    config = AutoConfig.from_pretrained(described)
+    update_model_config(config, own)
+    if len(config.architectures or ()) != 1:
+        raise ValueError(f"architectures={config.architectures}, and verl loads the one that it names")
+    with torch.device("meta"), WithoutNumbers():
+        kind = type(get_hf_auto_model_class(config).from_config(config))
+        if not kind.can_generate():
+            raise ValueError(f"verl loads {config.architectures[0]} as {kind.__name__}, which has no head for text")
+        tensors = {name: torch.empty(shape) for file in files for name, shape in shapes_in(Path(file)).items()}
+        options = {"device_map": "meta", "ignore_mismatched_sizes": True, "output_loading_info": True}
+        _, found = kind.from_pretrained(None, config=config, state_dict=tensors, **options)
+    other = [f"{name} {list(here)} in place of {list(needed)}" for name, here, needed in found["mismatched_keys"]]
+    return kind.__name__, list(found["missing_keys"]), other, list(found["unexpected_keys"])
+
+
+def _first(names: Sequence[str]) -> str:
+    others = len(names) - 1
+    return min(names) + (f" and {others} more" if others else "")
+
+
+@contextmanager
+def silent_transformers() -> Iterator[None]:
+    """Without its report of loading and its bars, which are for a terminal."""
+    from logging import CRITICAL
+
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity(CRITICAL)
+    try:
+        with redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.set_verbosity(level)
 
 
 def _tokenizer(file: Path) -> Iterator[ConfigError]:
@@ -320,19 +375,19 @@ def _tokenizer(file: Path) -> Iterator[ConfigError]:
 
 
 def _weights(folder: Path) -> Iterator[ConfigError]:
-    for index in INDEXES:
+    for index in (name for name in WEIGHTS if name.endswith(".json")):
         unreadable = list(raised_by(read_json, folder / index))
         yield from unreadable
         named = {} if unreadable else read_json(folder / index).get("weight_map")
         for name in sorted(set(map(str, named.values()))) if isinstance(named, dict) else ():
             if not (folder / name).exists():
                 yield _broken(folder / name, f"is missing; {index} names it")
-    for file in sorted(folder.glob("*.safetensors")):
+    pickled = [file for file in (*weight_files(folder), *folder.glob("adapter_model.bin")) if file.suffix == ".bin"]
+    for file in (*sorted(folder.glob("*.safetensors")), *filter(Path.is_file, pickled)):
         try:
             shapes_in(file)
         except ValueError as error:
             yield _broken(file, f"is not whole: {error}")
-    yield from (_broken(file, "is empty") for file in sorted(folder.glob("*.bin")) if not file.stat().st_size)
 
 
 def _endless(folder: Path) -> Iterator[ConfigError]:

@@ -14,7 +14,7 @@ from verl_mas.checks.verl.model_folder import has_own_head, is_stateful, model_n
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
-from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
+from verl_mas.config.verl_settings import attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE
@@ -24,13 +24,6 @@ from verl_mas.registry import nearest
 PACKED_BY_VERL = ("qwen3_5", "qwen3_5_moe")
 # In torch.optim, which is imported for other names: that takes a second.
 OPTIMIZERS = ("AdamW", "Adam", "SGD")
-# Where micro batches are not filled by tokens: the size that verl's workers read -> the deprecated one, which only
-# verl's own check reads.
-SIZES = {
-    "actor.ppo_micro_batch_size_per_gpu": "actor.ppo_micro_batch_size",
-    "rollout.log_prob_micro_batch_size_per_gpu": "rollout.log_prob_micro_batch_size",
-}
-REFERENCE_SIZE = {"ref.log_prob_micro_batch_size_per_gpu": "ref.log_prob_micro_batch_size"}
 
 
 def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
@@ -43,10 +36,9 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
         parts=_parts(view),
         stateful=is_stateful(model) and settings(model).get("model_type") not in PACKED_BY_VERL,
         own_head=has_own_head(model),
+        flash=is_flash(attention(view)),
     )
     yield from _optimizer(view, policy)
-    yield from _micro_batches(view, policy)
-    yield from _ulysses(view, policy)
 
 
 def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
@@ -74,40 +66,6 @@ def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
         for option in (option for option in options if option not in taken):
             value = f"policy {policy}: actor.optim.override_optimizer_config.{option}"
             yield ConfigError(value, rule=f"it is an argument of {module}.{name}", fix=nearest(option, taken))
-
-
-def _ulysses(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    if (size := _parts(view)) == 1:
-        return
-    setting = f"policy {policy}: a ulysses_sequence_parallel_size of {size}"
-    used = attention(view)
-    if not is_flash(used):
-        yield ConfigError(
-            f"{setting} with attn_implementation={used}",
-            rule="verl exchanges heads among the workers in flash-attn only; with another implementation each worker "
-            "would attend to its own part of a sequence, and the update would be wrong",
-            fix=f"set {SECTION}.actor.ulysses_sequence_parallel_size=1, or ++{ATTENTION}={DEFAULT_ATTENTION}",
-        )
-
-
-def _micro_batches(view: DictConfig, policy: str) -> Iterator[ConfigError]:
-    section = view[SECTION]
-    by_tokens = section.actor.use_dynamic_bsz
-    sizes = {} if by_tokens else dict(SIZES)
-    if section.actor.use_kl_loss and not section.ref.log_prob_use_dynamic_bsz:
-        sizes |= REFERENCE_SIZE
-    for size, deprecated in sizes.items():
-        role, _, key = deprecated.partition(".")
-        given = section[role].get(key)
-        if section[role].get(size.partition(".")[2]) is None and given is not None:
-            value = f"policy {policy}: {deprecated}={given}"
-            rule = f"verl's workers read {size}, the size for each of them"
-            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.{size}={given}, and remove {SECTION}.{deprecated}")
-        elif section[role].get(size.partition(".")[2]) is None and by_tokens:
-            # verl asks for the size only where no micro batch is filled by tokens.
-            rule = "micro batches of the reference policy are filled by tokens, or have a size"
-            fix = f"set {SECTION}.ref.log_prob_use_dynamic_bsz=True, or {SECTION}.{size}"
-            yield ConfigError(f"policy {policy}: ref.log_prob_use_dynamic_bsz=False without {size}", rule=rule, fix=fix)
 
 
 # What is divided among GPUs without a remainder: attention heads by engines, parameters and sequences by FSDP.
@@ -155,62 +113,29 @@ def _heads(view: DictConfig, policy: str, key: str, parts: int) -> Iterator[Conf
 # Whether prompts and responses fit: in the model's context, the engine's limits and the trainer's token budgets.
 
 
-# The trainer refuses a row that is longer than its budget, in the middle of a run: budget -> what turns it on.
-BUDGETS = {
-    "actor.ppo_max_token_len_per_gpu": "actor.use_dynamic_bsz",
-    "rollout.log_prob_max_token_len_per_gpu": "rollout.log_prob_use_dynamic_bsz",
-}
 OF_MODEL = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
 GIB = 1 << 30
 SHARE = 0.4  # of the machine's memory; weights, their optimiser, engine and Ray have the rest
-# A chat template alone has more tokens than this.
-SHORTEST_PROMPT = 8
 
 
 def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[Problem]:
     """`view` is the configuration of one policy."""
     rollout = view[SECTION].rollout
-    prompt, response = rollout.prompt_length, rollout.response_length
-    if prompt < SHORTEST_PROMPT:
-        reason = "most chat templates need more tokens than that for an empty message, so every act would fail"
-        yield ConfigWarning(f"data.max_prompt_length={prompt}", reason=reason, fix="raise data.max_prompt_length")
-    longest = prompt + response
+    longest = rollout.prompt_length + rollout.response_length
     limit, context = _whole(view, "rollout.max_model_len"), positions(view[SECTION].model)
-    if limit and context and limit > context:
-        value = f"policy {policy}: rollout.max_model_len={limit}"
-        rule = f"the model has a context of {context} tokens (max_position_embeddings)"
-        yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.max_model_len={context}, or leave it null")
+    needed = -(-longest // _parts(view)) if trained else None
+    whose, facts = f"policy {policy}: ", {"context": context, "longest": longest, "needed": needed}
+    yield from combinations("lengths", view, whose, **facts)
     for name, most in (("rollout.max_model_len", limit), ("the model's max_position_embeddings", context)):
         if most and longest > most:
             yield ConfigError(
-                f"policy {policy}: max_prompt_length + max_response_length = {longest}",
+                f"{whose}max_prompt_length + max_response_length = {longest}",
                 rule=f"prompt and response fit together in {name}, {most} tokens",
                 fix="lower data.max_prompt_length or data.max_response_length"
                 + (f", or raise {SECTION}.rollout.max_model_len" if most == limit else ""),
             )
-    sizes = {kind: _whole(view, f"rollout.{kind}_parallel_size") for kind in ("tensor_model", "data", "pipeline_model")}
-    spread = [f"{kind}_parallel_size={size}" for kind, size in sizes.items() if size and size > 1]
-    if spread and facts_of(str(view[SECTION].rollout.name)).one_process:
-        value = f"policy {policy}: rollout.{', rollout.'.join(spread)} with rollout.name={view[SECTION].rollout.name}"
-        fix = f"set {SECTION}.rollout.{spread[0].split('=')[0]}=1; more workers give more replicas"
-        yield ConfigError(value, rule="a replica of this engine is one process", fix=fix)
-    if trained:
-        yield from _budgets(view, policy, prompt + response)
-        if OmegaConf.select(view, "trainer.device") == DEVICE:
-            yield from _memory(view, policy)
-
-
-def _budgets(view: DictConfig, policy: str, longest: int) -> Iterator[ConfigError]:
-    parts = _parts(view)
-    for key, switch in BUDGETS.items():
-        budget = _whole(view, key)
-        if budget and OmegaConf.select(view, f"{SECTION}.{switch}") is True and budget * parts < longest:
-            yield ConfigError(
-                f"policy {policy}: {key}={budget}",
-                rule=f"a row has up to {longest} tokens (max_prompt_length + max_response_length), and verl ends the "
-                "run at a row that is longer than the budget of a micro batch",
-                fix=f"set {SECTION}.{key}={-(-longest // parts)} or more, or lower the lengths",
-            )
+    if trained and OmegaConf.select(view, "trainer.device") == DEVICE:
+        yield from _memory(view, policy)
 
 
 def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
@@ -219,7 +144,7 @@ def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
 
     budget, model = _whole(view, "actor.ppo_max_token_len_per_gpu"), view[SECTION].model
     layers, hidden, wide, vocabulary = (model_number(model, name) for name in OF_MODEL)
-    by_tokens = OmegaConf.select(view, f"{SECTION}.{BUDGETS['actor.ppo_max_token_len_per_gpu']}") is True
+    by_tokens = OmegaConf.select(view, f"{SECTION}.actor.use_dynamic_bsz") is True
     if not (by_tokens and budget and layers and hidden and wide and vocabulary):
         return
     # In float32: logits with their gradient and what the loss makes of them; of a layer, what its backward pass reads.

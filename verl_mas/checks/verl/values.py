@@ -146,7 +146,7 @@ _LOG_PROB: Mapping[str, Hint] = {
     "log_prob_micro_batch_size_per_gpu": Count | None,
     "log_prob_max_token_len_per_gpu": Count,
 }
-_SAMPLING: Mapping[str, Hint] = {"temperature": Temperature, "top_k": Every, "top_p": Probability, "n": Count}
+_SAMPLING: Mapping[str, Hint] = {"temperature": Temperature, "top_k": AllOr, "top_p": Probability, "n": Count}
 
 _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
     "actor_rollout_ref": {"nccl_timeout": Count},

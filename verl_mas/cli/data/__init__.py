@@ -96,8 +96,9 @@ def add_row_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "the parquet file to write", required=True)
     parser.add_argument("--template", default="{question}", metavar="TEXT", help="the user's message")
     parser.add_argument("--system", metavar="TEXT", help="a template of a system message before it")
-    parser.add_argument("--answer", default="answer", metavar="COLUMN", help="the ground truth")
-    parser.add_argument("--no-answer", action="store_true", help="there is no ground truth: the workflow rewards")
+    truth = parser.add_mutually_exclusive_group()
+    truth.add_argument("--answer", default="answer", metavar="COLUMN", help="the ground truth")
+    truth.add_argument("--no-answer", action="store_true", help="there is no ground truth: the workflow rewards")
     source = "a template of verl's data_source, by which metrics are told apart and verl chooses a reward function"
     parser.add_argument("--source", metavar="TEXT", help=f"{source}; default: the name of the file")
     parser.add_argument("--split", default="train", help="what extra_info.split says")

@@ -230,7 +230,6 @@ ENGINES.register(ENGINE)(
         base_port=30000,
         # A scheduler without requests polls for them and keeps a core busy, also while its engine sleeps.
         beside_others={"sleep_on_idle": True},
-        replaces={"mem_fraction_static": "gpu_memory_utilization", "tp_size": "tensor_model_parallel_size"},
         stock_adapter="verl.workers.rollout.sglang_rollout.sglang_rollout",
         sampling=partial(installed_names, "sglang.srt.sampling.sampling_params", SAMPLING),
         stop_needs_tokenizer=True,

@@ -193,11 +193,6 @@ ENGINES.register(ENGINE)(
         install='pip install "verl-mas[vllm]"',
         gpu_fraction=True,
         server_mixin=TeamVllm,
-        replaces={
-            "gpu_memory_utilization": "gpu_memory_utilization",
-            "max_model_len": "max_model_len",
-            "tensor_parallel_size": "tensor_model_parallel_size",
-        },
         highest_rank=512,
         many_adapters=True,
         stock_adapter="verl.workers.rollout.vllm_rollout",
