@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 48_898,
     "lines of its core": 16_703,
-    "lines of tests": 41_651,
+    "lines of tests": 41_660,
     "lines of headers": 6_204,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,

@@ -46,7 +46,7 @@ def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in
     refused = [error.value for error in examine(config).errors]
     assert refused[0] == "VERL_PLATFORM=gpu"
     assert {"actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"} < set(refused)
-    assert "policy a: 64 optimiser steps for 32 sessions per training step" in refused
+    assert "policy a: data.train_batch_size=8 with actor_rollout_ref.rollout.n=4" in refused
 
 
 def test_a_run_without_a_team_reports_all_errors(make):
