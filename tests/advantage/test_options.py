@@ -8,6 +8,7 @@ import pytest
 
 import verl_mas.advantage.estimators as estimators
 from verl_mas.advantage import ESTIMATORS, AdvantageOptions, compute_advantages, options_for
+from verl_mas.advantage.estimator import estimator
 from verl_mas.errors import ConfigError
 
 
@@ -61,3 +62,10 @@ def test_every_file_in_the_folder_is_an_estimator_of_its_name():
 def test_importing_the_package_and_its_options_loads_no_torch():
     program = "import sys, verl_mas.advantage as a; a.AdvantageOptions(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_an_estimator_takes_the_rows_and_the_options():
+    def alone(batch): ...
+
+    with pytest.raises(ConfigError, match=r"estimator alone: too many positional arguments(?s:.*)def alone\(batch"):
+        estimator()(alone)

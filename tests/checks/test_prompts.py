@@ -54,6 +54,18 @@ def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_le
     assert "agent judge" in warning and "measured in a session" in warning
 
 
+@pytest.mark.parametrize(
+    ("replaced", "says"),
+    [
+        (("reward=REWARD", "reward=first.parse(int)"), "has no attribute 'parse'"),
+        (('act("a")', 'act([{"role": "human", "content": "a"}])'), "on a message of the role 'human'"),
+    ],
+)
+def test_what_a_workflow_does_wrong_in_that_session_is_seen(look, workflow_file, replaced, says):
+    warning, *_ = look(prompt=400, **workflow_file(UNSTATED.replace(*replaced).replace("REWARD", "1.0")))
+    assert says in warning
+
+
 def test_that_verl_would_have_to_score_an_unknown_data_source_is_seen_in_that_session(look, workflow_file):
     refused, *_ = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", "None")))
     assert "has no rule for this one" in refused

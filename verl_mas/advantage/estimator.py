@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import TypeAlias
 
 from verl_mas.advantage import validation
@@ -93,6 +94,13 @@ def estimator(
 
     def decorate(function: Compared) -> Estimator:
         name = getattr(function, "__name__", "")
+        try:
+            signature(function).bind(None, None)
+        except TypeError as error:
+            rule = "an estimator takes the rows of a step and the options"
+            raise ConfigError(
+                f"estimator {name}: {error}", rule=rule, fix=f"write def {name}(batch, options)"
+            ) from None
         registered = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers, needs)
         return ESTIMATORS.register(name)(registered)
 

@@ -12,7 +12,7 @@ from functools import partial
 from omegaconf import DictConfig
 
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.verl.files import FirstRow, check_scored, is_prompt, sound_rows
+from verl_mas.checks.verl.files import ROLES, FirstRow, check_scored, is_prompt, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as config_of
 from verl_mas.checks.verl.refusals import Problem
@@ -107,6 +107,10 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     elif recorder.requests:
         found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
         yield from found
+        if result and (raised := [fault for fault in result.faults if fault.kind is FaultKind.WORKFLOW]):
+            reason = "a session that ends so is not trained on; replies may hold anything, and here they are ' a a a'"
+            fix = "correct the workflow, and see what check_workflow finds"
+            yield ConfigWarning(f"{what}: {raised[-1].cause}", reason, fix)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
             yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
     elif result is None:
@@ -127,6 +131,10 @@ def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> I
         value = f"agent {request.agent} acts first on {str(request.messages)[:120]}"
         yield ConfigError(value, rule="each message has a role and a content", fix="correct the workflow")
         return
+    if unknown := sorted({str(message["role"]) for message in request.messages} - ROLES):
+        value = f"agent {request.agent} acts first on a message of the role {unknown[0]!r}"
+        fix = f"use one of {', '.join(sorted(ROLES))}"
+        yield ConfigWarning(value, reason="chat templates pass over it, or write what no model has learnt", fix=fix)
     if view.spec.remote is None:
         yield from sampling_errors(request.sampling, view.engine, f"the first act of agent {request.agent}")
         yield from _rendered(view, request, file, f"mas.agents.{request.agent}.truncation", filtered=filtered)
@@ -148,7 +156,11 @@ def _all_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Pro
 
 def _has_media(config: DictConfig, row: Fields) -> bool:
     """verl puts images and sounds into the messages, and their processor counts the tokens."""
-    return any(row.get(str(config.data[key])) for key in ("image_key", "video_key", "audio_key"))
+    kinds = ("image", "video", "audio")
+    parts = [part for message in row[str(config.data.prompt_key)] for part in message.get("content") or ()]
+    return any(row.get(str(config.data[f"{kind}_key"])) for kind in kinds) or any(
+        isinstance(part, dict) and part.get("type") in kinds for part in parts
+    )
 
 
 def _task_of(config: DictConfig, first: FirstRow) -> Task:

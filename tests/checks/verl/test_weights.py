@@ -51,6 +51,7 @@ def test_everything_that_a_model_folder_lacks_is_named(folder, problems):
 
 def test_a_tokenizer_of_another_kind_is_a_tokenizer(folder, problems):
     (folder / "tokenizer.json").unlink()
+    assert [error.value for error in problems(folder)] == [f"{folder} has no tokenizer.json"]
     (folder / "tokenizer_config.json").unlink()
     (folder / "tokenizer.model").touch()
     (error,) = problems(folder)

@@ -189,6 +189,9 @@ def _fault(where: str, prompt: object) -> Problem | None:
         reason = f"a task is asked by the role user, and chat templates know {', '.join(sorted(ROLES))}"
         fix = "write each message with one of these roles, the task with user"
         return ConfigWarning(f"{where} has messages of {', '.join(sorted(roles))}", reason, fix)
+    if prompt[-1]["role"] == "assistant":
+        fix = "leave it out of the prompt; a known answer belongs in reward_model.ground_truth"
+        return ConfigWarning(f"{where} ends with a message of the assistant", "the model answers what follows it", fix)
     return None
 
 

@@ -184,7 +184,7 @@ def _written(path: str, code: list[str]) -> str:
 
 
 JSON_FILES = ("config.json", "tokenizer_config.json", "generation_config.json", "special_tokens_map.json")
-TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+TOKENIZERS = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tekken.json", "tokenization_*.py")
 # Larger JSON files are looked at from both ends only.
 PARSED_BYTES = 2 << 20
 RULE = "it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
