@@ -125,7 +125,8 @@ HOSTILE = {
 @pytest.mark.parametrize(("says", "given"), HOSTILE.items())
 def test_what_a_team_of_others_would_run_or_send_is_refused_until_it_is_trusted(says, given, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "s")
-    team = {"format": 1, "workflow": {"name": "single"}, "agents": {}, "policies": {"main": {"folder": "main"}}}
+    team = {"format": 1, "workflow": {"name": "single"}, "agents": {"solver": {}}}
+    team["policies"] = {"main": {"folder": "main"}}
     (tmp_path / "team.yaml").write_text(yaml.safe_dump({**team, **given}).replace("FILE", str(tmp_path / "made")))
     with pytest.raises(ConfigError) as refused:
         verl_mas.load(tmp_path)

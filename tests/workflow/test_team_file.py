@@ -98,7 +98,7 @@ def test_files_have_their_whole_path_and_names_stay(tmp_path, monkeypatch):
     [
         ({"format": 2}, "format 2"),
         ({"workflow": {"name": ""}}, "workflow.name"),
-        ({"agents": {}}, "agents is not empty"),
+        ({"agents": {}}, "agents is a mapping, not empty"),
         ({"policies": {"../x": {"folder": "../x"}}}, "policy name '../x'"),
         ({"policies": {"queue": {}}}, "policy name 'queue'"),
         ({"policies": {"x": {"folder": "../x"}}}, r"folder=\.\./x"),

@@ -26,7 +26,7 @@ from verl_mas.rollout.resumed_reply import merged_versions, reply_limit
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
 from verl_mas.rollout.truncation import fit
-from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, VERSIONS
+from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, RESPONSE_MASK, VERSIONS
 from verl_mas.util.text import characters
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
@@ -47,7 +47,7 @@ class VerlGeneration(Generation):
     output: AgentLoopOutput  # verl's record of the whole row, without the tokens
 
 
-_NO_TOKENS: Fields = {"prompt_ids": [], "response_ids": [], "response_mask": [], "response_logprobs": None}
+_NO_TOKENS: Fields = {"prompt_ids": [], "response_ids": [], RESPONSE_MASK: [], "response_logprobs": None}
 
 
 def output_of(generation: Generation) -> AgentLoopOutput:
@@ -57,7 +57,7 @@ def output_of(generation: Generation) -> AgentLoopOutput:
     tokens = {
         "prompt_ids": list(generation.prompt_ids),
         "response_ids": list(generation.response_ids),
-        "response_mask": list(generation.response_mask),
+        RESPONSE_MASK: list(generation.response_mask),
         "response_logprobs": None if log_probs is None else list(log_probs),
     }
     return generation.output.model_copy(update=tokens)
