@@ -137,6 +137,18 @@ def test_tasks_that_end_while_rows_are_written_share_the_next_call(monkeypatch, 
     assert sorted(calls) == [*(("train", keys) for keys in trained), ("val", ["d_0_0"])]
 
 
+def test_many_rows_are_put_in_calls_between_which_sessions_go_on(monkeypatch, tags):
+    sizes = []
+
+    async def put(keys, **rest):
+        sizes.append(len(keys))
+
+    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", put)
+    rows = [stored(tags, f"task{number}") for number in range(2 * data_plane.ROWS_OF_A_CALL + 1)]
+    asyncio.run(data_plane.Writer().put(rows, data_plane.TRAIN))
+    assert sizes == [data_plane.ROWS_OF_A_CALL, data_plane.ROWS_OF_A_CALL, 1]
+
+
 def test_a_call_that_fails_fails_every_task_in_it_and_no_other_one(monkeypatch, tags):
     async def put(keys, partition_id, **rest):
         await asyncio.sleep(0)

@@ -17,6 +17,9 @@ from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_
 
 from verl_mas.row import FAILURE, FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, RowKey, StoredRow, TagValues
 
+# A call holds the worker's loop for about a millisecond per row, in which no session goes on.
+ROWS_OF_A_CALL = 32
+
 TRAIN, VALIDATION = "train", "val"  # verl's partitions
 
 
@@ -189,4 +192,5 @@ class Writer:
         async with self._writing:
             # While this batch is written, the next one gathers.
             del self._open[kind]
-            await put(batch.rows, kind[0])
+            for start in range(0, len(batch.rows), ROWS_OF_A_CALL):
+                await put(batch.rows[start : start + ROWS_OF_A_CALL], kind[0])

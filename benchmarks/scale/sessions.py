@@ -126,6 +126,7 @@ class Rollout:
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(run.mas.trajectories, folder, "1")
         worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
+        gc.freeze()  # as the worker does
         self.beats: list[float] = []
         self.first_row = 0.0
 

@@ -63,8 +63,10 @@ def _config(**rollout: Any) -> DictConfig:
     }
     lengths = {"prompt_length": 256, "response_length": 64, "max_model_len": None}
     sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
-    section: Fields = {"name": "fake", **lengths, **sampling, "calculate_log_probs": True, "full_determinism": False}
-    section |= {"val_kwargs": {"temperature": 0, "top_p": 0.9, "top_k": 5}, "multi_turn": multi_turn, **rollout}
+    section: Fields = {"_target_": "verl.workers.config.RolloutConfig", "name": "fake", **lengths, **sampling}
+    section |= {"calculate_log_probs": True, "full_determinism": False}
+    validation = {"_target_": "verl.workers.config.SamplingConfig", "temperature": 0, "top_p": 0.9, "top_k": 5}
+    section |= {"val_kwargs": validation, "multi_turn": multi_turn, **rollout}
     config = {"actor_rollout_ref": {"rollout": section}, "data": {"apply_chat_template_kwargs": {}}}
     return OmegaConf.create(config)
 

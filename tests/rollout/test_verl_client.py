@@ -45,10 +45,12 @@ def test_an_agents_sampling_overrides_the_rollouts(policy, ask):
     ):
         ask(client, **request)
         assert server.calls[-1]["sampling_params"] == {**base, **changed}
+    client, server = policy(lambda p, n: "x")
     client.config.actor_rollout_ref.rollout.update(temperature=2, top_k=0)
     ask(client, sampling={"top_p": 1})
     params = server.calls[-1]["sampling_params"]
-    assert [type(params[name]) for name in ("temperature", "top_p")] == [float, float] and params["top_k"] == -1
+    assert [type(params[name]) for name in ("temperature", "top_p")] == [float, float]
+    assert (params["temperature"], params["top_k"]) == (2, -1)
     assert ask(client, greedy=True)[0].temperature == 1.0, "greedy log-probs are those of temperature 1"
 
 

@@ -41,7 +41,7 @@ RESUMABLE = frozenset(
 class ResumedReply:
     """One reply: its parts, and the request for its rest."""
 
-    prompt: list[int]
+    prompt: Sequence[int]
     params: Fields
     rollout: DictConfig
     decode: Decode

@@ -152,7 +152,7 @@ class TeamClient(LLMServerClient):
         if not self.resumes:
             output: TokenOutput = await sent(prompt_ids=prompt_ids, sampling_params=sampling_params)
             return output
-        reply = ResumedReply(list(prompt_ids), sampling_params, self.config.actor_rollout_ref.rollout, self.decode)
+        reply = ResumedReply(prompt_ids, sampling_params, self.config.actor_rollout_ref.rollout, self.decode)
         while not reply.whole:
             await self.gate.passed()
             closings = self.gate.closings

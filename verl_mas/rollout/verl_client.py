@@ -16,6 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput, AgentLoopWorker, DictConfigWrap
 from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS, ToolAgentLoop
 from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import RolloutConfig
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
@@ -124,11 +126,15 @@ class VerlPolicy:
 
     def __init__(self, config: DictConfig, client: LLMServerClient | TokenClient, model: Model, dataset_cls: type):
         self.config, self.model = config, model
-        self._rollout = config.actor_rollout_ref.rollout
         self.busy = Busy()
         self.client = TeamClient.of(client, self.busy) if isinstance(client, LLMServerClient) else client
         self._dataset_cls = dataset_cls
         self._loops: dict[str, ToolAgentLoop] = {}
+
+    @cached_property
+    def _rollout(self) -> RolloutConfig:
+        # Read several times in every act, where a DictConfig took a seventh of the worker's time.
+        return omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout)
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         request, forged = plain_request(request, self.model.marks)

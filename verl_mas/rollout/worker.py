@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -90,6 +91,9 @@ class MasAgentLoopWorker(_StockWorker):
         self.trajectories = self._trajectory_writer()
         self.logged: set[FaultKind] = set()
         self.broken: Exception | None = None
+        # Python's collector would look through all that was imported, which stops every session for half a second.
+        gc.collect()
+        gc.freeze()
 
     async def generate_sequences(self, batch: TensorDict) -> None:
         self._raise_if_broken()
