@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -24,7 +25,7 @@ from verl_mas.verl_.types import Fields
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
-SAMPLE = 64  # Rows that are looked at; all rows of a JSON file are parsed
+SAMPLE = 1024  # Rows that are looked at; all rows of a JSON file are parsed
 
 
 @dataclass(frozen=True)
@@ -308,9 +309,21 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 rule = f"verl imports {package} for it, and it is not installed"
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
                 yield unless_elsewhere(config, error)
+    if "wandb" in (config.trainer.logger or ()) and not _wandb_key():
+        reason = "no key is here, and a run has no terminal that could ask for one"
+        fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
+        yield ConfigWarning("trainer.logger has wandb", reason, fix)
     loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
     if (path := OmegaConf.select(config, loops)) and not is_remote(path) and not Path(path).expanduser().is_file():
         yield missing(config, loops, path, "a file of verl's own agent loops")
+
+
+def _wandb_key() -> bool:
+    """Where wandb looks for it; offline it needs none."""
+    offline = os.environ.get("WANDB_MODE") in ("offline", "disabled")
+    return (
+        offline or "WANDB_API_KEY" in os.environ or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
+    )
 
 
 def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:

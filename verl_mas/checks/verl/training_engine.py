@@ -39,6 +39,9 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
         flash=is_flash(attention(view)),
     )
     yield from _optimizer(view, policy)
+    if "quantization_config" in settings(model) and not model.get("lora_rank"):
+        value, rule = f"policy {policy}: {model.path} has quantised weights", "FSDP updates weights of floating point"
+        yield ConfigError(value, rule=rule, fix="give the model that they were made of, or freeze the policy")
 
 
 def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
