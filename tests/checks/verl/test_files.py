@@ -49,6 +49,12 @@ def test_only_the_first_row_of_a_large_file_is_read(look, tmp_path):
     assert pa.total_allocated_bytes() - before < 10_000_000
 
 
+def test_a_later_row_without_a_prompt_is_counted_by_the_footer(look, tmp_path):
+    files(tmp_path, {"rows.parquet": [ROW] * 99 + [{**ROW, "prompt": None}]})
+    error, *_ = look(tmp_path / "rows.parquet")
+    assert isinstance(error, ConfigError) and "'prompt': 1 rows or messages without a role" in error.value
+
+
 def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(look, tmp_path):
     files(tmp_path, {"rows.parquet": [{"prompt": ROW["prompt"]}]})
     warning, *_ = look(tmp_path / "rows.parquet")

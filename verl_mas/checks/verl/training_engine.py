@@ -37,11 +37,9 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
         stateful=is_stateful(model) and settings(model).get("model_type") not in PACKED_BY_VERL,
         own_head=has_own_head(model),
         flash=is_flash(attention(view)),
+        quantised="quantization_config" in settings(model),
     )
     yield from _optimizer(view, policy)
-    if "quantization_config" in settings(model) and not model.get("lora_rank"):
-        value, rule = f"policy {policy}: {model.path} has quantised weights", "FSDP updates weights of floating point"
-        yield ConfigError(value, rule=rule, fix="give the model that they were made of, or freeze the policy")
 
 
 def _optimizer(view: DictConfig, policy: str) -> Iterator[Problem]:
