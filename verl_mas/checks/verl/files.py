@@ -330,9 +330,8 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
 
 def _wandb_key() -> bool:
     """Where wandb looks for it; offline it needs none."""
-    netrc = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
-    offline = os.environ.get("WANDB_MODE") in ("offline", "disabled")
-    return offline or "WANDB_API_KEY" in os.environ or netrc.is_file()
+    given = os.environ.get("WANDB_MODE") in ("offline", "disabled") or "WANDB_API_KEY" in os.environ
+    return given or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
 
 
 def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
