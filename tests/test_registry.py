@@ -45,6 +45,8 @@ def test_two_entries_of_one_name_and_an_entry_point_that_registers_nothing_are_r
     animals.register("crow")("a crow")
     with pytest.raises(ConfigError, match="registered twice"):
         animals.register("crow")("another")
+    with pytest.raises(ConfigError, match="registered twice"):
+        animals.register("bear")("another, before the one of the folder is imported")
     install(tmp_path, "bear", "zoo_bears", "")
     install(tmp_path, "lynx", "zoo_lynx", "")
     with pytest.raises(ConfigError, match=r"is in zoo_of_test.bear and in zoo_bears"):

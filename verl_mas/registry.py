@@ -56,7 +56,9 @@ class Registry(Generic[T]):
 
     def register(self, name: str) -> Callable[[T], T]:
         def add(entry: T) -> T:
-            if self._entries.get(name, entry) is not entry:
+            # A shipped entry that is not imported yet would never be.
+            shipped = name in self._in_folder() and f"{self.package}.{name}" not in sys.modules
+            if shipped or self._entries.get(name, entry) is not entry:
                 value = f"{self.noun} {name!r} is registered twice"
                 raise ConfigError(value, rule=f"every {self.noun} has one name", fix="rename one of the two")
             self._entries[name] = entry

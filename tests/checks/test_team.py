@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.learning import check_learning
-from verl_mas.checks.team import validate
+from verl_mas.checks.team import check_estimator, validate
 from verl_mas.config import load
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigErrors
@@ -30,6 +33,13 @@ REMOTE = {"base_url": "http://localhost:1/v1", "model": "m", "api_key_env": "PAT
 )
 def test_a_team_on_one_policy_is_accepted(make, team, settings):
     assert list(validate(make(team, **settings)).policies) == ["main"]
+
+
+def test_an_estimator_needs_columns_that_rows_have(make, monkeypatch):
+    mistyped = replace(ESTIMATORS["agent_grpo"], needs=("policy", "local_reward", "reward"))
+    monkeypatch.setattr("verl_mas.checks.team.ESTIMATORS", {"agent_grpo": mistyped})
+    (error,) = check_estimator(Run.of(make()))
+    assert error.value == "estimator agent_grpo needs 'reward'" and "team_reward" in error.fix
 
 
 @pytest.mark.parametrize(

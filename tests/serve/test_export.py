@@ -243,6 +243,7 @@ def test_what_is_no_checkpoint_or_damaged_is_refused_before_anything_is_written(
     assert "has no complete checkpoint" in run.refused(of=tmp_path)
     next((small / "main").glob("model_*")).unlink()
     assert "is not complete: main/model_world_size_1_rank_0.pt is missing" in run.refused() and not run.out.exists()
+    assert "is not complete: main/model_world_size_1_rank_0.pt is missing" in run.refused(of=small.parent)
 
 
 @pytest.mark.parametrize("dim", [0, 1])

@@ -97,10 +97,8 @@ def estimator(
         try:
             signature(function).bind(None, None)
         except TypeError as error:
-            rule = "an estimator takes the rows of a step and the options"
-            raise ConfigError(
-                f"estimator {name}: {error}", rule=rule, fix=f"write def {name}(batch, options)"
-            ) from None
+            value, fix = f"estimator {name}: {error}", f"write def {name}(batch, options)"
+            raise ConfigError(value, rule="an estimator takes the rows of a step and the options", fix=fix) from None
         registered = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers, needs)
         return ESTIMATORS.register(name)(registered)
 

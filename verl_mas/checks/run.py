@@ -238,6 +238,7 @@ def plan_command(
         config = refusals.result(lambda: compose(arguments))
         if config is not None and refusals.of(check_sections(config)) and refusals.of(check_device(config)):
             refusals.result(lambda: _complete(config))
+            refusals.of(combinations("assumed", config, assumed=assumed))
             run = _planned(config, refusals)
             plan = refusals.result(lambda: plan_of(run, hardware, assumed)) if run else None
     refusals.of([*plan.errors, *plan.warnings] if plan else [])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import partial
 
 from omegaconf import DictConfig
 
 from verl_mas.advantage import ESTIMATORS, options_for
+from verl_mas.advantage.record import COLUMNS, PARTS
 from verl_mas.checks.adapters import check_adapters
 from verl_mas.checks.learning import check_learning
 from verl_mas.checks.loss import check_correction, check_filter, check_truncation
@@ -22,13 +24,7 @@ from verl_mas.checks.policies import (
     check_views,
 )
 from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas
-from verl_mas.checks.trainer import (
-    check_phases,
-    check_settings,
-    check_together,
-    check_trainable,
-    wants_critic,
-)
+from verl_mas.checks.trainer import check_phases, check_settings, check_together, check_trainable, wants_critic
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
@@ -42,6 +38,7 @@ from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, engine_e
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest, nearest
+from verl_mas.row import Act
 from verl_mas.user_code import load_module, load_user_code
 from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
@@ -184,6 +181,10 @@ def check_estimator(run: Run) -> Iterator[ConfigError]:
         yield ConfigError(f"algorithm.adv_estimator={name}", rule="a team's estimators are per agent", fix=fix)
     else:
         options_for(name, run.mas.advantage)
+        columns = [*COLUMNS, *PARTS, *(tag.name for tag in fields(Act))]
+        for column in (column for column in ESTIMATORS[name].needs if column not in columns):
+            fix = f"correct its needs; {nearest(column, columns)}"
+            yield ConfigError(f"estimator {name} needs {column!r}", rule="it is a column of the rows", fix=fix)
 
 
 def _made(mas: MasConfig) -> tuple[Workflow, Mapping[str, Member]]:

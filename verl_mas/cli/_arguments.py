@@ -100,7 +100,7 @@ def url_of(listens: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def add_settings(parser: argparse.ArgumentParser, option: str, what: str, *, form: str = SETTING) -> None:
+def add_settings(parser: argparse._ActionsContainer, option: str, what: str, *, form: str = SETTING) -> None:
     """An option that takes one or more NAME=VALUE, also when it is given several times; read it with `values`."""
     assert "=" in form
     parser.add_argument(option, action="append", default=[], metavar=form, help=what)

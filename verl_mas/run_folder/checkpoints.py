@@ -71,6 +71,13 @@ def whole_checkpoints(folder: Path) -> list[Checkpoint]:
     return [one for one in checkpoints if isinstance(one, Checkpoint)]
 
 
+def last(folder: Path) -> Checkpoint | str:
+    """The checkpoint that the pointer of a run's folder names, without one the latest that is complete; or why not."""
+    if (pointer := read_pointer(folder)) and pointer[1] is not None:
+        return read(folder_of_step(folder, pointer[1]))
+    return next(reversed(whole_checkpoints(folder)), f"{folder} has no complete checkpoint")
+
+
 def begun(folder: Path) -> list[int]:
     """The steps of all checkpoints of a run's folder, also of those that are not complete."""
     return sorted(step for path in folder.glob("global_step_*") if (step := step_of(path)) is not None)

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.metrics.names import CORE
 from verl_mas.registry import nearest
-from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, read, step_of, whole_checkpoints
+from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, last, read, step_of, whole_checkpoints
 from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.serve import model
@@ -53,7 +53,7 @@ def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
     if not folder.is_dir():
         found = f"{folder} is {'no folder' if folder.exists() else 'not there'}"
     elif step_of(folder) is None:
-        found = whole[-1] if whole else f"{folder} has no complete checkpoint"
+        found = last(folder)
     else:
         found = read(folder)
     if isinstance(found, Checkpoint):

@@ -6,7 +6,7 @@ import pytest
 from wrong_configs.prepare import ROW, files
 
 from verl_mas.checks.prompts import check_prompts
-from verl_mas.checks.verl.files import check_data, check_functions
+from verl_mas.checks.verl.files import check_data, check_functions, check_packages
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -47,6 +47,12 @@ def test_only_the_first_row_of_a_large_file_is_read(look, tmp_path):
     assert look(tmp_path / "rows.parquet") == []
     assert time.process_time() - started < 1
     assert pa.total_allocated_bytes() - before < 10_000_000
+
+
+def test_a_later_row_without_a_prompt_is_counted_by_the_footer(look, tmp_path):
+    files(tmp_path, {"rows.parquet": [ROW] * 99 + [{**ROW, "prompt": None}]})
+    error, *_ = look(tmp_path / "rows.parquet")
+    assert isinstance(error, ConfigError) and "'prompt': 1 rows or messages without a role" in error.value
 
 
 def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(look, tmp_path):
@@ -119,3 +125,16 @@ def test_a_file_that_defines_the_function_passes(make, tmp_path, text):
     (tmp_path / "reward.py").write_text(text)
     for path in (f"{tmp_path}/reward.py", f"file://{tmp_path}/reward.py"):
         assert list(check_functions(make(reward__custom_reward_function__path=path))) == []
+
+
+def test_a_run_that_logs_to_wandb_needs_a_key_or_no_network(make, monkeypatch, tmp_path):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    (warning,) = check_packages(make(trainer__logger=["console", "wandb"]))
+    assert "WANDB_MODE=offline" in str(warning)
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_API_KEY", "key")):
+        with monkeypatch.context() as here:
+            here.setenv(name, value)
+            assert list(check_packages(make(trainer__logger=["console", "wandb"]))) == []
+    (tmp_path / "netrc").touch()
+    assert list(check_packages(make(trainer__logger=["wandb"]))) == []

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -35,6 +36,7 @@ class FirstRow:
     columns: list[str]
     sample: Sequence[Fields]
     total: int
+    nulls: Mapping[str, int] = field(default_factory=dict)  # of a leaf of a column, in some part of a Parquet file
     validation: bool = False
 
     @property
@@ -114,7 +116,11 @@ def _parquet(file: Path) -> FirstRow | None:
         batch = next(opened.iter_batches(batch_size=SAMPLE), None)
         if batch is None or not batch.num_rows:
             return None
-        return FirstRow(str(file), opened.schema_arrow.names, batch.to_pylist(), opened.metadata.num_rows)
+        footer = opened.metadata
+        groups = [footer.row_group(number).to_dict()["columns"] for number in range(footer.num_row_groups)]
+        counts = [(one["path_in_schema"], (one["statistics"] or {}).get("null_count")) for one in chain(*groups)]
+        nulls = {leaf: count for leaf, count in counts if count}
+        return FirstRow(str(file), opened.schema_arrow.names, batch.to_pylist(), footer.num_rows, nulls)
 
 
 def _json(file: Path) -> FirstRow | None:
@@ -140,9 +146,11 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         fix = f"set data.prompt_key; {nearest(key, first.columns)}"
         yield ConfigError(value, rule="data.prompt_key names the column of the prompts", fix=fix)
     else:
-        where = f"{first.file}, column {key!r}, row"
-        faults = (_fault(f"{where} {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
-        yield from islice(filter(None, faults), 1)
+        where = f"{first.file}, column {key!r}"
+        faults = (_fault(f"{where}, row {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
+        roles = [leaf for leaf in first.nulls if leaf.startswith(f"{key}.") and leaf.endswith(".role")]
+        later = (_no_prompt(f"{where}: {first.nulls[leaf]} rows or messages without a role") for leaf in roles)
+        yield from islice(filter(None, chain(faults, later)), 1)
     for name in _no_mappings(first.row):
         value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
         yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")
@@ -173,11 +181,14 @@ def _is_message(value: object) -> bool:
     return isinstance(content, str) or parts or bool("content" in value and value.get("tool_calls"))
 
 
+def _no_prompt(value: str) -> ConfigError:
+    fix = 'write each prompt as [{"role": "user", "content": "..."}], or set data.prompt_key'
+    return ConfigError(value, rule="a prompt is a list of messages, each with a role and a content", fix=fix)
+
+
 def _fault(where: str, prompt: object) -> Problem | None:
     if not isinstance(prompt, list) or not is_prompt(prompt):
-        fix = 'write each prompt as [{"role": "user", "content": "..."}], or set data.prompt_key'
-        rule = "a prompt is a list of messages, each with a role and a content"
-        return ConfigError(f"{where}: {repr(prompt)[:120]}", rule=rule, fix=fix)
+        return _no_prompt(f"{where}: {repr(prompt)[:120]}")
     text = json.dumps(prompt, ensure_ascii=False, default=str)
     half = any("\ud800" <= character <= "\udfff" for character in text)
     if half or "\\u0000" in text:
@@ -308,9 +319,19 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 rule = f"verl imports {package} for it, and it is not installed"
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
                 yield unless_elsewhere(config, error)
+            elif name == "wandb" and not _wandb_key():
+                reason = "no key is here, and a run has no terminal that could ask for one"
+                fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
+                yield ConfigWarning(f"{setting}={name}", reason, fix)
     loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
     if (path := OmegaConf.select(config, loops)) and not is_remote(path) and not Path(path).expanduser().is_file():
         yield missing(config, loops, path, "a file of verl's own agent loops")
+
+
+def _wandb_key() -> bool:
+    """Where wandb looks for it; offline it needs none."""
+    given = os.environ.get("WANDB_MODE") in ("offline", "disabled") or "WANDB_API_KEY" in os.environ
+    return given or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
 
 
 def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:

@@ -363,9 +363,15 @@ def _tokenizer(file: Path) -> Iterator[ConfigError]:
         from tokenizers import Tokenizer
 
         try:
-            Tokenizer.from_file(str(file))
+            tokens = Tokenizer.from_file(str(file)).get_vocab_size()
         except Exception as error:  # noqa: BLE001  it raises no other
             yield _broken(file, f"is no tokenizer: {error}")
+            return
+        rows = readable_json(file.with_name("config.json")).get("vocab_size")
+        if isinstance(rows, int) and tokens > rows:
+            rule = "each token has a row of the model's embedding"
+            fix = "take the tokenizer that was saved with this model"
+            yield ConfigError(f"{file} has {tokens} tokens, and config.json vocab_size={rows}", rule=rule, fix=fix)
         return
     with file.open("rb") as opened:
         start = opened.read(64).lstrip()

@@ -37,6 +37,7 @@ def check_training_engine(view: DictConfig, policy: str) -> Iterator[Problem]:
         stateful=is_stateful(model) and settings(model).get("model_type") not in PACKED_BY_VERL,
         own_head=has_own_head(model),
         flash=is_flash(attention(view)),
+        quantised="quantization_config" in settings(model),
     )
     yield from _optimizer(view, policy)
 
