@@ -314,7 +314,7 @@ UNREAD = {
     r"data\.tokenizer$": "set actor_rollout_ref.model.tokenizer_path",
 }
 UNREAD_BY_TEAMS = {
-    r"critic\.(?!enable)|trainer\.max_critic_ckpt_to_keep": "remove it: a team has no critic",
+    r"critic\.(model|optim)\.|trainer\.max_critic_ckpt_to_keep": "remove it: a team has no critic",
     r"algorithm\.(gamma|lam)$": "remove it: a team's estimators read mas.advantage, and not verl's discounts",
     r"actor_rollout_ref\.rollout\.nnodes": "remove it, and set trainer.nnodes or mas.pools",
 }
