@@ -29,6 +29,7 @@ from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
 from verl_mas.rollout.truncation import fit
 from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, RESPONSE_MASK, VERSIONS
+from verl_mas.util.loops import PerLoop
 from verl_mas.util.text import characters
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
@@ -39,6 +40,9 @@ from verl_mas.workflow.tasks import together
 Borrowed: TypeAlias = Callable[..., Any]
 # What a reply reports that is a count, and adds up over the replies of a row.
 ADDED = (*SPEC_DECODE_EXTRA_KEYS, ABORTS)
+# How many prompts a worker renders at once: where thousands of sessions begin together, replies that are there wait behind
+# all of them.
+_RENDERED = PerLoop(lambda: asyncio.Semaphore(4))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +230,8 @@ class VerlPolicy:
             fitted = fit(request.messages, limit, rule, count, request.opening)
             return self.model.shared(ids if fitted == list(request.messages) else build(fitted))
 
-        return await asyncio.to_thread(fitted_ids)
+        async with _RENDERED.here():
+            return await asyncio.to_thread(fitted_ids)
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)
