@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 48_921,
     "lines of its core": 16_711,
-    "lines of tests": 41_682,
+    "lines of tests": 41_740,
     "lines of headers": 6_205,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,
