@@ -28,6 +28,9 @@ import omegaconf.base
 import pytest
 import yaml
 from data_rows import QUESTIONS
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra.core.default_element import ResultDefault
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.grammar_parser import parse
 from pages.entry_points import stale
@@ -39,6 +42,7 @@ from verl_mas.metrics.names import described
 from verl_mas.row import RowTags
 
 ROOT = Path(__file__).parents[1]
+INSTALLED = ("hydra", "main", "schema")  # Hydra's names of its own files, those of verl and its ConfigStore
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,6 +61,9 @@ def pytest_configure(config: pytest.Config) -> None:
     vars(omegaconf.base)["parse"] = functools.cache(parse)
     # A composition reads dozens of files, most of them in every test: each text is read once.
     setattr(OmegaConf, "load", reading_once(OmegaConf.load))  # noqa: B010
+    # Most tests compose the same files, with other values on the command line.
+    merge = ConfigLoaderImpl._compose_config_from_defaults_list  # noqa: SLF001
+    setattr(ConfigLoaderImpl, merge.__name__, merging_once(merge))
 
 
 def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -73,6 +80,28 @@ def reading_once(load: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return pickle.loads(dumps[text])
 
     return read
+
+
+def merging_once(merge: Callable[..., DictConfig]) -> Callable[..., DictConfig]:
+    """`merge`, whose results for equal lists of Hydra's, verl's and our files are copies of the first."""
+    dumps: dict[str, bytes] = {}
+
+    def merged(self: ConfigLoaderImpl, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        sources = repo.get_sources()
+        if any(source.provider not in INSTALLED and not source.path.startswith("verl_mas.") for source in sources):
+            return merge(self, defaults, repo)
+        if (key := f"{sources} {defaults}") not in dumps:
+            dumps[key] = pickle.dumps(merge(self, defaults, repo))
+        config = pickle.loads(dumps[key])
+        assert isinstance(config, DictConfig)
+        return config
+
+    return merged
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # A process has a file of real runs to itself. The longest are first, so that the processes end together.
+    items.sort(key=lambda item: "tests/trainer/test_" not in item.nodeid)
 
 
 def pytest_collection_finish() -> None:

@@ -126,6 +126,7 @@ def test_the_reward_of_the_first_run_is_found_from_any_folder(user_python, tmp_p
     assert ask(user_python, program, tmp_path).split()[-1] == "1.0"
 
 
+@pytest.mark.nightly
 def test_a_zip_without_links_builds_the_same_wheel(built, tmp_path):
     """pip unpacks a zip from a code host like this."""
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:

@@ -14,21 +14,21 @@ def test_every_hook_names_a_module_of_verl_and_a_registrar_that_exists(hooked, r
     assert importlib.util.find_spec(hooked) and callable(getattr(importlib.import_module(module), function))
 
 
-def test_import_verl_loads_the_plugin_and_nothing_heavy_of_ours():
+def test_import_verl_loads_the_plugin_and_nothing_heavy_of_ours(warm_python):
     program = (
         "import sys, verl, verl_mas.plugin\n"
         "assert verl_mas.plugin.active()\n"
         "print(*[name for name in sys.modules if name.startswith('verl_mas.')])"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run([warm_python, "-c", program], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split()) - {"verl_mas.plugin"}
     assert {name.split(".")[1] for name in loaded} <= {"util", "platform", "errors"}
 
 
-def test_verl_runs_without_the_plugin_when_it_is_turned_off():
+def test_verl_runs_without_the_plugin_when_it_is_turned_off(warm_python):
     program = "import sys, verl; assert 'verl_mas.plugin' not in sys.modules"
     environment = os.environ | {"VERL_USE_EXTERNAL_PLUGINS": "none"}
-    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    subprocess.run([warm_python, "-c", program], env=environment, check=True)
 
 
 @pytest.mark.e2e

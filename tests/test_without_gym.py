@@ -16,6 +16,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# tests/test_structure.py holds in every run of the tests that nothing imports the toy tasks.
+pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[1]
 GROUPS = re.compile(r'\[project\.entry-points\."verl_mas\.\w+"\]\n(?:.+\n)*\n')
 USES = """
@@ -72,7 +74,6 @@ def test_every_module_is_imported_and_the_commands_know_what_is_left(without_gym
     assert "no demo is installed" in done.stderr
 
 
-@pytest.mark.nightly
 def test_tests_of_the_core_pass(without_gym):
     files = [f"tests/{name}.py" for name in FAST]
     done = run(without_gym, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)

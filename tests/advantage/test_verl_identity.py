@@ -200,6 +200,7 @@ def test_registering_twice_keeps_the_first_functions():
 
 
 @pytest.mark.e2e
+@pytest.mark.nightly
 def test_verls_own_cpu_tests_pass_with_our_estimators_registered(warm_python):
     site_packages = Path(verl.__file__).parents[1]
     suite = [

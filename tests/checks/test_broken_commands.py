@@ -14,7 +14,7 @@ import pytest
 import yaml
 from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many
 from every_setting import ours, refused_by, taken_by, verls
-from hypothesis import assume, event, given, note
+from hypothesis import assume, event, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from wrong_configs import Case, Verdict, look
@@ -175,7 +175,7 @@ def answered(broken: tuple[Case, Prepare, bool], letters: Path, here: tuple[list
     assert seen.verdict in allowed, f"{case.arguments} {case.settings}\n{seen.message}"
 
 
-@few
+@settings(few, max_examples=16)
 @given(BROKEN, MACHINES)
 def test_a_command_that_is_broken_in_one_place_is_answered_clearly(letters, broken, here):
     answered(broken, letters, here)

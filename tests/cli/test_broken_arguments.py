@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many
-from hypothesis import event, given, note
+from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from view_runs import session, write_metrics, write_run
@@ -98,7 +98,7 @@ def answered(drawn: tuple[list[str], dict[str, str]], here: tuple[list[float], i
     assert code == 0 or re.search("rule.*fix", output.getvalue(), re.DOTALL), output.getvalue()
 
 
-@few
+@settings(few, max_examples=20)
 @given(commands(), MACHINES)
 def test_wrong_arguments_are_answered_clearly(drawn, here):
     answered(drawn, here)

@@ -18,7 +18,8 @@ from verl_mas.execution.unit_tests import Returns, Stdio, Verdict, run_tests
 BRIEF = Limits(cpu_s=1, wall_s=2, memory_mb=128)
 
 
-@pytest.fixture(params=["contained", "unsafe_subprocess", "sandbox_fusion"])
+# The service starts the processes of unsafe_subprocess.
+@pytest.fixture(params=["contained", "unsafe_subprocess", pytest.param("sandbox_fusion", marks=pytest.mark.nightly)])
 def execution(request) -> Iterator[Execution]:
     with sandbox_service() as service:
         yield Execution(request.param, slots=4, url=service.url if request.param == "sandbox_fusion" else None)

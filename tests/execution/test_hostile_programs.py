@@ -167,13 +167,14 @@ def test_no_secret_of_the_caller_reaches_a_program(executor, surroundings):
     assert result.ok and SECRET not in result.stdout
 
 
-def test_the_filter_alone_contains_the_whole_set_for_a_user_without_privileges():
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_the_filter_alone_contains_the_set_for_a_user_without_privileges(every):
     # All programs at the same time, as in a container that refuses namespaces and landlock.
     other: dict[str, Any] = {"user": OTHER_USER, "group": OTHER_USER, "extra_groups": []} if os.getuid() == 0 else {}
     python = interpreter_for_everybody() if other else sys.executable
     if python is None:
         pytest.skip("no interpreter that another user may start")
-    command = [python, "-m", "hostile_programs", "--bare"]
+    command = [python, "-m", "hostile_programs", "--bare", f"--every={every}"]
     ran = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=120, env=ENVIRONMENT, **other)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 

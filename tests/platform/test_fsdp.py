@@ -25,13 +25,13 @@ CLOSE = {"atol": 1e-6, "rtol": 1e-5}
 
 @pytest.fixture(scope="module")
 def alone(letters):
-    return updates(letters / "model", {name: Variant(given, TWO_TEMPERATURES) for name, given in SETTINGS.items()})
+    variants = {name: Variant(given, TWO_TEMPERATURES) for name, given in SETTINGS.items()}
+    return updates(letters / "model", variants | {"tree": Variant(()), "rows": Variant((PACKED,))})
 
 
-def test_what_rows_share_is_computed_once_and_the_update_is_that_of_verls_own_path(letters):
-    done = updates(letters / "model", {"tree": Variant(()), "rows": Variant((PACKED,))})
-    assert [done[name]["trees"] > 0 for name in ("tree", "rows")] == [True, False]
-    same_update(done["rows"], done["tree"])
+def test_what_rows_share_is_computed_once_and_the_update_is_that_of_verls_own_path(alone):
+    assert [alone[name]["trees"] > 0 for name in ("tree", "rows")] == [True, False]
+    same_update(alone["rows"], alone["tree"])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
-from recipe_configs import composed
+from recipe_configs import accepted, composed
 
 from verl_mas.checks.team import validate
 from verl_mas.checks.verl.model_folder import has_own_head
@@ -25,17 +25,21 @@ RUNS = sorted(
 )
 
 
-def config_of(recipe: str) -> DictConfig:
-    """By the command in the file's first lines."""
+def command_of(recipe: str) -> str:
+    """The arguments in the file's first lines."""
     (command,) = [line for line in (RECIPES / f"{recipe}.yaml").read_text().splitlines() if "main_ppo" in line]
-    return composed(command.partition("main_ppo ")[2].split())
+    return command.partition("main_ppo ")[2]
+
+
+def config_of(recipe: str) -> DictConfig:
+    return composed(command_of(recipe))
 
 
 @pytest.mark.parametrize("recipe", RUNS)
 def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
-    config = config_of(recipe)
+    run = accepted(command_of(recipe))
+    config = run.config
     row = config.data.max_prompt_length + config.data.max_response_length
-    run = Run(config, validate(config))
     for name in run.mas.policies:
         section = run.view(name).config.actor_rollout_ref
         rollout, actor, model = section.rollout, section.actor, section.model

@@ -35,7 +35,7 @@ def lengths(folder, lessons, texts, vocabulary=None):
 @pytest.mark.parametrize(
     ("arguments", "made"),
     [
-        ("+recipe=code/laptop", partial(programs.lessons, noise=0.6)),
+        pytest.param("+recipe=code/laptop", partial(programs.lessons, noise=0.6), marks=pytest.mark.nightly),
         ("+mas=planner_executor +recipe=plan_path/laptop", partial(of_puzzle, "plan_path", size=4)),
         ("+mas=planner_executor +recipe=sokoban/laptop", partial(of_puzzle, "sokoban", size=6)),
         ("+mas=planner_executor +recipe=sudoku/laptop", partial(of_puzzle, "sudoku", size=4, blanks=6)),

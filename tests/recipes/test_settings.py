@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import tomllib
 from omegaconf import OmegaConf
-from recipe_configs import composed
+from recipe_configs import accepted
 
-from verl_mas.checks.team import validate
-from verl_mas.config.run import Run
 from verl_mas.workflow.base import agents_of, resolve
 
 
@@ -42,8 +40,7 @@ def at(found, path):
 
 @pytest.mark.parametrize(("arguments", "settings"), by_arguments().items())
 def test_a_recipe_has_the_settings_of_its_page(arguments, settings):
-    config = composed(arguments)
-    run = Run(config, validate(config))
+    run = accepted(arguments)
     for key, expected in settings.items():
         start, _, path = key.partition(".")
         if start == "policies":
@@ -57,4 +54,4 @@ def test_a_recipe_has_the_settings_of_its_page(arguments, settings):
             value = at(resolve(run.mas.workflow), path)
             assert (list(value) if isinstance(value, tuple) else value) == expected, key
         else:
-            assert (at(run.mas, path) if start == "team" else OmegaConf.select(config, key)) == expected, key
+            assert (at(run.mas, path) if start == "team" else OmegaConf.select(run.config, key)) == expected, key

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from recipe_configs import composed
+from recipe_configs import accepted, composed
 
 from benchmarks.code_team import ARMS
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import snapshots, trained
 from verl_mas.config.placement import local_policies
-from verl_mas.config.run import Run, load
+from verl_mas.config.run import load
 from verl_mas.workflow.base import resolve
 
 PUZZLES = ["plan_path", "sokoban", "sudoku"]
@@ -28,17 +28,17 @@ def test_the_papers_larger_models_train_in_folders_of_their_own(variant, policie
 
 @pytest.mark.parametrize("recipe", ["math", "search"])
 def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weights_on_one_engine(recipe):
-    config = composed(f"+recipe={recipe}/adapters")
-    team, whole = validate(config), validate(composed(f"+recipe={recipe}/separate"))
+    run, whole = accepted(f"+recipe={recipe}/adapters"), accepted(f"+recipe={recipe}/separate").mas
+    team = run.mas
     assert trained(team) == trained(whole) and team.agents == whole.agents and team.reward == whole.reward
     assert local_policies(team) == ["main"]
-    assert {Run(config, team).view(name).value("actor.optim.lr") for name in trained(team)} == {1e-5}
+    assert {run.view(name).value("actor.optim.lr") for name in trained(team)} == {1e-5}
 
 
 @pytest.mark.parametrize("recipe", ["math", "search"])
 def test_the_laptop_variants_are_the_papers_team_on_the_cpu(recipe):
     config = composed(f"+platform=cpu +recipe={recipe}/laptop")
-    laptop, gpu = validate(config), validate(composed(f"+recipe={recipe}/shared"))
+    laptop, gpu = validate(config), accepted(f"+recipe={recipe}/shared").mas
     assert laptop.reward == gpu.reward and laptop.workflow.name == gpu.workflow.name
     assert config.trainer.total_training_steps <= 80
 
@@ -58,7 +58,7 @@ def test_the_laptops_arms_of_the_code_team_generate_as_many_replies_per_turn():
 @pytest.mark.parametrize("separate", ["", PER_ROLE.format("tool_user", "planner")])
 def test_the_puzzles_run_with_the_papers_tool_user(puzzle, separate):
     memory = "actor_rollout_ref.rollout.gpu_memory_utilization=0.4" if separate else ""
-    team = validate(composed(f"+mas=tool_user_planner +recipe={puzzle}/qwen3 {memory} {separate}"))
+    team = accepted(f"+mas=tool_user_planner +recipe={puzzle}/qwen3 {memory} {separate}").mas
     assert len(local_policies(team)) == (2 if separate else 1)
 
 
@@ -75,20 +75,20 @@ def test_a_puzzle_has_folders_of_its_own(puzzle):
 
 def test_the_single_player_is_trained_on_twice_the_tasks():
     twice = "data.train_batch_size=256 actor_rollout_ref.actor.ppo_mini_batch_size=128"
-    validate(composed(f"+mas=single_player +recipe=plan_path/qwen3 {twice}"))
+    accepted(f"+mas=single_player +recipe=plan_path/qwen3 {twice}")
 
 
 def test_the_variant_with_adapters_trains_one_per_role_on_one_base():
-    team, policies = validate(composed("+recipe=plan_path/qwen3_adapters")), ["planner", "executor"]
+    team, policies = accepted("+recipe=plan_path/qwen3_adapters").mas, ["planner", "executor"]
     assert trained(team) == policies and adapters(team, "main") == policies
     assert {agent: spec.policy for agent, spec in team.agents.items()} == {name: name for name in policies}
 
 
 def test_the_policies_of_the_shapes_of_teams():
-    pioneer, observer = agents_of(validate(composed("+recipe=cory/qwen3"))).values()
+    pioneer, observer = agents_of(accepted("+recipe=cory/qwen3").mas).values()
     assert (pioneer.policies, observer.policies, pioneer.every) == (("llm1", "llm2"), ("llm2", "llm1"), 5)
     for recipe, policies in {"debate/qwen3_each": {"llm0", "llm1", "llm2"}, "malt/llama": None}.items():
-        team = validate(composed(f"+recipe={recipe}"))
+        team = accepted(f"+recipe={recipe}").mas
         assert {member.spec.policy for member in agents_of(team).values()} == (policies or set(team.policies))
 
 

@@ -72,6 +72,7 @@ def comparable(fields: dict) -> dict:
     return {name: value for name, value in fields.items() if name not in {"uid", "metrics"} | OURS}
 
 
+@pytest.mark.nightly  # two runs; tests/trainer/test_identity.py compares the rows of two others
 def test_a_team_of_one_writes_the_rows_of_verls_single_turn_agent(train):
     stock = train()
     mas = train(MANAGER, "actor_rollout_ref.rollout.agent.default_agent_loop=mas")

@@ -318,21 +318,22 @@ def refused(folder: Path, view: DictConfig) -> str:
     return "nothing"
 
 
-def observed(folder: Path) -> None:
+def observed(folder: Path, variant: str) -> None:
     """Start this file as a program."""
     environment = os.environ | {"VERL_PLATFORM": "cpu", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, str(folder)]
+    command = [sys.executable, __file__, str(folder), variant]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, variant: str) -> None:
     models(folder)
     import verl.workers.engine_workers  # noqa: F401  before the fork
 
     import verl_mas.trainer.adapters.worker  # noqa: F401
 
-    views = {name: section(folder / model, *settings) for name, (model, *settings) in VARIANTS.items()}
+    model, *settings = VARIANTS[variant]
+    view = section(folder / model, *settings)
     # verl collects garbage whenever it builds a worker.
     gc.freeze()
     for workers in (1, 2):
@@ -341,7 +342,8 @@ def main(folder: Path) -> None:
             port = free.getsockname()[1]
         context = multiprocessing.get_context("fork")
         started = [
-            context.Process(target=_one_worker, args=(folder, views, rank, workers, port)) for rank in range(workers)
+            context.Process(target=_one_worker, args=(folder, variant, view, rank, workers, port))
+            for rank in range(workers)
         ]
         for process in started:
             process.start()
@@ -353,14 +355,13 @@ def main(folder: Path) -> None:
         assert exits == [0] * workers, exits
 
 
-def _one_worker(folder: Path, views: Mapping[str, DictConfig], rank: int, workers: int, port: int) -> None:
+def _one_worker(folder: Path, variant: str, view: DictConfig, rank: int, workers: int, port: int) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    for name, view in views.items():
-        found = observe(folder / str(workers) / name, view)
-        if rank == 0:
-            torch.save(found, folder / f"{name}_{workers}.pt")
-    if workers == 1:
-        (folder / "refused.txt").write_text(refused(folder / "1/tied", views["tied"]))
+    found = observe(folder / str(workers) / variant, view)
+    if rank == 0:
+        torch.save(found, folder / f"{variant}_{workers}.pt")
+    if workers == 1 and variant == "tied":
+        (folder / "refused.txt").write_text(refused(folder / "1/tied", view))
         bfloat16 = section(folder / "tied", *VARIANTS["tied"][1:], *BFLOAT16)
         torch.save(observe_bfloat16(bfloat16), folder / "bfloat16.pt")
 
@@ -369,4 +370,4 @@ if __name__ == "__main__":
     # What it writes is pickled by the names that the tests know.
     import adapter_workers
 
-    adapter_workers.main(Path(sys.argv[1]))
+    adapter_workers.main(Path(sys.argv[1]), sys.argv[2])

@@ -8,7 +8,9 @@ from functools import cache
 
 from omegaconf import DictConfig
 
+from verl_mas.checks.team import validate
 from verl_mas.config.compose import compose
+from verl_mas.config.run import Run
 
 
 def composed(arguments: str | Iterable[str]) -> DictConfig:
@@ -20,6 +22,17 @@ def composed(arguments: str | Iterable[str]) -> DictConfig:
     config = pickle.loads(_dump(arguments))
     assert isinstance(config, DictConfig)
     return config
+
+
+def accepted(arguments: str | Iterable[str]) -> Run:
+    """To be read alone; the checks of teams accept it."""
+    return _accepted(tuple(arguments.split() if isinstance(arguments, str) else arguments))
+
+
+@cache
+def _accepted(arguments: tuple[str, ...]) -> Run:
+    config = composed(arguments)
+    return Run(config, validate(config))
 
 
 @cache

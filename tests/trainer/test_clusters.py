@@ -14,7 +14,8 @@ from ray_start import RayStart
 
 from verl_mas import read_sessions
 
-pytestmark = pytest.mark.e2e
+# Other runs join a cluster that is there before them, too.
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 RUN = (
     *("-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop", "algorithm.adv_estimator=agent_grpo"),
     *("data.train_files=task/train.parquet", "data.val_files=task/test.parquet", "data.train_batch_size=4"),
@@ -57,7 +58,6 @@ def test_a_run_joins_the_cluster_of_ray_start_and_its_relative_paths_are_those_o
     assert list(cluster.where.iterdir()) == []
 
 
-@pytest.mark.nightly
 def test_a_submitted_job_spans_two_nodes_with_the_workflow_of_the_folder_that_it_sends(
     run, cluster, warm_python, tmp_path
 ):

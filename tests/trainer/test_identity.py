@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import os
 import pickle
+from functools import cache
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 STEPS = 5
 
 
 @pytest.fixture(scope="module")
-def runs(main_ppo, tmp_path_factory):
-    """verl's stock trainer with grpo, and a team of one in two modes, on the same data and tokens."""
+def run_of(main_ppo, tmp_path_factory):
+    """verl's stock trainer with grpo, and a team of one in two modes, on the same data and tokens.
+
+    Each runs when a test reads it, and the stock trainer as a user starts it.
+    """
     folder = tmp_path_factory.mktemp("identity")
     teams = {"stock": ["algorithm.adv_estimator=grpo"], "team": ["+mas=single", "algorithm.adv_estimator=agent_grpo"]}
     # Engines in a pool of their own, and no task dispatched ahead of its step.
@@ -27,10 +32,10 @@ def runs(main_ppo, tmp_path_factory):
         *("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=null"),
         "ray_kwargs.ray_init.num_gpus=2",
     ]
-    return {name: run(main_ppo, folder / name, overrides) for name, overrides in teams.items()}
+    return cache(lambda name: run(main_ppo, folder / name, teams[name], alone=name == "stock"))
 
 
-def run(main_ppo, folder, overrides):
+def run(main_ppo, folder, overrides, alone):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VERL_USE_EXTERNAL_MODULES", "same_rows")
         patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
@@ -43,15 +48,26 @@ def run(main_ppo, folder, overrides):
             "actor_rollout_ref.actor.optim.lr=1e-3",
             *("trainer.test_freq=-1", f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_DIR={folder}/rows"),
             *overrides,
+            alone=alone,
         )
     assert done.exit_code == 0, done.output[-6000:]
     return done
 
 
-def test_the_rows_and_their_rewards_are_the_same(runs):
+def test_the_stock_trainer_trains_and_both_log_probs_agree(run_of, letters, weights_of):
+    stock = run_of("stock")
+    assert sorted(stock.steps) == list(range(1, STEPS + 1))
+    for values in stock.steps.values():
+        assert values["rollout_corr/log_ppl_abs_diff"] < 1e-5
+        assert values["training/rollout_actor_probs_pearson_corr"] > 0.9999
+    before, after = load_file(letters / "model/model.safetensors"), weights_of(stock.checkpoint(STEPS) / "actor")
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_rows_and_their_rewards_are_the_same(run_of):
     for step in range(1, STEPS + 1):
         stock, team = (
-            pickle.loads((runs[name].folder / "rows" / f"train-{step}.pickle").read_bytes())
+            pickle.loads((run_of(name).folder / "rows" / f"train-{step}.pickle").read_bytes())
             for name in ("stock", "team")
         )
         assert stock == team
@@ -61,21 +77,23 @@ def test_the_rows_and_their_rewards_are_the_same(runs):
 @pytest.mark.parametrize(
     "key", ["critic/score/mean", "critic/advantages/max", "critic/advantages/min", "actor/pg_loss", "actor/grad_norm"]
 )
-def test_advantages_and_losses_are_the_same(runs, key):
-    stock, team = runs["stock"].steps, runs["team"].steps
+def test_advantages_and_losses_are_the_same(run_of, key):
+    stock, team = run_of("stock").steps, run_of("team").steps
     for step in range(1, STEPS + 1):
         assert team[step][key] == pytest.approx(stock[step][key], abs=1e-6, rel=1e-6), step
 
 
-def test_the_embedded_engines_log_probs_are_close_to_the_trainers(runs):
-    assert "rollout_corr/kl" not in runs["separate"].steps[1], "log-probs were taken again"
-    assert "rollout_corr/kl" in runs["team"].steps[1]
+@pytest.mark.nightly
+def test_the_embedded_engines_log_probs_are_close_to_the_trainers(run_of):
+    assert "rollout_corr/kl" not in run_of("separate").steps[1], "log-probs were taken again"
+    assert "rollout_corr/kl" in run_of("team").steps[1]
 
 
-@pytest.mark.parametrize("team", ["team", "separate"])
-def test_the_weights_are_the_same_after_five_steps(runs, weights_of, team):
-    stock = weights_of(runs["stock"].checkpoint(STEPS) / "actor")
-    team = weights_of(runs[team].checkpoint(STEPS) / "main")
+# tests/trainer/modes/test_separate.py runs the separate mode in CI.
+@pytest.mark.parametrize("team", ["team", pytest.param("separate", marks=pytest.mark.nightly)])
+def test_the_weights_are_the_same_after_five_steps(run_of, weights_of, team):
+    stock = weights_of(run_of("stock").checkpoint(STEPS) / "actor")
+    team = weights_of(run_of(team).checkpoint(STEPS) / "main")
     assert stock.keys() == team.keys()
     for name, weight in stock.items():
         torch.testing.assert_close(team[name], weight, atol=1e-5, rtol=0, msg=name)

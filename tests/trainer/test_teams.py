@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def soon(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
 
 @pytest.fixture(scope="module")
 def on_workers(train_team, tmp_path_factory):
-    """Three agents on two policies, one of them left out of the loss, on one and on two workers.
+    """Three agents on two policies, one of them left out of the loss, on as many workers as a test asks for.
 
     Policy b has what a script of verl's has by default: FSDP1, and micro batches of fixed sizes.
     """
@@ -97,22 +98,25 @@ def on_workers(train_team, tmp_path_factory):
             "trainer.save_freq=1",
         )
 
-    return {workers: run(workers) for workers in (1, 2)}
+    return cache(run)
 
 
-def test_an_agent_left_out_of_the_loss_gives_no_rows_and_padding_is_what_workers_and_micro_batches_need(on_workers):
-    # Of b, 9 rows to the least multiple of 4 and 5 on each worker.
-    for workers, of_a, of_b in ((1, 0, 11), (2, 1, 31)):
-        metrics = on_workers[workers].steps[1]
-        assert metrics["policy/a/rows/real"] == metrics["agent/first/acts"] == 15
-        assert metrics["agent/second/acts"] == metrics["agent/third/acts"] == metrics["policy/b/rows/real"] == 9
-        assert (metrics["policy/a/rows/padding"], metrics["policy/b/rows/padding"]) == (of_a, of_b)
-        assert metrics["policy/a/rows/skipped"] + metrics["policy/b/rows/skipped"] > 0
+# Of b, 9 rows to the least multiple of 4 and 5 on each worker.
+@pytest.mark.parametrize(("workers", "of_a", "of_b"), [pytest.param(1, 0, 11, marks=pytest.mark.nightly), (2, 1, 31)])
+def test_an_agent_left_out_of_the_loss_gives_no_rows_and_padding_is_what_workers_and_micro_batches_need(
+    on_workers, workers, of_a, of_b
+):
+    metrics = on_workers(workers).steps[1]
+    assert metrics["policy/a/rows/real"] == metrics["agent/first/acts"] == 15
+    assert metrics["agent/second/acts"] == metrics["agent/third/acts"] == metrics["policy/b/rows/real"] == 9
+    assert (metrics["policy/a/rows/padding"], metrics["policy/b/rows/padding"]) == (of_a, of_b)
+    assert metrics["policy/a/rows/skipped"] + metrics["policy/b/rows/skipped"] > 0
 
 
+@pytest.mark.nightly  # another whole run; tests/trainer/test_loss_weights.py has the gradients of ranks
 @pytest.mark.parametrize("policy", ["a", "b"])
 def test_two_workers_make_the_update_that_one_makes(on_workers, weights_of, policy):
-    one, two = (weights_of(on_workers[workers].checkpoint(1) / policy) for workers in (1, 2))
+    one, two = (weights_of(on_workers(workers).checkpoint(1) / policy) for workers in (1, 2))
     assert one.keys() == two.keys()
     for name, weight in one.items():
         torch.testing.assert_close(two[name].reshape(weight.shape), weight, atol=1e-6, rtol=1e-5, msg=name)
@@ -170,7 +174,8 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
         "Pair",
         "mas.policies={a:{},b:{}} mas.agents={writer:{policy:a},copier:{policy:b,sampling:{temperature:0.5}}}",
         "mas.swap={agents:[writer,copier],every:1} trainer.total_training_steps=2 trainer.save_freq=1",
-        "trainer.test_freq=2 algorithm.rollout_correction.rollout_is=token",
+        # A relative path is of the folder of the command, and not of the cluster's.
+        "trainer.test_freq=2 algorithm.rollout_correction.rollout_is=token trainer.default_local_dir=checkpoints",
         f"trainer.rollout_data_dir={tmp_path}/generations",
     )
     played = defaultdict(set)

@@ -85,6 +85,7 @@ def test_what_the_validation_of_verl_reads_is_in_the_key():
     assert [name for name in read if not f"{name}.".startswith(tuple(f"{known}." for known in READ))] == []
 
 
+@pytest.mark.nightly  # two cold processes
 def test_a_second_check_imports_none_of_the_large_packages(letters, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     command = [

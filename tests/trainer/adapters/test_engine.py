@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,34 +16,50 @@ from verl_mas.trainer.adapters import files
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-ALL = [(model, workers) for model in VARIANTS for workers in (1, 2)]
+# One of them in CI.
+MODELS = [pytest.param(model, marks=[] if model == "tied" else pytest.mark.nightly) for model in VARIANTS]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("adapters")
-    observed(folder)
-    return folder
+def folder_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Of a variant, which is observed when a test reads it."""
+
+    def folder(model: str) -> Path:
+        folder = tmp_path_factory.mktemp(model)
+        observed(folder, model)
+        return folder
+
+    return cache(folder)
 
 
-@pytest.fixture(params=ALL, ids=lambda where: f"{where[0]}-{where[1]}")
-def where(request) -> tuple[str, int]:
+@pytest.fixture
+def tied(folder_of) -> Path:
+    return folder_of("tied")
+
+
+@pytest.fixture(params=MODELS)
+def model(request) -> str:
+    return request.param
+
+
+@pytest.fixture(params=(1, 2))
+def workers(request) -> int:
     return request.param
 
 
 @pytest.fixture
-def saved(folder, where) -> Path:
-    return folder / str(where[1]) / where[0]
+def saved(folder_of, model, workers) -> Path:
+    return folder_of(model) / str(workers) / model
 
 
 @pytest.fixture
-def found(folder, where) -> Found:
-    return torch.load(folder / f"{where[0]}_{where[1]}.pt", weights_only=False)
+def found(folder_of, model, workers) -> Found:
+    return torch.load(folder_of(model) / f"{model}_{workers}.pt", weights_only=False)
 
 
 @pytest.fixture
-def bfloat16(folder) -> Bfloat16:
-    return torch.load(folder / "bfloat16.pt", weights_only=False)
+def bfloat16(tied) -> Bfloat16:
+    return torch.load(tied / "bfloat16.pt", weights_only=False)
 
 
 def differing(one, other):
@@ -57,8 +75,9 @@ def test_an_adapter_beside_another_ends_where_verls_own_engine_with_it_alone_doe
     assert sorted(differing(start, together)) == sorted(start)
 
 
-def test_adapters_of_one_base_are_on_modules_of_their_own(folder):
-    alone = torch.load(folder / "untied_2.pt", weights_only=False).alone
+@pytest.mark.nightly
+def test_adapters_of_one_base_are_on_modules_of_their_own(folder_of):
+    alone = torch.load(folder_of("untied") / "untied_2.pt", weights_only=False).alone
     on = {policy: {key.split(".")[-3] for key in weights} for policy, weights in alone.items()}
     assert on == {"layers": {"q_proj", "k_proj", "v_proj", "gate_proj", "up_proj"}, "solver": {"q_proj", "down_proj"}}
 
@@ -108,17 +127,17 @@ def test_a_resumed_adapter_ends_where_an_unbroken_one_does(found, policy):
 
 
 def test_a_warm_start_takes_the_weights_of_a_folder_and_a_base_saves_the_random_state_of_its_workers(
-    found, saved, where
+    found, saved, workers
 ):
     assert differing(load_file(saved / "after_2" / "solver" / files.WEIGHTS), found.warm) == []
     once, again = found.drawn
     assert torch.equal(once, again)
-    assert len(list((saved / "base").iterdir())) == where[1]
+    assert len(list((saved / "base").iterdir())) == workers
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("model", VARIANTS)
-def test_any_number_of_workers_loads_what_another_number_has_saved(folder, model, policy):
+def test_any_number_of_workers_loads_what_another_number_has_saved(folder_of, model, policy):
+    folder = folder_of(model)
     one, two = folder / "1" / model / "after_2" / policy, folder / "2" / model / "copied" / policy
     for name in (files.CONFIG, files.WEIGHTS, files.PROGRESS):
         expected, again = (one / name).read_bytes(), (two / name).read_bytes()
@@ -132,12 +151,12 @@ def test_any_number_of_workers_loads_what_another_number_has_saved(folder, model
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_folder_of_an_adapter_is_one_of_peft(folder, policy):
+def test_the_folder_of_an_adapter_is_one_of_peft(tied, policy):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    saved = folder / "1" / "tied" / "after_2" / policy
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder / "tied"), str(saved))
+    saved = tied / "1" / "tied" / "after_2" / policy
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(tied / "tied"), str(saved))
     config = model.peft_config["default"]
     assert (config.r, config.lora_alpha) == (RANKS[policy], ALPHAS[policy])
     named = {key.replace(".default.", "."): value for key, value in model.named_parameters() if ".lora_" in key}
@@ -151,8 +170,8 @@ def test_engines_are_sent_the_weights_of_all_adapters(found):
         assert differing(weights, {key: found.together[policy][key] for key in weights}) == []
 
 
-def test_the_first_weights_of_an_adapter_do_not_depend_on_its_neighbours(folder, bfloat16):
-    beside = load_file(folder / "1/tied/start/solver" / files.WEIGHTS)
+def test_the_first_weights_of_an_adapter_do_not_depend_on_its_neighbours(tied, bfloat16):
+    beside = load_file(tied / "1/tied/start/solver" / files.WEIGHTS)
     # PEFT draws them in the type of the base.
     assert differing({key: value.bfloat16().float() for key, value in beside.items()}, bfloat16.before) == []
 
@@ -164,6 +183,6 @@ def test_adapters_on_a_base_in_bfloat16_are_trained_in_float32_also_after_a_forw
     assert learned and learned <= set(differing(bfloat16.before, bfloat16.after))
 
 
-def test_an_adapter_of_another_rank_is_refused(folder):
-    answer = (folder / "refused.txt").read_text()
+def test_an_adapter_of_another_rank_is_refused(tied):
+    answer = (tied / "refused.txt").read_text()
     assert "r=4" in answer and "model.lora_rank=4" in answer
