@@ -68,9 +68,10 @@ def test_a_request_in_flight_holds_the_row_and_gives_it_back_when_it_fails():
     asked = Asked()
     _, tip = asked.ask(user("1"))
     transcript = [user("1"), assistant("r"), user("2")]
-    with pytest.raises(ValueError, match="refused"), asked.tips.find("a", "", transcript).reserved():
-        assert not asked.tips.find("a", "", transcript).same_row
-        raise ValueError("refused")
+    act = asked.tips.find("a", "", transcript).reserved()
+    act.__enter__()
+    assert not asked.tips.find("a", "", transcript).same_row
+    assert not act.__exit__(ValueError, ValueError("refused"), None)
     assert not tip.taken and asked.tips.find("a", "", transcript).same_row
 
 
@@ -94,6 +95,13 @@ def test_a_reply_without_an_end_of_turn_is_not_continued(how, why):
     asked = Asked()
     asked.ask(user("1"), **how)
     assert asked.ask(user("1"), assistant("r"), user("2"))[0].origin == why
+
+
+def test_a_request_that_ends_with_a_reply_is_a_prompt_of_its_own():
+    asked = Asked()
+    asked.ask(user("1"))
+    found, _ = asked.ask(user("1"), assistant("r"))
+    assert (found.known, found.origin) == (0, "new: the last message is of the assistant")
 
 
 def test_other_tools_another_agent_and_another_temperature_begin_a_row():
@@ -124,7 +132,8 @@ def test_the_longest_known_beginning_is_found_and_no_row_is_continued_twice(requ
     asked = Asked()
     for transcript, text in requests:
         # The naive search: every act whose transcript begins the request.
-        beginnings = [(len(of), row, of) for row, of in asked.acts if transcript[: len(of)] == of]
+        answered = transcript[-1].role == "assistant"
+        beginnings = [(len(of), row, of) for row, of in asked.acts if transcript[: len(of)] == of and not answered]
         longest = max((length for length, _, _ in beginnings), default=0)
         last = {row: of for row, of in asked.acts}
         open_rows = [row for length, row, of in beginnings if length == longest and last[row] == of]

@@ -96,6 +96,9 @@ class Tips:
 
     def find(self, agent: str, tools: str, given: Sequence[Canonical], temperature: object = None) -> Found:
         """The act that `given` continues: the longest of its beginnings that ends with a reply."""
+        if given[-1].role == "assistant":
+            # Tokens are continued by messages that an agent replies to.
+            return Found("new: the last message is of the assistant")
         root = self._roots.get((agent, tools))
         if root is None:
             changed = any(name == agent for name, _ in self._roots)
