@@ -236,13 +236,18 @@ def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 
 def check_tokens(found: Found, reply: Reply) -> None:
     """Raises where the tokens that an act continued are not those that it has: such a row must not be trained on."""
-    new = reply.generation
+    new, old = reply.generation, found.tip.reply.generation if found.tip else None
     if not new.has_tokens:
         return
-    lengths = {len(new.response_ids), len(new.response_mask), len(new.log_probs or new.response_ids)}
-    old = found.tip.reply.generation if found.tip else None
-    known = [*old.prompt_ids, *old.response_ids] if old else []
-    # The last one may be gone: some families have one token that ends a reply and begins the next message.
-    if len(lengths) > 1 or [*new.prompt_ids, *new.response_ids][: max(len(known) - 1, 0)] != known[:-1]:
+    prompt, response = new.prompt_ids, new.response_ids
+    lengths = {len(response), len(new.response_mask), len(new.log_probs or response)}
+    begins = True
+    if old is not None:
+        if not found.same_row:
+            prompt, response = prompt[: len(old.prompt_ids)], prompt[len(old.prompt_ids) :]
+        # The last one may be gone: some families have one token that ends a reply and begins the next message.
+        last = len(old.response_ids) - 1
+        begins = prompt == old.prompt_ids and response[:last] == old.response_ids[:last]
+    if not begins or len(lengths) > 1:
         what = f"the tokens of {reply.agent} in turn {reply.turn} do not begin with those of the act that it continues"
         raise EngineLost(f"{what}, or have masks and log-probs of other lengths {sorted(lengths)}: please report it")
