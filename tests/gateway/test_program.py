@@ -145,6 +145,13 @@ def test_a_key_is_dead_when_its_session_has_ended():
     assert kept[0].api_key not in repr(kept[0].base_url)
 
 
+def test_the_key_of_a_session_is_in_no_fault():
+    def shows(task, gateway):
+        raise ValueError(f"{gateway} {gateway.api_key}")
+
+    assert "***" in failed(of(shows)).cause
+
+
 def test_an_async_program_that_blocks_does_not_stop_what_serves_it():
     async def blocks(task, gateway):
         return ask(gateway, "writer", task.messages)["content"]

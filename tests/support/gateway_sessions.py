@@ -35,7 +35,7 @@ class Opened:
 
     async def ask(self, *messages: object, again: bool = False, digest: bytes | None = None, **how: object) -> Served:
         """As a client that waits for the reply, and gets it."""
-        asked = asks(*messages, **how)
+        asked = asks(*messages, **how)  # type: ignore[arg-type]
         with self.gateway.exchange(asked, digest or repr(asked).encode(), again=again) as exchange:
             served = await exchange.act
             exchange.delivered = True

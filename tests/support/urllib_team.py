@@ -7,12 +7,13 @@ import os
 import sys
 import time
 import types
+from typing import Any
 from urllib.request import Request, urlopen
 
 HERE = __file__
 
 
-def ask(gateway, model, messages):
+def ask(gateway: Any, model: str, messages: list[Any]) -> Any:
     """The reply of an agent, as a message."""
     headers = {"Authorization": f"Bearer {gateway.api_key}", "Content-Type": "application/json"}
     body = json.dumps({"model": model, "messages": messages}).encode()
@@ -20,7 +21,7 @@ def ask(gateway, model, messages):
         return json.load(reply)["choices"][0]["message"]
 
 
-def pair(task, gateway):
+def pair(task: Any, gateway: Any) -> Any:
     """The writer answers twice in one conversation; the answer is that of the copier, who has read the second one."""
     history = list(task.messages)
     for _ in range(2):
@@ -29,24 +30,24 @@ def pair(task, gateway):
     return ask(gateway, "copier", [{"role": "user", "content": f"{task.question} {reply['content']}"}])["content"]
 
 
-async def apart(task, gateway):
+async def apart(task: Any, gateway: Any) -> Any:
     return pair(task, gateway)
 
 
-def endless(task, gateway):
+def endless(task: Any, gateway: Any) -> None:
     ask(gateway, "writer", task.messages)
     time.sleep(60)
 
 
-async def blocking(task, gateway):
+async def blocking(task: Any, gateway: Any) -> None:
     endless(task, gateway)
 
 
-def leaves(task, gateway):
+def leaves(task: Any, gateway: Any) -> None:
     sys.exit(3)
 
 
-def dies(task, gateway):
+def dies(task: Any, gateway: Any) -> None:
     os._exit(3)
 
 

@@ -82,7 +82,7 @@ class Asked:
 
     model: str
     messages: Sequence[Message]
-    instructions: str = ""  # a system prompt that is sent anew with each request, and is no part of the transcript
+    instructions: str = ""  # a system prompt that is sent anew with each request, and is not a part of the transcript
     after: str | None = None  # the id of the reply that the messages follow
     tools: Sequence[JsonObject] = ()
     max_tokens: int | None = None

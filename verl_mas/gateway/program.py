@@ -6,13 +6,14 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
+from verl_mas.endpoints.endpoint import without_key
 from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.gateway.host import host_of
-from verl_mas.gateway.runner import Gateway, ProgramTask, played
+from verl_mas.gateway.runner import Function, Gateway, ProgramTask, played
 from verl_mas.gateway.session import GatewaySession, Rules
 from verl_mas.registry import nearest
 from verl_mas.workflow.base import Workflow
@@ -47,10 +48,12 @@ class Program(Workflow, Rules):
         session = GatewaySession(team, self.agents, self)
         async with served(session) as address:
             gateway = Gateway(f"{address}/v1", session.key, list(self.agents))
-            outcome = await self._until_decided(self.play(ProgramTask.of(task), gateway), session)
+            # What a program raises is in records and logs.
+            with without_key(session.key):
+                outcome = await self._until_decided(self.play(ProgramTask.of(task), gateway), session)
         return _outcome(outcome, session, team)
 
-    async def _until_decided(self, played: Coroutine[Any, Any, JsonObject], session: GatewaySession) -> JsonObject:
+    async def _until_decided(self, played: Awaitable[JsonObject], session: GatewaySession) -> JsonObject:
         """What the program returned. A session whose fate is decided is not played to its end."""
         playing, decided = asyncio.ensure_future(played), asyncio.ensure_future(session.decided.wait())
         try:
@@ -67,7 +70,7 @@ class Program(Workflow, Rules):
 class FunctionProgram(Program):
     """A function `(task, gateway)`, async or not, which `@verl_mas.program` makes a workflow of."""
 
-    function: ClassVar[Callable[..., Any]]
+    function: ClassVar[Function]
     inline: bool = False
     """Play it in this process, for debugging: a program that blocks is not ended then."""
 
@@ -79,14 +82,14 @@ class FunctionProgram(Program):
         return await host_of(sys.executable).play(file, function.__name__, asdict(task), asdict(gateway))
 
 
-def program(*, agents: Sequence[str]) -> Callable[[Callable[..., Any]], type[FunctionProgram]]:
+def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgram]]:
     """Makes a workflow of a program: a function of a task and a gateway. `agents` are the names of its models.
 
     It returns a reward, a text (the answer, which verl's reward function scores), an Outcome, a mapping like
     `{"reward": 1.0, "acts": {completion.id: 0.5}, "agents": {"solver": 1.0}}`, or None (the last reply is the answer).
     """
 
-    def made(function: Callable[..., Any]) -> type[FunctionProgram]:
+    def made(function: Function) -> type[FunctionProgram]:
         own = {"agents": tuple(agents), "function": staticmethod(function), "__module__": function.__module__}
         kind = type(function.__name__, (FunctionProgram,), {**own, "__doc__": function.__doc__})
         return cast(type[FunctionProgram], kind)
@@ -94,12 +97,13 @@ def program(*, agents: Sequence[str]) -> Callable[[Callable[..., Any]], type[Fun
     return made
 
 
-def _importable(function: Callable[..., Any]) -> bool:
-    """Whether another process can load it from its file: not what a notebook or a function defines."""
-    return function.__qualname__ == function.__name__ and os.path.isfile(function.__code__.co_filename)
+def _importable(function: Function) -> bool:
+    """Whether another process can load it from its file: not what a notebook, a script or a function defines."""
+    named = function.__module__ != "__main__" and function.__qualname__ == function.__name__
+    return named and os.path.isfile(function.__code__.co_filename)
 
 
-async def _inline(function: Callable[..., Any], task: ProgramTask, gateway: Gateway) -> JsonObject:
+async def _inline(function: Function, task: ProgramTask, gateway: Gateway) -> JsonObject:
     """In an event loop of its own: a program that blocks the one that serves it would wait for itself."""
     loop = LoopThread("program")
     try:
@@ -109,7 +113,7 @@ async def _inline(function: Callable[..., Any], task: ProgramTask, gateway: Gate
         threading.Thread(target=loop.close, daemon=True).start()
 
 
-def _outcome(given: Mapping[str, Any], session: GatewaySession, team: Team) -> Outcome:
+def _outcome(given: JsonObject, session: GatewaySession, team: Team) -> Outcome:
     """Rewards of single acts and agents are set on the acts; what is left is of the session."""
     if unknown := given.keys() - set(OUTCOME):
         rule, fix = f"an outcome has {', '.join(OUTCOME)}", nearest(sorted(unknown)[0], OUTCOME)

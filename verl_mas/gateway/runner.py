@@ -20,8 +20,9 @@ import types
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, TextIO, TypeAlias
 
+Function: TypeAlias = Callable[["ProgramTask", "Gateway"], Any]
 MOST_CHARS = 4000  # of a traceback
 WATCH_S = 1.0
 
@@ -30,7 +31,7 @@ WATCH_S = 1.0
 class ProgramTask:
     """A row of the dataset, as a program gets it."""
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, object]]
     question: str = ""
     ground_truth: object = None
     data_source: str | None = None
@@ -50,7 +51,7 @@ class Gateway:
     """Where the agents are: every client of OpenAI's or Anthropic's protocol reaches them by the name of a model."""
 
     base_url: str
-    api_key: str
+    api_key: str = field(repr=False)
     agents: list[str] = field(default_factory=list)
 
     @property
@@ -85,7 +86,7 @@ def as_outcome(result: Any) -> dict[str, object]:
     raise TypeError(f"the program returned a {kind}; return a reward, a text, a dict, an Outcome or None")
 
 
-async def played(function: Callable[..., Any], task: ProgramTask, gateway: Gateway) -> dict[str, object]:
+async def played(function: Function, task: ProgramTask, gateway: Gateway) -> dict[str, object]:
     """The outcome of a program. One that is not async gets a thread of its own: it may block."""
     if inspect.iscoroutinefunction(function):
         try:
@@ -106,7 +107,7 @@ async def played(function: Callable[..., Any], task: ProgramTask, gateway: Gatew
     return as_outcome(await asyncio.wrap_future(done))
 
 
-def load(file: str, name: str) -> Callable[..., Any]:
+def load(file: str, name: str) -> Function:
     """The function `name` of a file, which is loaded once."""
     module_name = "verl_mas_program_" + "".join(c if c.isalnum() else "_" for c in file)
     if module_name not in sys.modules:
@@ -122,12 +123,12 @@ def load(file: str, name: str) -> Callable[..., Any]:
             raise
     found = getattr(sys.modules[module_name], name)
     # `@verl_mas.program` makes a workflow of a function.
-    function: Callable[..., Any] = getattr(found, "function", found)
+    function: Function = getattr(found, "function", found)
     return function
 
 
 class Runner:
-    def __init__(self, requests: Any, outcomes: Any):
+    def __init__(self, requests: TextIO, outcomes: TextIO):
         self._requests, self._outcomes, self._tasks = requests, outcomes, dict[int, asyncio.Task[None]]()
 
     async def run(self) -> None:

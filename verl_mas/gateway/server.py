@@ -140,8 +140,9 @@ class GatewayServer:
 async def _reply(request: Request, exchange: Exchange) -> Served:
     """The reply, while the client is there to get it. The act outlives the connection."""
     gone = asyncio.ensure_future(_disconnected(request))
+    either: set[asyncio.Future[Served] | asyncio.Future[None]] = {exchange.act, gone}
     try:
-        await asyncio.wait({exchange.act, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if gone.done():
             raise ClientDisconnect
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any, Literal
+from typing import Literal
 
 from verl_mas.config.schema import Sampling
 from verl_mas.config.values import Count, NotNegative, load_dataclass
@@ -22,6 +22,7 @@ from verl_mas.gateway.messages import canonical, spellings
 from verl_mas.gateway.tips import Found, Tip, Tips, remove
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Message, message_of
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.team import Team
 
@@ -159,7 +160,7 @@ class GatewaySession:
         settings = self._settings(agent, asked)
         found = self._tips.find(agent, tools, given, settings.get("temperature"))
         with found.reserved():
-            how: dict[str, Any] = {"tools": checked_tools(asked.tools), "origin": found.origin, **settings}
+            how: JsonObject = {"tools": checked_tools(asked.tools), "origin": found.origin, **settings}
             reply = await self._team[agent].answer(found.messages(messages), found.continuation, **how)
             check_tokens(found, reply)
         served = self._served(reply, asked)

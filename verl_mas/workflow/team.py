@@ -233,10 +233,9 @@ class Agent(KnownNames):
         """An act of a program that has its own tools, and that keeps its own history: every call of a tool is left to
         it, and the tokens of `continues` are used as they are. `max_tokens` and `stop` only shorten."""
         own = self._member.sampling(self._session.task, {})
-        limits = [limit for limit in (own.get("max_tokens"), sampling.get("max_tokens")) if limit is not None]
-        stops = [own.get("stop") or [], sampling.get("stop") or []]
-        texts = [text for stop in stops for text in ([stop] if isinstance(stop, str) else stop)]
-        shorter = {**({"max_tokens": min(limits)} if limits else {}), **({"stop": texts} if texts else {})}
+        limits = [limit for limit in (own.get("max_tokens"), sampling.get("max_tokens")) if isinstance(limit, int)]
+        stops = [*_texts(own.get("stop")), *_texts(sampling.get("stop"))]
+        shorter = {**({"max_tokens": min(limits)} if limits else {}), **({"stop": stops} if stops else {})}
         prompt = messages if continues else self._opening(messages)
         asked = (self._member, self._line, prompt, {**sampling, **shorter}, 1, self.instance, tools, continues)
         return (await self._session.act(Ask(*asked, calls_open=True, origin=origin)))[0]
@@ -271,6 +270,11 @@ class Agent(KnownNames):
             return listed
         rest = listed[1:] if listed and listed[0]["role"] == "system" else listed
         return [{"role": "system", "content": prompt}, *rest]
+
+
+def _texts(stop: object) -> list[str]:
+    """One text, or a list of them."""
+    return [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, list | tuple) else []
 
 
 class Conversation(KnownNames):

@@ -46,7 +46,7 @@ def _message(given: object, where: str) -> Message:
     if content is None and given["role"] != "assistant":
         raise ApiError(400, f"{where}.content is neither text nor a list of texts", param=where)
     text = text_of_parts(content, f"{where}.content", ("text", "refusal"))
-    # What clients add of their own is no part of the prompt.
+    # What clients add of their own is not a part of the prompt.
     kept = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
     message = {"role": ROLES[given["role"]], "content": text, **kept}
     calls = given.get("tool_calls") or []
@@ -68,7 +68,7 @@ class Chat:
         if (n := body.take("n", int, 1)) != 1:
             raise ApiError(400, f"n={n}: a request is one act; send {n} requests, each is a sample", param="n")
         schema = body.take("response_format", dict, {}).get("json_schema") or {}
-        tools, choice = body.take("tools", list[dict], []), body.take("tool_choice", str | dict, "auto")
+        tools, choice = body.take("tools", list[JsonObject], []), body.take("tool_choice", str | dict, "auto")
         limits = [body.take(name, int, None) for name in ("max_tokens", "max_completion_tokens")]
         stop = body.take("stop", str | list[str], [])
         return Asked(
@@ -91,8 +91,8 @@ class Chat:
 
     def events(self, asked: Asked, served: Served) -> Iterator[str]:
         writer = ChatWriter(asked.model, served.id)
-        log_probs = {"logprobs": _log_probs(served)} if asked.logprobs else {}
-        yield writer.piece({"role": "assistant", "content": served.text}, **log_probs)
+        log_probs = _log_probs(served) if asked.logprobs else None
+        yield writer.piece({"role": "assistant", "content": served.text}, logprobs=log_probs)
         if served.calls:
             yield writer.piece({"tool_calls": [{"index": i, **_call(call)} for i, call in enumerate(served.calls)]})
         yield writer.piece({}, finish_reason=_reason(served))
@@ -116,7 +116,9 @@ def _log_probs(served: Served) -> JsonObject | None:
     """Of the sampled tokens, which are named by their numbers, as vLLM does when it is asked to."""
     ids, log_probs = sampled_of(served.reply)
     found = zip(ids, log_probs, strict=True)
-    each = [{"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found]
+    each: list[JsonObject] = [
+        {"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found
+    ]
     return {"content": each, "refusal": None} if each else None
 
 
@@ -134,8 +136,15 @@ class ChatWriter:
     def completion(self, choices: Sequence[JsonObject], usage: Usage, more: JsonObject | None = None) -> JsonObject:
         return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(usage), **(more or {})}
 
-    def piece(self, delta: JsonObject, *, index: int = 0, finish_reason: str | None = None, **more: object) -> str:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **more}
+    def piece(
+        self,
+        delta: JsonObject,
+        *,
+        index: int = 0,
+        finish_reason: str | None = None,
+        logprobs: JsonObject | None = None,
+    ) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
         return self.chunk({"choices": [choice]})
 
     def chunk(self, fields: JsonObject) -> str:

@@ -10,7 +10,7 @@ from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 
 INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
-# Blocks of a reply that are no part of its transcript.
+# Blocks of a reply that are not a part of its transcript.
 THOUGHTS = ("thinking", "redacted_thinking")
 
 
@@ -44,7 +44,7 @@ class Messages:
         given: Sequence[object] = body.take("messages", list)
         messages = [each for i, one in enumerate(given) for each in read_message(one, f"messages[{i}]")]
         system = text_of_parts(body.take("system", str | list, ""), "system")
-        tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[dict], []))]
+        tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
         return Asked(
             model=body.take("model", str),
             messages=[*([{"role": "system", "content": system}] if system else []), *messages],

@@ -53,7 +53,7 @@ class Responses:
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
         form = body.take("text", dict, {}).get("format") or {}
-        tools = [_function(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[dict], []))]
+        tools = [_function(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
         messages = read_items(body.take("input", str | list))
         instructions: str = body.take("instructions", str, "")
         # The schema is a part of the system prompt, which is sent anew with each request.
