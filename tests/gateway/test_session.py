@@ -61,6 +61,13 @@ async def test_calls_without_an_id_get_one_that_every_chat_template_takes():
         assert [call["id"] for call in served.reply.message["tool_calls"]] == ids
 
 
+async def test_no_two_calls_of_a_session_have_one_id():
+    async with opened(calls(("add", {}), ("add", {}))) as team:
+        replies = [await team.ask(text, tools=tools("add")) for text in "qr"]
+        ids = [call["id"] for served in replies for call in served.reply.message["tool_calls"]]
+        assert len(set(ids)) == 4 and ids == [call.id for served in replies for call in served.calls]
+
+
 async def test_parallel_continuations_of_one_reply_train_each_token_once():
     async with opened(ScriptedLLM("r", latency=0.01)) as team:
         first = await team.ask("q")

@@ -89,7 +89,7 @@ class GatewaySession:
         self._refused: Counter[bytes] = Counter()  # requests that were sent away, and come again as new ones
         self._transcripts: dict[str, Sequence[Message]] = {}  # by the id of the reply that ends them
         self._tip_of: dict[Reply, Tip] = {}
-        self._named, self._acts, self._calls = secrets.token_hex(6), count(), count()
+        self._named, self._acts, self._calls, self._call_ids = secrets.token_hex(6), count(), count(), set[str]()
         # The clocks of the session are in its context, and those of a connection are not.
         self._context = contextvars.copy_context()
 
@@ -208,11 +208,21 @@ class GatewaySession:
         return settings
 
     def _served(self, reply: Reply, asked: Asked) -> Served:
-        # Some chat templates take ids of nine letters and digits only.
-        calls = [replace(call, id=call.id or f"c{next(self._calls):08d}") for call in reply.tool_calls]
-        reply.tool_calls, reply.steps = calls, (message_of(reply.generation, calls),)
+        calls = [replace(call, id=self._call_id(call.id)) for call in reply.tool_calls]
+        message = message_of(reply.generation, calls)
+        if calls:
+            called = zip(message["tool_calls"], calls, strict=True)
+            message["tool_calls"] = [{**one, "id": call.id} for one, call in called]
+        reply.tool_calls, reply.steps = calls, (message,)
         text, stopped_by = cut_at(reply.text, asked.stop)
         return Served(f"act_{self._named}_{next(self._acts)}", reply, text, calls, stopped_by)
+
+    def _call_id(self, given: str | None) -> str:
+        """Programs take each id once, and some chat templates ids of nine letters and digits only."""
+        while given is None or given in self._call_ids:
+            given = f"c{next(self._calls):08d}"
+        self._call_ids.add(given)
+        return given
 
     def _forget(self, exchange: Exchange) -> None:
         """What no client asked for again: nothing follows from a reply that was not received."""
