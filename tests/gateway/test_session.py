@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from gateway_sessions import AGENTS, Opened, asks, opened, tools, user
+from gateway_sessions import AGENTS, EDITS, Opened, asks, changed, opened, tools, user
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -245,25 +245,9 @@ def forging(generate):
 # -- whatever a framework does to its history ------------------------------------------------------------------------
 
 edits = st.lists(
-    st.tuples(
-        st.sampled_from(AGENTS), st.sampled_from(["extend", "edit", "drop", "repeat", "swap"]), st.integers(0, 7)
-    ),
+    st.tuples(st.sampled_from(AGENTS), st.sampled_from(EDITS), st.integers(0, 7)),
     max_size=25,
 )
-
-
-def changed(history: list, edit: str, at: int) -> list:
-    """A history as a program may send it."""
-    at %= max(len(history), 1)
-    if edit == "edit":
-        return [*history[:at], {**history[at], "content": "edited"}, *history[at + 1 :]]
-    if edit == "drop":
-        return [*history[:at], *history[at + 1 :]]
-    if edit == "repeat":
-        return history[: at + 1]
-    if edit == "swap":
-        return [*history[:at], *reversed(history[at : at + 2]), *history[at + 2 :]]
-    return history
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
 from verl_mas.gateway.dialect import Asked, Served
@@ -16,6 +17,7 @@ from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 
 AGENTS = ("solver", "critic")
+EDITS = ("extend", "edit", "drop", "repeat", "swap")
 
 
 def user(text: str) -> dict[str, object]:
@@ -29,7 +31,7 @@ def asks(*messages: object, model: str = "solver", **how: object) -> Asked:
 
 @dataclass
 class Opened:
-    llm: ScriptedLLM
+    llm: Any
     session: Session
     gateway: GatewaySession
 
@@ -55,7 +57,7 @@ class Opened:
 async def opened(
     replies: object = "fine", *, agents: dict[str, AgentSpec] | None = None, max_acts: int = 256, **rules: object
 ) -> AsyncIterator[Opened]:
-    llm = replies if isinstance(replies, ScriptedLLM) else ScriptedLLM(replies)  # type: ignore[arg-type]
+    llm = replies if hasattr(replies, "generate") else ScriptedLLM(replies)  # type: ignore[arg-type]
     members = members_of(AGENTS, agents or {}, {"main": PolicySpec()})
     faults = FaultSpec(max_acts=max_acts, retries=0)
     session = Session(Task.of("2 + 2?"), SessionConfig(members, {"main": llm}, faults=faults))
@@ -69,3 +71,17 @@ async def opened(
 
 def tools(*names: str) -> Sequence[dict[str, object]]:
     return [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
+
+
+def changed(history: list[Any], edit: str, at: int) -> list[Any]:
+    """A history as a program may send it."""
+    at %= max(len(history), 1)
+    if edit == "edit":
+        return [*history[:at], {**history[at], "content": "edited"}, *history[at + 1 :]]
+    if edit == "drop":
+        return [*history[:at], *history[at + 1 :]]
+    if edit == "repeat":
+        return history[: at + 1]
+    if edit == "swap":
+        return [*history[:at], *reversed(history[at : at + 2]), *history[at + 2 :]]
+    return history

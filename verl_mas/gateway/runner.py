@@ -16,7 +16,6 @@ import signal
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
@@ -184,14 +183,6 @@ def _plain(value: Any) -> object:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def _stand_in() -> None:
-    """A file may import verl_mas for its decorator alone, in an interpreter that does not have it."""
-    if importlib.util.find_spec("verl_mas") is None:
-        module = types.ModuleType("verl_mas")
-        vars(module).update(program=lambda **_: lambda function: function, Outcome=dict)
-        sys.modules["verl_mas"] = module
-
-
 def main() -> None:
     # Programs print, read and start others: none of them gets the pipes of this process.
     requests, outcomes = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
@@ -199,7 +190,6 @@ def main() -> None:
     os.dup2(2, 1)
     # The folder of this file has modules of the gateway, whose names a program may use for its own.
     sys.path[0] = os.getcwd()
-    _stand_in()
     asyncio.run(Runner(requests, outcomes).run())
 
 
