@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from typing import Unpack
 
 Question: TypeAlias = Task | str | Sequence[Message]
-Played: TypeAlias = str | Workflow | type[Workflow]  # the name of a workflow, an object, or a class without arguments
 Clients: TypeAlias = LLMClient | Mapping[str, LLMClient]
 CONCURRENCY = 64
 
@@ -47,7 +46,9 @@ class RunSettings(TypedDict, total=False):
     tool_limits: ToolLimits | None
 
 
-async def arun(workflow: Played, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
+async def arun(
+    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
+) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
@@ -59,14 +60,16 @@ async def arun(workflow: Played, task: Question, clients: Clients, **settings: U
     return finished.session
 
 
-def run(workflow: Played, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
+def run(
+    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
+) -> Session:
     """`arun`, for code that is not async: the same arguments, the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
 
 
 def run_many(
-    workflow: Played,
+    workflow: str | Workflow | type[Workflow],
     tasks: Iterable[Question],
     clients: Clients,
     *,
@@ -87,7 +90,7 @@ def run_many(
 
 
 def _sessions(
-    workflow: Played,
+    workflow: str | Workflow | type[Workflow],
     clients: Clients,
     *,
     agents: Mapping[str, AgentSpec] | None = None,
