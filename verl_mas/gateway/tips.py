@@ -1,0 +1,147 @@
+"""The acts of a session that a request can continue, as a tree of messages: each agent's, per set of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from verl_mas.gateway.messages import Canonical, difference
+from verl_mas.workflow.client import Continuation, Message
+from verl_mas.workflow.reply import Reply
+
+
+@dataclass(eq=False)
+class Tip:
+    """An act that a request can continue."""
+
+    reply: Reply
+    temperature: object = None  # what the act asked for: the tokens of a row are of one distribution
+    before: Tip | None = None  # the act before it in its row
+    taken: bool = False  # its row was continued, or is being continued
+    node: Node | None = field(default=None, repr=False)  # where it is in the tree
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the tokens of its row hold."""
+        return [*self.reply.messages, *self.reply.steps]
+
+    @property
+    def end(self) -> str | None:
+        """Why its tokens cannot be continued; None if they can."""
+        generation = self.reply.generation
+        if generation.full:
+            return "its row is full"
+        # Without an end of turn, what follows would be off the chat template.
+        if self.reply.truncated:
+            return "its reply was cut at the maximal length"
+        return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
+
+
+@dataclass(eq=False)
+class Node:
+    """A message after those that lead to it. `tips`: the acts whose reply it is; equal replies are several."""
+
+    tips: list[Tip] = field(default_factory=list)
+    after: dict[Canonical, Node] = field(default_factory=dict)
+
+    def last_path(self) -> Iterator[Canonical]:
+        """The messages that followed most lately."""
+        node = self
+        while node.after:
+            message, node = next(reversed(node.after.items()))
+            yield message
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a request continues: the first `known` of its messages are those of `tip`.
+
+    `same_row`: its row is continued; else the tokens are the prompt of a new one. `origin` says why.
+    """
+
+    origin: str
+    known: int = 0
+    tip: Tip | None = None
+    same_row: bool = False
+
+    @property
+    def continuation(self) -> Continuation | None:
+        if self.tip is None:
+            return None
+        reply = self.tip.reply
+        return Continuation(reply.generation, len(self.tip.messages), reply.row if self.same_row else None)
+
+    def messages(self, given: Sequence[Message]) -> list[Message]:
+        """The request with the messages of its tip as the tokens hold them, however the program spelled them."""
+        return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """While the act runs, no other request continues the row; if it fails, another one may."""
+        if self.tip is None or not self.same_row:
+            yield
+            return
+        self.tip.taken = True
+        try:
+            yield
+        except BaseException:
+            self.tip.taken = False
+            raise
+
+
+class Tips:
+    def __init__(self) -> None:
+        self._roots: dict[tuple[str, str], Node] = {}
+
+    def find(self, agent: str, tools: str, given: Sequence[Canonical], temperature: object = None) -> Found:
+        """The act that `given` continues: the longest of its beginnings that ends with a reply."""
+        if given[-1].role == "assistant":
+            # Tokens are continued by messages that an agent replies to.
+            return Found("new: the last message is of the assistant")
+        root = self._roots.get((agent, tools))
+        if root is None:
+            changed = any(name == agent for name, _ in self._roots)
+            return Found("new: the tools changed" if changed else f"new: the first request of {agent}")
+        node, depth = root, 0
+        at, tips, ended = 0, list[Tip](), ""
+        while depth < len(given) and (following := node.after.get(given[depth])) is not None:
+            node, depth = following, depth + 1
+            if usable := [tip for tip in node.tips if tip.end is None]:
+                at, tips, ended = depth, usable, ""
+            elif node.tips:
+                ended = f"{node.tips[-1].end}"
+        found = _chosen(at, tips, temperature) if tips else Found("new")
+        if found.same_row:
+            return found
+        why = ended or difference(list(node.last_path()), given[depth:], depth)
+        return replace(found, origin=f"{found.origin}: {why}")
+
+    def add(self, agent: str, tools: str, given: Iterable[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
+        """The reply to `given`, in every spelling."""
+        node = self._roots.setdefault((agent, tools), Node())
+        for message in given:
+            node = node.after.setdefault(message, Node())
+        first, *others = replies
+        tip.node = node.after.setdefault(first, Node())
+        tip.node.tips.append(tip)
+        for other in others:
+            node.after.setdefault(other, tip.node)
+
+
+def remove(tip: Tip) -> None:
+    """A reply that reached no program is not continued, and the act before it is the last of its row again."""
+    assert tip.node is not None
+    tip.node.tips.remove(tip)
+    if tip.before is not None:
+        tip.before.taken = False
+
+
+def _chosen(known: int, tips: Sequence[Tip], temperature: object) -> Found:
+    """Of acts with equal replies, one whose row is open."""
+    tip = next((tip for tip in reversed(tips) if not tip.taken and tip.temperature == temperature), tips[-1])
+    if tip.taken:
+        return Found(f"branched after {known} messages, as another request continued them", known, tip)
+    if tip.temperature != temperature:
+        return Found(f"branched after {known} messages, as a row has one temperature", known, tip)
+    return Found(f"continued after {known} messages", known, tip, same_row=True)
