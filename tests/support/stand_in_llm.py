@@ -118,12 +118,12 @@ def response(number: int, reply: Json, calls: Calls) -> Json:
         head = {"type": "message", "id": f"msg_{number}", "role": "assistant"}
         output.append(head | {"status": "completed", "content": [text]})
     for id_, name, given in calls:
-        call = {"type": "function_call", "id": f"fc_{id_}", "call_id": id_, "status": "completed"}
+        call: Json = {"type": "function_call", "id": f"fc_{id_}", "call_id": id_, "status": "completed"}
         output.append(call | {"name": name, "arguments": json.dumps(given)})
     usage: Json = {"input_tokens": USAGE, "output_tokens": USAGE, "total_tokens": 2 * USAGE}
     usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-    head = {"id": f"resp_{number}", "object": "response", "created_at": 0, "status": "completed", "error": None}
-    return head | {"output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": usage}
+    about: Json = {"id": f"resp_{number}", "object": "response", "created_at": 0, "status": "completed", "error": None}
+    return about | {"output": output, "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": usage}
 
 
 def response_events(answer: Json) -> Iterator[Json]:
