@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 49_083,
     "lines of its core": 16_723,
-    "lines of tests": 43_044,
+    "lines of tests": 43_045,
     "lines of headers": 6_186,
     "files below 30 lines": 17,
     "own modules that one module imports": 39,
@@ -31,7 +31,7 @@ BUDGETS = {
     "type: ignore": 68,
     "SLF001": 29,
     "entries of the root": 19,
-    "words of docs": 71_049,
+    "words of docs": 71_073,
 }
 CORE = ("config", "workflow", "advantage", "rollout", "trainer", "engines", "platform", "data_plane.py")
 EMBEDDED_ENGINE = "engines/transformers"
