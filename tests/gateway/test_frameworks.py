@@ -1,0 +1,46 @@
+"""The programs of other frameworks send what was recorded, and at the gateway their acts are the rows of the page.
+Needs the environments of `make frameworks`."""
+
+from __future__ import annotations
+
+import pytest
+from framework_programs import ENVIRONMENT, HERE, REPLIES, TASK, WITH_OPENAI_2, command, python_of, recorded, sent
+from reference_rows import placed
+
+import verl_mas
+from verl_mas.config.schema import FaultSpec
+from verl_mas.testing.scripted_llm import ScriptedLLM, calls
+from verl_mas.workflow.task import Task
+from verl_mas.workflows.program import ReferredProgram
+
+MISSING = [folder.name for folder in (ENVIRONMENT, WITH_OPENAI_2) if not folder.is_dir()]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: make frameworks")]
+
+
+def program(name: str) -> ReferredProgram:
+    file, _, function = name.partition(":")
+    if not function:
+        return ReferredProgram(agents=tuple(REPLIES[name]), command=command(name))
+    where = f"{HERE}/programs/{file}.py:{function}"
+    return ReferredProgram(agents=tuple(REPLIES[name]), function=where, python=str(python_of(name)))
+
+
+def answer(scripted):
+    if isinstance(scripted, str):
+        return scripted
+    return calls(*(next(iter(call.items())) for call in scripted["calls"]), text=scripted.get("text", ""))
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_acts_of_a_program_are_the_rows_of_the_page(name):
+    llm = ScriptedLLM({agent: [answer(each) for each in script] for agent, script in REPLIES[name].items()})
+    task = Task([{"role": "user", "content": TASK["question"]}], ground_truth=TASK["ground_truth"])
+    session = verl_mas.run(program(name), task, llm, faults=FaultSpec(retries=0))
+    acts = [(reply.agent, reply.origin.partition(" ")[0].rstrip(":")) for reply in session.replies]
+    assert acts == [(place.agent, place.why) for place in placed(recorded(name))]
+    assert session.team_reward == 1.0 or str(session.answer).strip() == "5"
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_a_program_sends_what_was_recorded(name):
+    assert sent(name) == recorded(name)
