@@ -38,7 +38,7 @@ async def test_every_call_of_a_tool_goes_to_the_program_also_of_one_that_does_no
         await team.ask("q", used.message, result, other.message, result, tools=tools("add"))
         assert team.rows == [["x"], ["", "", "4"]]
         without = await team.ask("q", used.message, result)
-        assert without.reply.origin == "new: messages[0] (user) was edited"
+        assert without.reply.origin == "new: the tools changed"
 
 
 async def test_calls_without_an_id_get_one_that_every_chat_template_takes():
@@ -105,11 +105,10 @@ async def test_the_settings_of_the_agent_count_and_a_program_only_shortens(caplo
         await team.ask("q", unused={"temperature": 0, "top_p": 0.1}, max_tokens=100, stop=["x"])
         assert team.llm.requests[0].sampling == {"temperature": 0.7, "max_tokens": 8, "stop": ["\n", "x"]}
         assert "which has no effect: mas.agents.solver.sampling counts" in caplog.text
-    async with opened(agents=agents, sampling="client") as team:
-        await team.ask("q", unused={"temperature": 0.5, "user": "me"}, max_tokens=2)
-        assert team.llm.requests[0].sampling == {"temperature": 0.5, "max_tokens": 2, "stop": ["\n"]}
-        with pytest.raises(ApiError, match="top_p"):
-            await team.ask("q", unused={"top_p": 2})
+        await team.ask("q", max_tokens=2)
+        assert team.llm.requests[1].sampling == {"temperature": 0.7, "max_tokens": 2, "stop": ["\n"]}
+        with pytest.raises(ApiError, match="max_tokens"):
+            await team.ask("q", max_tokens=0)
 
 
 async def test_a_reply_is_named_by_its_id():

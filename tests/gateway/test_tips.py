@@ -35,12 +35,12 @@ class Asked:
     acts: list[tuple[int, list[Canonical]]] = field(default_factory=list)
     rows: int = 0
 
-    def ask(self, *transcript: Canonical, reply: str = "r", tools: str = "", temperature: object = None, **how: object):
-        found = self.tips.find("a", tools, transcript, temperature)
+    def ask(self, *transcript: Canonical, reply: str = "r", tools: str = "", **how: object):
+        found = self.tips.find("a", tools, transcript)
         with found.reserved():
             row = found.tip.reply.row if found.tip and found.same_row else self.rows
             self.rows += row == self.rows
-        tip = Tip(reply_of(row, reply, **how), temperature, found.tip if found.same_row else None)
+        tip = Tip(reply_of(row, reply, **how), found.tip if found.same_row else None)
         self.tips.add("a", tools, transcript, [assistant(reply)], tip)
         self.acts.append((row, [*transcript, assistant(reply)]))
         return found, tip
@@ -104,14 +104,22 @@ def test_a_request_that_ends_with_a_reply_is_a_prompt_of_its_own():
     assert (found.known, found.origin) == (0, "new: the last message is of the assistant")
 
 
-def test_other_tools_another_agent_and_another_temperature_begin_a_row():
+def test_a_request_that_begins_a_row_says_what_is_new():
     asked = Asked()
-    asked.ask(user("1"), temperature=0.5)
+    asked.ask(user("1"))
     transcript = user("1"), assistant("r"), user("2")
-    assert asked.tips.find("a", "[]", transcript, 0.5).origin == "new: the tools changed"
-    assert asked.tips.find("b", "", transcript, 0.5).origin == "new: the first request of b"
-    other = asked.tips.find("a", "", transcript, 1.0)
-    assert other.tip is not None and not other.same_row and "one temperature" in other.origin
+    origins = [asked.tips.find(*request).origin for request in (
+        ("a", "[]", transcript), ("b", "", transcript), ("a", "", [user("2")]), ("a", "[]", [user("2")]),
+        ("a", "", [user("1")]), ("a", "", [user("1"), assistant("s"), user("2")]),
+    )]  # fmt: skip
+    assert origins == [
+        "new: the tools changed",
+        "new: the first request of b",
+        "new: another prompt",
+        "new: another prompt",
+        "new: it was asked before",
+        "new: messages[1] (assistant) was edited",
+    ]
 
 
 def test_a_removed_reply_is_not_found_and_the_one_before_it_is_the_last_of_its_row():

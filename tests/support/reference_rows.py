@@ -149,10 +149,10 @@ def _of_blocks(message: Json) -> Iterator[Message]:
 
 
 def _text(content: str | Sequence[Json] | None) -> str:
-    """Parts of text are joined by a newline."""
+    """Parts of text are joined as chat templates join them: by nothing."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "\n".join(part.get("text", "") for part in content)
+    return "".join(part.get("text", "") for part in content)
 
 
 def _arguments(given: str | Json) -> str:

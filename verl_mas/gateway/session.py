@@ -38,9 +38,6 @@ class Rules:
     models: dict[str, str] = field(default_factory=dict)
     """The agents that other names of models mean: `{gpt-5-mini: solver}`; `"*"` is every other name."""
 
-    sampling: Literal["agent", "client"] = "agent"
-    """Whose temperature, top_p and the like count: those of `mas.agents` and the rollout, or those of the requests."""
-
     thinking: Literal["keep", "drop"] = "keep"
     """When a program leaves the thought of a reply out of its history. keep: later turns see it, in the same row. drop:
     they start a row without it."""
@@ -158,14 +155,14 @@ class GatewaySession:
         agent, messages = self._agent(asked.model), self._transcript(asked)
         given, tools = [canonical(message) for message in messages], json.dumps(asked.tools, sort_keys=True)
         settings = self._settings(agent, asked)
-        found = self._tips.find(agent, tools, given, settings.get("temperature"))
+        found = self._tips.find(agent, tools, given)
         with found.reserved():
             how: JsonObject = {"tools": checked_tools(asked.tools), "origin": found.origin, **settings}
             reply = await self._team[agent].answer(found.messages(messages), found.continuation, **how)
             check_tokens(found, reply)
         served = self._served(reply, asked)
         self._transcripts[served.id] = [*messages[bool(asked.instructions) :], served.message]
-        tip = Tip(reply, settings.get("temperature"), found.tip if found.same_row else None)
+        tip = Tip(reply, found.tip if found.same_row else None)
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)
@@ -190,17 +187,15 @@ class GatewaySession:
         return messages
 
     def _settings(self, agent: str, asked: Asked) -> dict[str, object]:
-        """A program may shorten a reply. Its temperature and the like do not count by default: frameworks send 0 or 1
-        out of habit, and with 0 the sessions of a group would be equal."""
-        own = {"max_tokens": asked.max_tokens, "stop": list(asked.stop)}
-        settings: dict[str, object] = {name: value for name, value in own.items() if value}
+        """A program may shorten a reply. Its temperature and the like do not count: frameworks send 0 or 1 out of
+        habit, and with 0 the sessions of a group would be equal."""
         given = {name: asked.unused[name] for name in SAMPLING if name in asked.unused}
-        if self._rules.sampling == "client":
-            settings |= given
-        elif unknown := {(agent, name) for name in given} - _NAMED:
+        if unknown := {(agent, name) for name in given} - _NAMED:
             _NAMED.update(unknown)
             text = "the program asks %s with %s, which has no effect: mas.agents.%s.sampling counts"
             logger.warning(text, agent, given, agent)
+        own = {"max_tokens": asked.max_tokens, "stop": list(asked.stop)}
+        settings: dict[str, object] = {name: value for name, value in own.items() if value not in (None, [])}
         try:
             load_dataclass(Sampling, settings, "request")
         except ConfigError as error:

@@ -16,7 +16,6 @@ class Tip:
     """An act that a request can continue."""
 
     reply: Reply
-    temperature: object = None  # what the act asked for: the tokens of a row are of one distribution
     before: Tip | None = None  # the act before it in its row
     taken: bool = False  # its row was continued, or is being continued
     node: Node | None = field(default=None, repr=False)  # where it is in the tree
@@ -94,28 +93,34 @@ class Tips:
     def __init__(self) -> None:
         self._roots: dict[tuple[str, str], Node] = {}
 
-    def find(self, agent: str, tools: str, given: Sequence[Canonical], temperature: object = None) -> Found:
+    def find(self, agent: str, tools: str, given: Sequence[Canonical]) -> Found:
         """The act that `given` continues: the longest of its beginnings that ends with a reply."""
         if given[-1].role == "assistant":
             # Tokens are continued by messages that an agent replies to.
             return Found("new: the last message is of the assistant")
-        root = self._roots.get((agent, tools))
-        if root is None:
-            changed = any(name == agent for name, _ in self._roots)
-            return Found("new: the tools changed" if changed else f"new: the first request of {agent}")
-        node, depth = root, 0
-        at, tips, ended = 0, list[Tip](), ""
-        while depth < len(given) and (following := node.after.get(given[depth])) is not None:
-            node, depth = following, depth + 1
-            if usable := [tip for tip in node.tips if tip.end is None]:
-                at, tips, ended = depth, usable, ""
-            elif node.tips:
-                ended = f"{node.tips[-1].end}"
-        found = _chosen(at, tips, temperature) if tips else Found("new")
+        path, ended = _path(self._roots.get((agent, tools)), given), ""
+        found = Found("new")
+        for known in range(len(path) - 1, 0, -1):
+            tips = path[known].tips
+            if usable := [tip for tip in tips if tip.end is None]:
+                found = _chosen(known, usable)
+                break
+            ended = ended or (tips[-1].end or "" if tips else "")
         if found.same_row:
             return found
-        why = ended or difference(list(node.last_path()), given[depth:], depth)
-        return replace(found, origin=f"{found.origin}: {why}")
+        return replace(found, origin=f"{found.origin}: {ended or self._reason(agent, given, path)}")
+
+    def _reason(self, agent: str, given: Sequence[Canonical], path: Sequence[Node]) -> str:
+        """Why a request began a row; `path`: what is known of its messages."""
+        roots = [root for (name, _), root in self._roots.items() if name == agent]
+        if not roots:
+            return f"the first request of {agent}"
+        if max(len(_path(root, given)) for root in roots) > max(len(path), 1):
+            return "the tools changed"
+        known = len(path) - 1
+        if known < len(given) and all(message.role != "assistant" for message in given):
+            return "another prompt"
+        return difference(list(path[-1].last_path()) if path else [], given[max(known, 0) :], max(known, 0))
 
     def add(self, agent: str, tools: str, given: Iterable[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
         """The reply to `given`, in every spelling."""
@@ -137,11 +142,19 @@ def remove(tip: Tip) -> None:
         tip.before.taken = False
 
 
-def _chosen(known: int, tips: Sequence[Tip], temperature: object) -> Found:
+def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
+    """The root, and the nodes of the messages that it knows."""
+    nodes = [root] if root else []
+    for message in given:
+        if not nodes or message not in nodes[-1].after:
+            break
+        nodes.append(nodes[-1].after[message])
+    return nodes
+
+
+def _chosen(known: int, tips: Sequence[Tip]) -> Found:
     """Of acts with equal replies, one whose row is open."""
-    tip = next((tip for tip in reversed(tips) if not tip.taken and tip.temperature == temperature), tips[-1])
+    tip = next((tip for tip in reversed(tips) if not tip.taken), tips[-1])
     if tip.taken:
         return Found(f"branched after {known} messages, as another request continued them", known, tip)
-    if tip.temperature != temperature:
-        return Found(f"branched after {known} messages, as a row has one temperature", known, tip)
     return Found(f"continued after {known} messages", known, tip, same_row=True)
