@@ -1,7 +1,7 @@
 """Runs programs in a process of their own: `python runner.py`, which a rollout worker starts.
 
 Standard library alone, so that any interpreter can run it. A line of JSON on stdin starts a session or cancels it, and
-a line on stdout says how it ended.
+a line on stdout says how it ended. `python runner.py FILE NAME` only loads a function, as a check.
 """
 
 from __future__ import annotations
@@ -184,12 +184,15 @@ def _plain(value: Any) -> object:
 
 
 def main() -> None:
+    # The folder of this file has modules of the gateway, whose names a program may use for its own.
+    sys.path[0] = os.getcwd()
+    if sys.argv[1:]:
+        load(*sys.argv[1:])  # whether it can be
+        return
     # Programs print, read and start others: none of them gets the pipes of this process.
     requests, outcomes = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    # The folder of this file has modules of the gateway, whose names a program may use for its own.
-    sys.path[0] = os.getcwd()
     asyncio.run(Runner(requests, outcomes).run())
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, field
 
 from verl_mas.errors import ConfigError
-from verl_mas.gateway.host import command, host_of
+from verl_mas.gateway import runner
+from verl_mas.gateway.host import command, environment, host_of
 from verl_mas.gateway.program import Program
 from verl_mas.gateway.runner import Gateway, ProgramTask
 from verl_mas.workflow import register_workflow
@@ -41,22 +43,25 @@ class ReferredProgram(Program):
         return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))
 
     def check(self) -> None:
-        where, file = "mas.workflow.args.", (self.function or "").rpartition(":")[0]
+        where, (file, _, name) = "mas.workflow.args.", (self.function or "").rpartition(":")
         if (self.function is None) == (not self.command):
             value, rule = f"{where}function={self.function} and command={self.command}", "a program is one of both"
             raise ConfigError(value, rule=rule, fix=f"set {where}function=team.py:team, or command=[node,team.mjs]")
-        if self.function is not None and not os.path.isfile(file):
-            rule, fix = (
-                "it is FILE.py:NAME, and every node of the run has the file",
-                f"write {where}function=team.py:team",
-            )
-            raise ConfigError(f"{where}function={self.function}", rule=rule, fix=fix)
         runs = self.command[0] if self.command else self.python or sys.executable
         if shutil.which(runs) is None:
-            rule = "every node of the run has that program"
-            raise ConfigError(
-                f"{where}{'command' if self.command else 'python'}: {runs}", rule=rule, fix="give its path"
-            )
+            value = f"{where}{'command' if self.command else 'python'}: {runs}"
+            raise ConfigError(value, rule="every node of the run has that program", fix="give its path")
+        if self.function is None:
+            return
+        if not os.path.isfile(file):
+            rule, fix = "it is FILE.py:NAME, and every node of the run has the file", "write team.py:team"
+            raise ConfigError(f"{where}function={self.function}", rule=rule, fix=fix)
+        loads = [runs, runner.__file__, os.path.realpath(file), name]
+        done = subprocess.run(loads, env=environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            says = done.stderr.strip().rpartition("\n")[2]
+            rule, fix = f"{runs} can load it", f"it says: {says}; correct it, or set {where}python"
+            raise ConfigError(f"{where}function={self.function}", rule=rule, fix=fix)
 
 
 def _variables(gateway: Gateway) -> dict[str, str]:
