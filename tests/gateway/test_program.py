@@ -110,6 +110,11 @@ def test_a_program_that_fails_fails_its_session_with_the_cause(program, says):
     assert fault.kind is FaultKind.WORKFLOW and says in fault.cause
 
 
+def test_what_a_program_printed_is_in_its_fault_and_not_in_the_console(capfd):
+    assert "last words" in failed(referred("dies")).cause
+    assert "last words" not in "".join(capfd.readouterr())
+
+
 def test_a_program_that_ignores_an_error_has_not_succeeded():
     def careless(task, gateway):
         try:
@@ -256,6 +261,7 @@ def test_a_gateway_knows_its_agents():
         ({"function": "no_such.py:team"}, "FILE.py:NAME"),
         ({"function": FILE}, "FILE.py:NAME"),
         ({"function": f"{FILE}:pair", "python": "/no/python"}, "has that program"),
+        ({"function": f"{FILE}:no_such"}, "no attribute 'no_such'"),
     ],
 )
 def test_a_program_that_cannot_run_is_refused_before_the_run(args, says):

@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import IO
 
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError
 from verl_mas.gateway import runner
@@ -32,11 +33,9 @@ MOST_OUTCOME, MOST_ERROR, MOST_VARIABLE = 1 << 20, 4000, 100_000
 DIRECT = "127.0.0.1,localhost"
 
 
-def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    given = dict(os.environ)
-    for name in ("no_proxy", "NO_PROXY"):
-        given[name] = ",".join(filter(None, [given.get(name), DIRECT]))
-    return {**given, **(more or {})}
+def environment() -> dict[str, str]:
+    direct = {name: ",".join(filter(None, [os.environ.get(name), DIRECT])) for name in ("no_proxy", "NO_PROXY")}
+    return {**os.environ, **direct}
 
 
 class Host:
@@ -44,8 +43,12 @@ class Host:
 
     def __init__(self, python: str):
         command, pipe = [python, str(Path(runner.__file__))], subprocess.PIPE
-        # What programs print is in the log of the worker.
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment(), start_new_session=True)
+        # What programs print would drown the log of the worker.
+        name = f"verl-mas-programs-{os.getpid()}-"
+        self._printed = tempfile.NamedTemporaryFile(prefix=name, suffix=".log", delete=False)  # noqa: SIM115  # the host's
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=self._printed, env=environment(), start_new_session=True
+        )
         self.pid, self._numbers, self._writing = self._process.pid, count(), threading.Lock()
         self._waiting: dict[int, Future[JsonObject]] = {}
         threading.Thread(target=self._read, name="host", daemon=True).start()
@@ -70,6 +73,8 @@ class Host:
     def end(self) -> None:
         atexit.unregister(self.end)
         end_group(self.pid, wait_s=0)
+        if not _end_of(self._printed):
+            Path(self._printed.name).unlink(missing_ok=True)
 
     def _cancel(self, number: int) -> None:
         with contextlib.suppress(SessionFault):
@@ -94,7 +99,7 @@ class Host:
             self._waiting.pop(line["session"]).set_result(line)
         error = f"the process of the program ended with status {self._process.wait()}, and all of its sessions with it"
         while self._waiting:
-            self._waiting.popitem()[1].set_result({"error": error})
+            self._waiting.popitem()[1].set_result({"error": error, "traceback": _end_of(self._printed)})
 
 
 _HOSTS: dict[str, Host] = {}
@@ -125,7 +130,7 @@ async def command(argv: Sequence[str], task: JsonObject, variables: Mapping[str,
         channel = {"VERL_MAS_OUTCOME_FD": str(outcome.fileno())}
         # The system refuses longer variables.
         small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}
-        env, passed = environment({**variables, **channel, **small}), [outcome.fileno()]
+        env, passed = {**environment(), **variables, **channel, **small}, [outcome.fileno()]
         start = partial(subprocess.Popen, argv, env=env, pass_fds=passed, start_new_session=True)
         process = start(stdin=given, stdout=printed, stderr=printed)
         try:
@@ -133,11 +138,14 @@ async def command(argv: Sequence[str], task: JsonObject, variables: Mapping[str,
         finally:
             threading.Thread(target=end_group, args=(process.pid,), daemon=True).start()
         if status:
-            printed.seek(max(0, printed.seek(0, os.SEEK_END) - MOST_ERROR))
-            end = printed.read().decode(errors="replace")
-            raise SessionFault(FaultKind.WORKFLOW, f"{argv[0]} ended with status {status}\n{end}")
+            raise SessionFault(FaultKind.WORKFLOW, f"{argv[0]} ended with status {status}\n{_end_of(printed)}")
         outcome.seek(0)
         return _read_outcome(outcome.read(MOST_OUTCOME), argv[0])
+
+
+def _end_of(printed: IO[bytes]) -> str:
+    size = os.fstat(printed.fileno()).st_size
+    return os.pread(printed.fileno(), MOST_ERROR, max(0, size - MOST_ERROR)).decode(errors="replace")
 
 
 def _read_outcome(written: bytes, name: str) -> JsonObject:
