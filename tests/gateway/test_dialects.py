@@ -180,7 +180,7 @@ def test_what_an_agent_cannot_be_asked_is_refused_with_the_field(dialect, body, 
         read(dialect, **body)
     assert says in str(refused.value) and refused.value.status == 400
     assert refused.value.headers == {"x-should-retry": "false"}
-    error = DIALECTS[dialect].error(refused.value)["error"]
+    error = refused.value.body["error"]
     assert error["message"] == str(refused.value) and error["type"] == "invalid_request_error"
 
 

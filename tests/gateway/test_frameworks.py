@@ -4,25 +4,16 @@ Needs the environments of `make frameworks`."""
 from __future__ import annotations
 
 import pytest
-from framework_programs import ENVIRONMENT, HERE, REPLIES, TASK, WITH_OPENAI_2, command, python_of, recorded, sent
+from framework_programs import ENVIRONMENT, REPLIES, TASK, WITH_OPENAI_2, program, recorded, sent
 from reference_rows import placed
 
 import verl_mas
 from verl_mas.config.schema import FaultSpec
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow.task import Task
-from verl_mas.workflows.program import ReferredProgram
 
 MISSING = [folder.name for folder in (ENVIRONMENT, WITH_OPENAI_2) if not folder.is_dir()]
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: make frameworks")]
-
-
-def program(name: str) -> ReferredProgram:
-    file, _, function = name.partition(":")
-    if not function:
-        return ReferredProgram(agents=tuple(REPLIES[name]), command=command(name))
-    where = f"{HERE}/programs/{file}.py:{function}"
-    return ReferredProgram(agents=tuple(REPLIES[name]), function=where, python=str(python_of(name)))
 
 
 def answer(scripted):

@@ -106,7 +106,7 @@ async def test_a_fault_has_a_status_one_sentence_and_is_not_to_be_repeated(fault
 async def test_a_request_that_cannot_be_an_act_is_refused(method, path, send, status):
     async with asked() as (_, client):
         reply = await client.request(method, path, **send)
-        assert reply.status_code == status and reply.json()["error"]["message"]
+        assert reply.status_code == status and reply.json()["type"] == "error" and reply.json()["error"]["message"]
 
 
 async def test_a_body_without_end_is_not_read(monkeypatch):

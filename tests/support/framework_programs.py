@@ -7,11 +7,11 @@ records them anew, with the environments of `make frameworks`, and prints the ta
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +21,9 @@ import yaml
 from reference_rows import placed
 from stand_in_llm import Json, stand_in
 
+from verl_mas.gateway.runner import Gateway, ProgramTask
+from verl_mas.workflows.program import ReferredProgram
+
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "gateway"
 TASK = {"question": "What is 2 + 3?", "ground_truth": "5"}
@@ -29,20 +32,21 @@ REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
 NEED_OPENAI_2 = ("crewai_team", "ag2_classic_team")
 LONG, TIMEOUT_S = 300, 600
+# langgraph-supervisor has its tools in the order of a set.
+os.environ["PYTHONHASHSEED"] = "0"
 # What differs between runs: identifiers in hexadecimal digits, dates and times.
 VOLATILE = re.compile(r"\b[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?")
 SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "stop", "max_tokens")
 DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "Responses", "/v1/messages": "Messages"}
 
 
-def command(name: str) -> list[str]:
-    """Of a program, by its name in `replies.yaml`: a file and a function, or a file alone."""
-    file, _, function = name.partition(":")
-    programs, python = HERE / "programs", python_of(name)
+def program(name: str) -> ReferredProgram:
+    """By its name in `replies.yaml`: a file and a function, or a file that is a command."""
+    (file, _, function), python, agents = name.partition(":"), str(python_of(name)), tuple(REPLIES[name])
     if function:
-        return [str(python), str(programs / "play.py"), str(programs / f"{file}.py"), function]
-    interpreters = {".mjs": str(python.with_name("node")), ".sh": "bash"}
-    return [interpreters[Path(file).suffix], str(programs / file)]
+        return ReferredProgram(agents=agents, function=f"{HERE}/programs/{file}.py:{function}", python=python)
+    interpreters = {".mjs": str(Path(python).with_name("node")), ".sh": "bash"}
+    return ReferredProgram(agents=agents, command=[interpreters[Path(file).suffix], f"{HERE}/programs/{file}"])
 
 
 def python_of(name: str) -> Path:
@@ -52,17 +56,8 @@ def python_of(name: str) -> Path:
 def sent(name: str) -> list[Json]:
     """What a program sends in a run, and what it got: `path`, `body` and `reply`. Raises where the program failed."""
     with stand_in(REPLIES[name]) as server:
-        variables = {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "key", "VERL_MAS_TASK": json.dumps(TASK)}
-        done = subprocess.run(
-            command(name),
-            # langgraph-supervisor has its tools in the order of a set.
-            env={**os.environ, **variables, "VERL_MAS_OUTCOME_FD": "1", "PYTHONHASHSEED": "0"},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-        )
-    if done.returncode:
-        raise RuntimeError(f"{name}: {done.stderr[-3000:]}")
+        played = program(name).play(ProgramTask([], **TASK), Gateway(server.url, "key"))
+        asyncio.run(asyncio.wait_for(played, TIMEOUT_S))
     return [{**request, "body": settled(request["body"])} for request in server.requests]
 
 

@@ -31,11 +31,8 @@ class ApiError(Exception):
 
     @property
     def body(self) -> JsonObject:
-        return {"error": {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}}
-
-    @property
-    def kind(self) -> str:
-        return "invalid_request_error" if self.status < 500 else "server_error"
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -104,10 +101,6 @@ class Served:
     stopped_by: str | None = None
 
     @property
-    def truncated(self) -> bool:
-        return self.reply.truncated
-
-    @property
     def usage(self) -> Usage:
         usage = Usage()
         usage.add(self.reply.generation)
@@ -120,7 +113,7 @@ class Served:
 
 
 class Dialect(Protocol):
-    """A protocol: the path that it is asked at, how a request is read, and how an act and an error are written."""
+    """A protocol: the path that it is asked at, how a request is read, and how an act is written."""
 
     @property
     def path(self) -> str: ...
@@ -132,8 +125,6 @@ class Dialect(Protocol):
 
     def events(self, asked: Asked, served: Served) -> Iterator[str]:
         """The same as a stream."""
-
-    def error(self, problem: ApiError) -> JsonObject: ...
 
 
 DIALECTS: Registry[Dialect] = Registry("dialect", package="verl_mas.gateway.dialects")

@@ -89,7 +89,8 @@ class GatewayServer:
         try:
             await self._answer(request, dialect, send)
         except ApiError as problem:
-            error = dialect.error(problem) if dialect else problem.body
+            # Anthropic's clients read a type beside what OpenAI's do.
+            error = {"type": "error", **problem.body}
             await JSONResponse(error, problem.status, problem.headers)(scope, receive, send)
         except ClientDisconnect:
             pass

@@ -7,16 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from verl_mas.endpoints.openai import calls_of
-from verl_mas.gateway.dialect import (
-    DIALECTS,
-    ApiError,
-    Asked,
-    Fields,
-    Served,
-    event,
-    text_of_parts,
-    with_schema,
-)
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, with_schema
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.record import sampled_of
@@ -100,12 +91,9 @@ class Chat:
             yield writer.chunk({"choices": [], "usage": usage_of(served.usage)})
         yield DONE
 
-    def error(self, problem: ApiError) -> JsonObject:
-        return problem.body
-
 
 def _reason(served: Served) -> str:
-    return "length" if served.truncated else "tool_calls" if served.calls else "stop"
+    return "length" if served.reply.truncated else "tool_calls" if served.calls else "stop"
 
 
 def _call(call: ToolCall) -> JsonObject:

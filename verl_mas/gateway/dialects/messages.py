@@ -76,9 +76,6 @@ class Messages:
         yield sent("message_delta", delta=_end(served), usage=_usage(served))
         yield sent("message_stop")
 
-    def error(self, problem: ApiError) -> JsonObject:
-        return {"type": "error", "error": {"type": problem.code or problem.kind, "message": str(problem)}}
-
 
 def _tool(given: JsonObject, where: str) -> JsonObject:
     if "input_schema" not in given:
@@ -102,7 +99,7 @@ def _blocks(served: Served) -> Iterator[JsonObject]:
 
 def _end(served: Served) -> JsonObject:
     reason = "stop_sequence" if served.stopped_by is not None else "end_turn"
-    reason = "max_tokens" if served.truncated else "tool_use" if served.calls else reason
+    reason = "max_tokens" if served.reply.truncated else "tool_use" if served.calls else reason
     return {"stop_reason": reason, "stop_sequence": served.stopped_by}
 
 

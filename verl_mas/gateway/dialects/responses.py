@@ -72,8 +72,8 @@ class Responses:
         )
 
     def whole(self, asked: Asked, served: Served) -> JsonObject:
-        head = _head(asked, served, "incomplete" if served.truncated else "completed")
-        cut = {"reason": "max_output_tokens"} if served.truncated else None
+        head = _head(asked, served, "incomplete" if served.reply.truncated else "completed")
+        cut = {"reason": "max_output_tokens"} if served.reply.truncated else None
         return {**head, "incomplete_details": cut, "output": list(_items(served)), "usage": _usage(served.usage)}
 
     def events(self, asked: Asked, served: Served) -> Iterator[str]:
@@ -101,11 +101,8 @@ class Responses:
                 yield sent("response.function_call_arguments.delta", **at, delta=arguments)
                 yield sent("response.function_call_arguments.done", **at, arguments=arguments, name=item["name"])
             yield sent("response.output_item.done", output_index=place, item=item)
-        end = "response.incomplete" if served.truncated else "response.completed"
+        end = "response.incomplete" if served.reply.truncated else "response.completed"
         yield sent(end, response=self.whole(asked, served))
-
-    def error(self, problem: ApiError) -> JsonObject:
-        return problem.body
 
 
 def _function(given: JsonObject, where: str) -> JsonObject:
@@ -130,7 +127,7 @@ def _head(asked: Asked, served: Served, status: str) -> JsonObject:
 
 
 def _items(served: Served) -> Iterator[JsonObject]:
-    status = "incomplete" if served.truncated else "completed"
+    status = "incomplete" if served.reply.truncated else "completed"
     if served.text or not served.calls:
         part = {"type": "output_text", "text": served.text, "annotations": [], "logprobs": []}
         message = {"type": "message", "role": "assistant", "content": [part]}
