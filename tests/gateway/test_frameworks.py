@@ -3,14 +3,19 @@ Needs the environments of `make frameworks`."""
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from framework_programs import ENVIRONMENT, REPLIES, TASK, WITH_OPENAI_2, program, recorded, sent
 from reference_rows import placed
 
 import verl_mas
+from verl_mas import cli
+from verl_mas.cli.new import FRAMEWORKS
 from verl_mas.config.schema import FaultSpec
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow.task import Task
+from verl_mas.workflows.program import ReferredProgram
 
 MISSING = [folder.name for folder in (ENVIRONMENT, WITH_OPENAI_2) if not folder.is_dir()]
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: make frameworks")]
@@ -35,3 +40,15 @@ def test_the_acts_of_a_program_are_the_rows_of_the_page(name):
 @pytest.mark.parametrize("name", REPLIES)
 def test_a_program_sends_what_was_recorded(name):
     assert sent(name) == recorded(name)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_new_team_of_a_framework_plays(tmp_path, monkeypatch, framework):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "adders", "--framework", framework]) == 0
+    function, python = f"{tmp_path}/adders/adders.py:team", str(ENVIRONMENT / "bin" / "python")
+    team = partial(ReferredProgram, agents=("writer", "checker"), function=function, python=python)
+    task = Task([{"role": "user", "content": "2 + 3 = ?"}], ground_truth="5")
+    assert verl_mas.run(team(), task, ScriptedLLM({"writer": "4", "checker": "5"})).team_reward == 1.0
+    report = verl_mas.check_workflow(team, "5", task)
+    assert report.ok, report
