@@ -115,7 +115,7 @@ async def test_a_reply_is_named_by_its_id():
     async with opened(["a", "b"]) as team:
         first = await team.ask("q", instructions="be brief")
         second = await team.ask("r", after=first.id, instructions="be brief")
-        assert second.reply.row == first.reply.row and list(team.gateway.replies) == [first.id, second.id]
+        assert second.reply.row == first.reply.row and second.id != first.id
         with pytest.raises(ApiError, match="no reply 'act_0'"):
             await team.ask("r", after="act_0")
 

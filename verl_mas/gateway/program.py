@@ -23,7 +23,7 @@ from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 
-OUTCOME = ("answer", "reward", "info", "acts", "agents")
+OUTCOME = ("answer", "reward", "info")
 
 
 class Program(Workflow, Rules):
@@ -47,11 +47,11 @@ class Program(Workflow, Rules):
 
         session = GatewaySession(team, self.agents, self)
         async with served(session) as address:
-            gateway = Gateway(f"{address}/v1", session.key, list(self.agents))
+            gateway = Gateway(f"{address}/v1", session.key)
             # What a program raises is in records and logs.
             with without_key(session.key):
                 outcome = await self._until_decided(self.play(ProgramTask.of(task), gateway), session)
-        return _outcome(outcome, session, team)
+        return _outcome(outcome, team)
 
     async def _until_decided(self, played: Awaitable[JsonObject], session: GatewaySession) -> JsonObject:
         """What the program returned. A session whose fate is decided is not played to its end."""
@@ -71,12 +71,10 @@ class FunctionProgram(Program):
     """A function `(task, gateway)`, async or not, which `@verl_mas.program` makes a workflow of."""
 
     function: ClassVar[Function]
-    inline: bool = False
-    """Play it in this process, for debugging: a program that blocks is not ended then."""
 
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         function = type(self).function
-        if self.inline or not _importable(function):
+        if not _importable(function):
             return await _inline(function, task, gateway)
         file = os.path.realpath(function.__code__.co_filename)
         return await host_of(sys.executable).play(file, function.__name__, asdict(task), asdict(gateway))
@@ -86,7 +84,7 @@ def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgr
     """Makes a workflow of a program: a function of a task and a gateway. `agents` are the names of its models.
 
     It returns a reward, a text (the answer, which verl's reward function scores), an Outcome, a mapping like
-    `{"reward": 1.0, "acts": {completion.id: 0.5}, "agents": {"solver": 1.0}}`, or None (the last reply is the answer).
+    `{"reward": 1.0, "info": {"acc": 1.0}}`, or None (the last reply is the answer).
     """
 
     def made(function: Function) -> type[FunctionProgram]:
@@ -113,21 +111,10 @@ async def _inline(function: Function, task: ProgramTask, gateway: Gateway) -> Js
         threading.Thread(target=loop.close, daemon=True).start()
 
 
-def _outcome(given: JsonObject, session: GatewaySession, team: Team) -> Outcome:
-    """Rewards of single acts and agents are set on the acts; what is left is of the session."""
-    if unknown := given.keys() - set(OUTCOME):
-        rule, fix = f"an outcome has {', '.join(OUTCOME)}", nearest(sorted(unknown)[0], OUTCOME)
-        raise WorkflowError(f"the program returned {sorted(unknown)[0]!r:.80}", rule=rule, fix=fix)
-    replies = session.replies
-    for name, reward in (given.get("acts") or {}).items():
-        if name not in replies:
-            rule = "acts are named by the ids of their completions, which the program got"
-            raise WorkflowError(f"a reward of the act {name!r:.80}", rule=rule, fix="use completion.id")
-        replies[name].reward = reward
-    for name, reward in (given.get("agents") or {}).items():
-        agent = team[name].name
-        for reply in replies.values():
-            reply.team_reward = reward if reply.agent == agent else reply.team_reward
+def _outcome(given: JsonObject, team: Team) -> Outcome:
+    if unknown := sorted(given.keys() - set(OUTCOME)):
+        rule, fix = f"an outcome has {', '.join(OUTCOME)}", nearest(unknown[0], OUTCOME)
+        raise WorkflowError(f"the program returned {unknown[0]!r:.80}", rule=rule, fix=fix)
     answer, reward = given.get("answer"), given.get("reward")
     if answer is None and reward is None:
         answer = next(reversed(team.replies), None)

@@ -51,23 +51,10 @@ class Gateway:
 
     base_url: str
     api_key: str = field(repr=False)
-    agents: list[str] = field(default_factory=list)
 
     @property
     def anthropic_url(self) -> str:
         return self.base_url.removesuffix("/v1")
-
-    def model(self, agent: str) -> str:
-        """The name of an agent's model: the agent's own."""
-        if agent not in self.agents:
-            raise ValueError(f"the program has no agent {agent!r}; its agents are {', '.join(self.agents)}")
-        return agent
-
-    @property
-    def autogen_info(self) -> dict[str, object]:
-        """The `model_info` of AutoGen's client, which knows OpenAI's models by their names alone."""
-        able = {"vision": False, "function_calling": True, "json_output": True, "structured_output": True}
-        return {**able, "family": "unknown"}
 
 
 def as_outcome(result: Any) -> dict[str, object]:

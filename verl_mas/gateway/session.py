@@ -90,11 +90,6 @@ class GatewaySession:
         # The clocks of the session are in its context, and those of a connection are not.
         self._context = contextvars.copy_context()
 
-    @property
-    def replies(self) -> dict[str, Reply]:
-        """By the ids that the program knows."""
-        return {each.act.result().id: each.reply for each in self._exchanges if each.reply is not None}
-
     @contextmanager
     def exchange(self, asked: Asked, digest: bytes, *, again: bool = False) -> Iterator[Exchange]:
         """While a connection waits for the reply and gets it. `digest`: of the request; `again`: it is sent again."""
