@@ -52,3 +52,24 @@ def test_a_new_team_of_a_framework_plays(tmp_path, monkeypatch, framework):
     assert verl_mas.run(team(), task, ScriptedLLM({"writer": "4", "checker": "5"})).team_reward == 1.0
     report = verl_mas.check_workflow(team, "5", task)
     assert report.ok, report
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_new_team_of_a_framework_trains(main_ppo, tmp_path, monkeypatch, framework):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "adders", "--framework", framework]) == 0
+    longest = 16384 if framework == "smolagents" else 2048  # a token of the tiny model is a byte
+    program = f"function:'{tmp_path}/adders/adders.py:team',python:{ENVIRONMENT}/bin/python,agents:[writer,checker]"
+    run = (
+        f"+mas=program mas.workflow.args={{{program}}} algorithm.adv_estimator=agent_grpo data.train_batch_size=2 "
+        f"data.max_prompt_length={longest} data.max_response_length=16 data.val_max_samples=2 "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.rollout.n=2 trainer.test_freq=-1 "
+        "trainer.total_training_steps=2"
+    )
+    done = main_ppo(tmp_path / "run", *run.split())
+    assert done.exit_code == 0, done.output[-6000:]
+    assert len(done.steps) == 2
+    for metrics in done.steps.values():
+        assert metrics["session/dropped"] == metrics["session/retried"] == 0
+        assert metrics["session/acts/mean"] >= 2
+        assert metrics["policy/main/training/rollout_probs_diff_max"] < 1e-6

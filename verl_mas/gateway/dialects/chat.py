@@ -102,11 +102,8 @@ def _call(call: ToolCall) -> JsonObject:
 
 def _log_probs(served: Served) -> JsonObject | None:
     """Of the sampled tokens, which are named by their numbers, as vLLM does when it is asked to."""
-    ids, log_probs = sampled_of(served.reply)
-    found = zip(ids, log_probs, strict=True)
-    each: list[JsonObject] = [
-        {"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found
-    ]
+    found = zip(*sampled_of(served.reply), strict=True)
+    each = [{"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found]
     return {"content": each, "refusal": None} if each else None
 
 
@@ -124,16 +121,9 @@ class ChatWriter:
     def completion(self, choices: Sequence[JsonObject], usage: Usage, more: JsonObject | None = None) -> JsonObject:
         return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(usage), **(more or {})}
 
-    def piece(
-        self,
-        delta: JsonObject,
-        *,
-        index: int = 0,
-        finish_reason: str | None = None,
-        logprobs: JsonObject | None = None,
-    ) -> str:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
-        return self.chunk({"choices": [choice]})
+    def piece(self, delta: JsonObject, **more: object) -> str:
+        empty = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self.chunk({"choices": [{**empty, **more}]})
 
     def chunk(self, fields: JsonObject) -> str:
         return event({**self._head("chat.completion.chunk"), **fields})
