@@ -152,6 +152,9 @@ def test_log_probs_are_those_of_the_row():
         ("token_id:4", -0.5),
         ("token_id:5", -1.0),
     ]
+    vars(reply.reply.generation)["sampled"] = 0  # the row is full
+    [empty] = DIALECTS["chat"].whole(asked, reply)["choices"]
+    assert empty["logprobs"] is None
 
 
 ASK = {"messages": [{"role": "user", "content": "q"}]}
