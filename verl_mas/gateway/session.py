@@ -165,7 +165,7 @@ class GatewaySession:
             check_tokens(found, reply)
         served = self._served(reply, asked)
         self._transcripts[served.id] = [*messages[bool(asked.instructions) :], served.message]
-        tip = Tip(reply, settings.get("temperature"), found.tip if found.same_row else None)
+        tip = Tip(reply, settings.get("temperature"), found)
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)

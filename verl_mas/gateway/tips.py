@@ -17,9 +17,11 @@ class Tip:
 
     reply: Reply
     temperature: object = None  # what the act asked for: the tokens of a row are of one distribution
-    before: Tip | None = None  # the act before it in its row
+    found: Found | None = field(default=None, repr=False)  # what it continues
     taken: bool = False  # its row was continued, or is being continued
-    node: Node | None = field(default=None, repr=False)  # where it is in the tree
+    place: int = 0  # of its reply in the transcript
+    spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # of its reply
+    nodes: Sequence[Node] = field(default=(), repr=False)  # where it is in the tree
 
     @property
     def messages(self) -> list[Message]:
@@ -36,6 +38,14 @@ class Tip:
         if self.reply.truncated:
             return "its reply was cut at the maximal length"
         return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
+
+    def is_in(self, given: Sequence[Canonical]) -> bool:
+        """Whether `given` has its reply and those that its tokens have before it, and not equal ones that spell another
+        thought."""
+        tip: Tip | None = self
+        while tip is not None and given[tip.place] in tip.spellings:
+            tip = tip.found.tip if tip.found else None
+        return tip is None
 
 
 @dataclass(eq=False)
@@ -103,38 +113,40 @@ class Tips:
         if root is None:
             changed = any(name == agent for name, _ in self._roots)
             return Found("new: the tools changed" if changed else f"new: the first request of {agent}")
-        node, depth = root, 0
-        at, tips, ended = 0, list[Tip](), ""
-        while depth < len(given) and (following := node.after.get(given[depth])) is not None:
-            node, depth = following, depth + 1
-            if usable := [tip for tip in node.tips if tip.end is None]:
-                at, tips, ended = depth, usable, ""
-            elif node.tips:
-                ended = f"{node.tips[-1].end}"
-        found = _chosen(at, tips, temperature) if tips else Found("new")
+        path = [root]
+        while len(path) <= len(given) and (node := path[-1].after.get(given[len(path) - 1])) is not None:
+            path.append(node)
+        found, ended = Found("new"), ""
+        for known in range(len(path) - 1, 0, -1):
+            tips = [tip for tip in path[known].tips if tip.is_in(given)]
+            if usable := [tip for tip in tips if tip.end is None]:
+                found = _chosen(known, usable, temperature)
+                break
+            ended = ended or (tips[-1].end or "" if tips else "")
         if found.same_row:
             return found
-        why = ended or difference(list(node.last_path()), given[depth:], depth)
+        why = ended or difference(list(path[-1].last_path()), given[len(path) - 1 :], len(path) - 1)
         return replace(found, origin=f"{found.origin}: {why}")
 
-    def add(self, agent: str, tools: str, given: Iterable[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
+    def add(self, agent: str, tools: str, given: Sequence[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
         """The reply to `given`, in every spelling."""
         node = self._roots.setdefault((agent, tools), Node())
         for message in given:
             node = node.after.setdefault(message, Node())
         first, *others = replies
-        tip.node = node.after.setdefault(first, Node())
-        tip.node.tips.append(tip)
-        for other in others:
-            node.after.setdefault(other, tip.node)
+        tip.place, tip.spellings = len(given), frozenset([first, *others])
+        one = node.after.setdefault(first, Node())
+        tip.nodes = list({one, *(node.after.setdefault(other, one) for other in others)})
+        for each in tip.nodes:
+            each.tips.append(tip)
 
 
 def remove(tip: Tip) -> None:
     """A reply that reached no program is not continued, and the act before it is the last of its row again."""
-    assert tip.node is not None
-    tip.node.tips.remove(tip)
-    if tip.before is not None:
-        tip.before.taken = False
+    for node in tip.nodes:
+        node.tips.remove(tip)
+    if tip.found and tip.found.tip and tip.found.same_row:
+        tip.found.tip.taken = False
 
 
 def _chosen(known: int, tips: Sequence[Tip], temperature: object) -> Found:
