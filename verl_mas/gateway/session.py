@@ -164,8 +164,8 @@ class GatewaySession:
             reply = await self._team[agent].answer(found.messages(messages), found.continuation, **how)
             check_tokens(found, reply)
         served = self._served(reply, asked)
-        self._transcripts[served.id] = [*messages[bool(asked.instructions) :], served.message]
-        tip = Tip(reply, settings.get("temperature"), found)
+        tip = Tip(reply, settings.get("temperature"), found, found.transcript(messages, served.message))
+        self._transcripts[served.id] = tip.transcript[1:] if asked.instructions else tip.transcript
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)

@@ -18,6 +18,7 @@ class Tip:
     reply: Reply
     temperature: object = None  # what the act asked for: the tokens of a row are of one distribution
     found: Found | None = field(default=None, repr=False)  # what it continues
+    transcript: Sequence[Message] = field(default=(), repr=False)  # with its reply, as the program has it
     taken: bool = False  # its row was continued, or is being continued
     place: int = 0  # of its reply in the transcript
     spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # of its reply
@@ -85,6 +86,11 @@ class Found:
     def messages(self, given: Sequence[Message]) -> list[Message]:
         """The request with the messages of its tip as the tokens hold them, however the program spelled them."""
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
+
+    def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
+        """The request and its reply. What is known is not kept a second time: a session has the whole transcript in
+        each request."""
+        return [*(self.tip.transcript if self.tip else ()), *given[self.known :], reply]
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
