@@ -202,7 +202,8 @@ class GatewaySession:
             text = "the program asks %s with %s, which has no effect: mas.agents.%s.sampling counts"
             logger.warning(text, agent, given, agent)
         try:
-            load_dataclass(Sampling, settings, "request")
+            if settings:
+                load_dataclass(Sampling, settings, "request")
         except ConfigError as error:
             raise ApiError(400, str(error)) from error
         return settings
