@@ -152,6 +152,16 @@ def test_log_probs_are_those_of_the_row():
         ("token_id:4", -0.5),
         ("token_id:5", -1.0),
     ]
+    vars(reply.reply.generation)["sampled"] = 0  # the row is full
+    [empty] = DIALECTS["chat"].whole(asked, reply)["choices"]
+    assert empty["logprobs"] is None
+
+
+def test_half_a_character_is_written_out_and_other_encodings_are_refused():
+    assert Fields.of(b'{"a": "\\uD800 \\ud83d\\ude00 \\u00e9"}').left == {"a": "\\ud800 \U0001f600 \u00e9"}
+    for body in (b'{"a": "\xed\xa0\x80"}', '{"a": 1}'.encode("utf-16")):
+        with pytest.raises(ApiError, match="not JSON"):
+            Fields.of(body)
 
 
 ASK = {"messages": [{"role": "user", "content": "q"}]}

@@ -55,6 +55,7 @@ def test_a_reply_comes_back_with_its_stop_string_or_without_its_thought():
 
     assert texts("a", "</code>") == ["a", "a</code>"]
     assert texts("<think>why</think>\n\na") == ["<think>why</think>\n\na", "a"]
+    assert texts("<think>why</think>a", "</code>")[2:] == ["a", "a</code>"]
     assert texts("why</think>a") == ["why</think>a", "a"]
     assert texts("<think>why</think>a", thinking=False) == ["<think>why</think>a"]
 

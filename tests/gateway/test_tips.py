@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from verl_mas.gateway.messages import Canonical
+from verl_mas.gateway.messages import Canonical, spellings
 from verl_mas.gateway.tips import Tip, Tips, remove
 from verl_mas.row import Act
 from verl_mas.workflow.client import Generation
@@ -40,8 +40,8 @@ class Asked:
         with found.reserved():
             row = found.tip.reply.row if found.tip and found.same_row else self.rows
             self.rows += row == self.rows
-        tip = Tip(reply_of(row, reply, **how), found.tip if found.same_row else None)
-        self.tips.add("a", tools, transcript, [assistant(reply)], tip)
+        tip = Tip(reply_of(row, reply, **how), found)
+        self.tips.add("a", tools, transcript, spellings(assistant(reply)), tip)
         self.acts.append((row, [*transcript, assistant(reply)]))
         return found, tip
 
@@ -129,6 +129,24 @@ def test_a_removed_reply_is_not_found_and_the_one_before_it_is_the_last_of_its_r
     remove(lost)
     assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2"), assistant("s"), user("3")]).known == 2
     assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2")]).same_row
+
+
+def test_an_equal_reply_without_the_thought_is_not_the_one_that_is_sent_back_with_it():
+    asked, first = Asked(), [user("1"), assistant("<think>t</think>r"), user("2")]
+    _, thought = asked.ask(user("1"), reply="<think>t</think>r")
+    _, plain = asked.ask(user("1"), reply="r")
+    assert asked.tips.find("a", "", first).tip is thought
+    assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2")]).tip is plain
+    _, after_thought = asked.ask(*first, reply="s")
+    asked.ask(user("1"), assistant("r"), user("2"), reply="s")
+    assert asked.tips.find("a", "", [*first, assistant("s"), user("3")]).tip is after_thought
+
+
+def test_a_thought_may_be_left_out_later():
+    asked = Asked()
+    asked.ask(user("1"), reply="<think>t</think>r")
+    asked.ask(user("1"), assistant("<think>t</think>r"), user("2"), reply="s")
+    assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2"), assistant("s"), user("3")]).same_row
 
 
 messages = st.sampled_from([user("1"), user("2"), assistant("r"), assistant("s")])

@@ -38,11 +38,10 @@ def _plain(call: ToolCall) -> str:
 def spellings(served: Canonical, stopped_by: str | None = None, *, thinking: bool = True) -> Iterator[Canonical]:
     """A reply as it was served, and as a program may send it back: with the stop string that ended it, and, if
     `thinking`, without its thought."""
-    yield served
-    if stopped_by is not None:
-        yield served._replace(content=served.content + stopped_by)
+    ends = [served] if stopped_by is None else [served, served._replace(content=served.content + stopped_by)]
+    yield from ends
     if thinking and (thought := THOUGHT.match(served.content)):
-        yield served._replace(content=served.content[thought.end() :])
+        yield from (one._replace(content=one.content[thought.end() :]) for one in ends)
 
 
 def difference(known: Sequence[Canonical], given: Sequence[Canonical], start: int) -> str:

@@ -156,8 +156,8 @@ class GatewaySession:
             reply = await self._team[agent].answer(found.messages(messages), found.continuation, **how)
             check_tokens(found, reply)
         served = self._served(reply, asked)
-        self._transcripts[served.id] = [*messages[bool(asked.instructions) :], served.message]
-        tip = Tip(reply, found.tip if found.same_row else None)
+        tip = Tip(reply, found, found.transcript(messages, served.message))
+        self._transcripts[served.id] = tip.transcript[1:] if asked.instructions else tip.transcript
         self._tip_of[reply] = tip
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)
@@ -192,7 +192,8 @@ class GatewaySession:
         own = {"max_tokens": asked.max_tokens, "stop": list(asked.stop)}
         settings: dict[str, object] = {name: value for name, value in own.items() if value not in (None, [])}
         try:
-            load_dataclass(Sampling, settings, "request")
+            if settings:
+                load_dataclass(Sampling, settings, "request")
         except ConfigError as error:
             raise ApiError(400, str(error)) from error
         return settings

@@ -16,9 +16,12 @@ class Tip:
     """An act that a request can continue."""
 
     reply: Reply
-    before: Tip | None = None  # the act before it in its row
+    found: Found | None = field(default=None, repr=False)  # what it continues
+    transcript: Sequence[Message] = field(default=(), repr=False)  # with its reply, as the program has it
     taken: bool = False  # its row was continued, or is being continued
-    node: Node | None = field(default=None, repr=False)  # where it is in the tree
+    place: int = 0  # of its reply in the transcript
+    spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # of its reply
+    nodes: Sequence[Node] = field(default=(), repr=False)  # where it is in the tree
 
     @property
     def messages(self) -> list[Message]:
@@ -35,6 +38,14 @@ class Tip:
         if self.reply.truncated:
             return "its reply was cut at the maximal length"
         return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
+
+    def is_in(self, given: Sequence[Canonical]) -> bool:
+        """Whether `given` has its reply and those that its tokens have before it, and not equal ones that spell another
+        thought."""
+        tip: Tip | None = self
+        while tip is not None and given[tip.place] in tip.spellings:
+            tip = tip.found.tip if tip.found else None
+        return tip is None
 
 
 @dataclass(eq=False)
@@ -75,6 +86,11 @@ class Found:
         """The request with the messages of its tip as the tokens hold them, however the program spelled them."""
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
 
+    def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
+        """The request and its reply. What is known is not kept a second time: a session has the whole transcript in
+        each request."""
+        return [*(self.tip.transcript if self.tip else ()), *given[self.known :], reply]
+
     @contextmanager
     def reserved(self) -> Iterator[None]:
         """While the act runs, no other request continues the row; if it fails, another one may."""
@@ -101,7 +117,7 @@ class Tips:
         path, ended = _path(self._roots.get((agent, tools)), given), ""
         found = Found("new")
         for known in range(len(path) - 1, 0, -1):
-            tips = path[known].tips
+            tips = [tip for tip in path[known].tips if tip.is_in(given)]
             if usable := [tip for tip in tips if tip.end is None]:
                 found = _chosen(known, usable)
                 break
@@ -122,24 +138,25 @@ class Tips:
             return "another prompt"
         return difference(list(path[-1].last_path()) if path else [], given[max(known, 0) :], max(known, 0))
 
-    def add(self, agent: str, tools: str, given: Iterable[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
+    def add(self, agent: str, tools: str, given: Sequence[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
         """The reply to `given`, in every spelling."""
         node = self._roots.setdefault((agent, tools), Node())
         for message in given:
             node = node.after.setdefault(message, Node())
         first, *others = replies
-        tip.node = node.after.setdefault(first, Node())
-        tip.node.tips.append(tip)
-        for other in others:
-            node.after.setdefault(other, tip.node)
+        tip.place, tip.spellings = len(given), frozenset([first, *others])
+        one = node.after.setdefault(first, Node())
+        tip.nodes = list({one, *(node.after.setdefault(other, one) for other in others)})
+        for each in tip.nodes:
+            each.tips.append(tip)
 
 
 def remove(tip: Tip) -> None:
     """A reply that reached no program is not continued, and the act before it is the last of its row again."""
-    assert tip.node is not None
-    tip.node.tips.remove(tip)
-    if tip.before is not None:
-        tip.before.taken = False
+    for node in tip.nodes:
+        node.tips.remove(tip)
+    if tip.found and tip.found.tip and tip.found.same_row:
+        tip.found.tip.taken = False
 
 
 def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:

@@ -150,7 +150,7 @@ def sampled_of(reply: Reply) -> tuple[list[int], list[float | None]]:
     generation = reply.generation
     ids, mask, log_probs = generation.response_ids, generation.response_mask, generation.log_probs
     places = [place for place, sampled in enumerate(mask) if sampled] if mask else range(len(ids))
-    last = places[-generation.sampled :]
+    last = places[len(places) - generation.sampled :]
     if log_probs is None or len(log_probs) < len(ids):
         return [ids[place] for place in last], [None] * len(last)
     return [ids[place] for place in last], [log_probs[place] for place in last]
