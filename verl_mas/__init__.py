@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from verl_mas.execution.unit_tests import Stdio as Stdio
     from verl_mas.execution.unit_tests import Verdict as Verdict
     from verl_mas.execution.unit_tests import run_tests as run_tests
+    from verl_mas.gateway.program import program as program
     from verl_mas.grading.grader import grader as grader
     from verl_mas.grading.grader import register_grader as register_grader
     from verl_mas.grading.math import AnswerChecker as AnswerChecker

@@ -28,7 +28,8 @@ left out where its default shows it; None as a default stands for "or None", and
 # Every name of `verl_mas.__all__`, in the order of the page.
 GROUPS = {
     "Teams": (
-        "Workflow Team Agent Conversation Task Reply Outcome Message instances nested with_instruction Range Above"
+        "Workflow program Team Agent Conversation Task Reply Outcome Message instances nested with_instruction "
+        "Range Above"
     ),
     "Reading replies": "Codec Malformed ActionList Boxed Choice CodeBlock JsonBlock Tag visible between only checked",
     "Trying, running and serving a team": (

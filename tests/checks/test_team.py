@@ -89,3 +89,18 @@ def test_a_policy_that_learns_in_one_of_its_places_is_not_called_idle(two):
 
     assert idle(agents=[], every=5) == ["mas.policies.a: every agent on it has trainable=false"]
     assert idle(agents=["solver", "verifier"], every=5) == []
+
+
+def test_a_program_has_neither_candidates_nor_tools_of_the_configuration(make):
+    program = {"command": ["sh"], "agents": ["solver", "critic"]}
+    config = make(
+        "program",
+        algorithm__adv_estimator="at_grpo",
+        mas__workflow__args=program,
+        mas__agents={"solver": {"tools": ["calc"]}},
+    )
+    with pytest.raises(ConfigErrors) as refused:
+        validate(config)
+    found = str(refused.value)
+    assert "this is a workflow which does not branch" in found
+    assert "mas.agents.solver.tools" in found and "gives its agents tools in its requests" in found

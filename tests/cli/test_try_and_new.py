@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from commands import output_of
 
+import verl_mas
 from verl_mas import cli
+from verl_mas.cli.new import FRAMEWORKS
+from verl_mas.workflows.program import ReferredProgram
 
 ROOT = Path(__file__).parents[2]
 TRY = ["try", "adders.py:Adders", "--task", "2 + 3 = ?", "--truth", "5"]
@@ -41,6 +47,48 @@ def test_nothing_is_replaced_unasked(team, capsys):
     assert (team / "adders.py").read_text() == "mine"
     output_of(capsys, "new", "adders", "--out", team, "--force")
     assert "class Adders" in (team / "adders.py").read_text()
+
+
+# Stands in for the client of OpenAI: what the team asks of it, over HTTP.
+CLIENT = """
+import asyncio, json
+from types import SimpleNamespace
+from urllib.request import Request, urlopen
+
+
+class AsyncOpenAI:
+    def __init__(self, base_url, api_key):
+        self.chat = self.completions = self
+        self._address, self._headers = f"{base_url}/chat/completions", {"Authorization": f"Bearer {api_key}"}
+
+    async def create(self, **body):
+        request = Request(self._address, json.dumps(body).encode(), self._headers)
+        reply = await asyncio.to_thread(lambda: json.load(urlopen(request)))
+        return json.loads(json.dumps(reply), object_hook=lambda given: SimpleNamespace(**given))
+"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_team_of_another_framework_is_that_of_an_endpoint_of_the_run(tmp_path, monkeypatch, capsys, framework):
+    monkeypatch.chdir(tmp_path)
+    assert "adders.py" in output_of(capsys, "new", "adders", "--framework", framework)
+    folder = tmp_path / "adders"
+    texts = [file.read_text() for file in folder.glob("**/*") if file.is_file()]
+    assert len(texts) == 6 and not {"my_team", "FRAMEWORK", "PACKAGES"} & set(re.findall(r"\w+", "".join(texts)))
+    names = {node.name for node in ast.parse((folder / "adders.py").read_text()).body if hasattr(node, "name")}
+    assert "team" in names
+    args = yaml.safe_load((folder / "mas/adders.yaml").read_text())["mas"]["workflow"]["args"]
+    assert args["python"] == f".venv-{framework}/bin/python"
+
+
+def test_a_team_of_the_client_of_openai_plays_at_the_gateway(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    output_of(capsys, "new", "adders", "--framework", "openai")
+    (tmp_path / "adders/openai.py").write_text(CLIENT)
+    program = ReferredProgram(agents=("writer", "checker"), function=f"{tmp_path}/adders/adders.py:team")
+    task = verl_mas.Task([{"role": "user", "content": "2 + 3 = ?"}], ground_truth="5")
+    session = verl_mas.run(program, task, verl_mas.ScriptedLLM({"writer": "4", "checker": "5"}))
+    assert session.team_reward == 1.0 and [reply.agent for reply in session.replies] == ["writer", "checker"]
 
 
 @pytest.mark.parametrize("name", ["MyTeam", "my-team", "class", "1st", "json", "debate", "torch"])

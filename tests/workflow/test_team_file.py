@@ -8,7 +8,7 @@ import yaml
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
-from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, describe, read_team
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, asks, describe, read_team
 
 TEAM = ["+mas=solver_verifier", "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.model.path=Some/Model"]
 
@@ -121,3 +121,15 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, content):
         (tmp_path / TEAM_FILE).write_bytes(content)
     with pytest.raises(ConfigError, match=TEAM_FILE):
         read_team(tmp_path)
+
+
+def test_a_program_is_found_from_another_folder_and_is_not_run_without_trust(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "team.py").touch()
+    team = described("+mas=program", "++mas.workflow.args={function: 'team.py:team', python: python3}")
+    assert team.workflow.args == {"function": f"{tmp_path}/team.py:team", "python": "python3"}
+    assert list(asks(team)) == [
+        f"workflow.args.function: {tmp_path}/team.py:team",
+        "workflow.args.python: python3",
+    ]
+    assert "workflow.args.command: " in next(asks(described("+mas=program", "++mas.workflow.args.command=[sh,-c,x]")))

@@ -63,7 +63,8 @@ SHIPPED = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_
 
 
 def test_every_team_is_here():
-    assert {name for name, *_ in TEAMS} == set(SHIPPED)
+    # A program is that of its user: tests/gateway.
+    assert {name for name, *_ in TEAMS} == set(SHIPPED) - {"program"}
 
 
 @pytest.mark.parametrize(("name", "arguments", "replies"), TEAMS)

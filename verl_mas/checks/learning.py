@@ -11,6 +11,7 @@ from verl_mas.config.merge import trained
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.gateway.program import Program
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.members import DECODING, Member, flat
 
@@ -23,6 +24,7 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         mas=mas,
         workflow=workflow,
         agents=len(members),
+        tooled=next((one.role for one in members.values() if one.spec.tools and isinstance(workflow, Program)), None),
         longest=max(workflow.most_acts(k) or 0 for k in (mas.branch.k, mas.branch.validation_k)),
         wait=faults.backoff_s * 2.0 ** (faults.retries - 1) if faults.retries else 0.0,
     )

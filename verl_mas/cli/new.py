@@ -21,6 +21,16 @@ from verl_mas.errors import ConfigError
 from verl_mas.run_folder.disk import write_whole, writing
 
 TEMPLATES = Path(__file__).parent / "_new_team"
+# What a team of another framework has instead, and what that framework is installed by.
+PROGRAM = TEMPLATES.with_name("_new_program")
+FRAMEWORKS = {
+    "langgraph": "langgraph langchain-openai",
+    "agents-sdk": "openai-agents",
+    "autogen": "autogen-agentchat 'autogen-ext[openai]'",
+    "smolagents": "'smolagents[openai]'",
+    "pydantic-ai": "'pydantic-ai-slim[openai]'",
+    "openai": "openai",
+}
 # The name in the templates and in the names of their files, as a module and as a class.
 MODULE, CLASS = "my_team", "MyTeam"
 FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
@@ -29,6 +39,8 @@ FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
 def parser() -> Parser:
     command = Parser("verl-mas new", __doc__)
     command.add_argument("name", metavar="NAME", help="of the team, in lower case with underscores: my_team")
+    with_framework = "a team that is written with it, and that talks to an endpoint of the run"
+    command.add_argument("--framework", choices=FRAMEWORKS, help=with_framework)
     add_out(command, "the folder to write; without it one of that name, here")
     tiny = "also write model/, a tiny model with random weights, for a CPU"
     command.add_argument("--tiny-model", action="store_true", help=tiny)
@@ -42,10 +54,14 @@ def main(argv: list[str]) -> int:
     folder = options.out or Path(name)
     # The files relative to the folder, with the team's name in place of the templates'.
     kind = "".join(word.capitalize() for word in name.split("_"))
+    framework = options.framework or ""
+    names = {MODULE: name, CLASS: kind, "FRAMEWORK": framework, "PACKAGES": FRAMEWORKS.get(framework, "")}
     files = {}
-    for template in sorted(TEMPLATES.glob("*.txt")):
-        file = Path(template.stem.replace(MODULE, name))
-        text = template.read_text(encoding="utf-8").replace(MODULE, name).replace(CLASS, kind)
+    for stem, template in sorted(_templates(framework).items()):
+        text = template.read_text(encoding="utf-8")
+        for placeholder, value in names.items():
+            text = text.replace(placeholder, value)
+        file = Path(stem.replace(MODULE, name))
         files[str(Path(FOLDERS.get(file.suffix, "")) / file)] = text
     free(folder, options.force, *files, *(path.name for path in folder.glob("*")))
     with writing(folder, "a team is a folder of files"):
@@ -60,6 +76,14 @@ def main(argv: list[str]) -> int:
     written = [str(folder / name) for name in files]
     show(options, {"written": written}, "\n".join([*written, f"next: cd {folder}, and see README.md\n"]))
     return 0
+
+
+def _templates(framework: str) -> dict[str, Path]:
+    """By the names of their files."""
+    team = {path.stem: path for path in TEMPLATES.glob("*.txt")}
+    program = {path.stem: path for path in PROGRAM.glob("*.txt")}
+    written = {f"{MODULE}.py": PROGRAM / "frameworks" / f"{framework}.py.txt"}
+    return team | program | written if framework else team
 
 
 def _checked(name: str) -> str:

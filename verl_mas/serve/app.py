@@ -21,8 +21,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from verl_mas.errors import EngineLost, failures
+from verl_mas.gateway.dialect import ApiError
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
-from verl_mas.serve.requests import ApiError, ChatRequest, read_request
+from verl_mas.serve.requests import ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
 from verl_mas.util.bodies import TooLong, whole
 from verl_mas.workflow import client

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import EngineLost, FaultKind, InvalidInput, SessionFault
+from verl_mas.gateway.dialect import ApiError, event
+from verl_mas.gateway.dialects.chat import DONE, ChatWriter, chosen, usage_of
 from verl_mas.run_folder.records import plain
-from verl_mas.serve.requests import OURS, ApiError, ChatRequest
+from verl_mas.serve.requests import OURS, ChatRequest
 from verl_mas.serve.runtime import EndedSession, Runtime
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.codecs import JsonObject
@@ -77,46 +78,29 @@ def transcript(session: Session) -> JsonObject:
     return {"acts": acts, "reward": session.team_reward, "info": info, "seconds": round(session.seconds, 3)}
 
 
-@dataclass
-class ReplyWriter:
-    request: ChatRequest
-    id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
-    created: int = field(default_factory=lambda: int(time.time()))
+class ReplyWriter(ChatWriter):
+    def __init__(self, request: ChatRequest):
+        super().__init__(request.model, f"chatcmpl-{uuid.uuid4().hex}")
+        self.request = request
 
     def whole(self, found: Answers) -> JsonObject:
-        choices = []
-        for number, answer in enumerate(found.answers):
-            message, reason = {"role": "assistant", "content": answer.text}, answer.finish_reason
-            choices.append({"index": number, "message": message, "logprobs": None, "finish_reason": reason})
-        return {**self._head("chat.completion"), "choices": choices, "usage": _usage(found.usage), **(found.ours or {})}
+        messages = [{"role": "assistant", "content": answer.text} for answer in found.answers]
+        answered = enumerate(zip(messages, found.answers, strict=True))
+        choices = [chosen(message, answer.finish_reason, number) for number, (message, answer) in answered]
+        return self.completion(choices, found.usage, found.ours)
 
-    def piece(self, delta: JsonObject, *, index: int = 0, finish_reason: str | None = None) -> str:
-        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return self._event({"choices": [choice]})
-
-    def act(self, event: ActText) -> str:
+    def act(self, text: ActText) -> str:
         """Text of any agent, for requests that ask for the transcript. The answer does not have it."""
-        found = {"agent": event.agent, "act": event.act, "text": event.text, "last": event.last}
-        return self._event({"choices": [], OURS: found})
+        found = {"agent": text.agent, "act": text.act, "text": text.text, "last": text.last}
+        return self.chunk({"choices": [], OURS: found})
 
     def end(self, found: Answers) -> str:
-        usage = {"usage": _usage(found.usage)} if self.request.include_usage else {}
-        last = self._event({"choices": [], **usage, **(found.ours or {})}) if usage or found.ours else ""
-        return f"{last}data: [DONE]\n\n"
+        usage = {"usage": usage_of(found.usage)} if self.request.include_usage else {}
+        last = self.chunk({"choices": [], **usage, **(found.ours or {})}) if usage or found.ours else ""
+        return f"{last}{DONE}"
 
     def failed(self, problem: ApiError) -> str:
-        return f"data: {json.dumps(problem.body)}\n\n"
-
-    def _event(self, fields: JsonObject) -> str:
-        return f"data: {json.dumps({**self._head('chat.completion.chunk'), **fields}, default=str)}\n\n"
-
-    def _head(self, kind: str) -> JsonObject:
-        return {"id": self.id, "object": kind, "created": self.created, "model": self.request.model}
-
-
-def _usage(usage: Usage) -> JsonObject:
-    total = usage.prompt + usage.completion
-    return {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion, "total_tokens": total}
+        return event(problem.body)
 
 
 def refusal(error: Exception, runtime: Runtime) -> ApiError | None:

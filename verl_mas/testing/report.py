@@ -21,7 +21,7 @@ from verl_mas.workflow.session import Session, SessionResult
 PACKAGE = Path(__file__).parents[1]
 # What runs the workflow, and generated code; the shipped workflows are in the package, too.
 MACHINERY = re.compile(
-    rf"{PACKAGE}/(workflow/|testing/|errors|registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
+    rf"{PACKAGE}/(workflow/|gateway/|testing/|errors|registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
 )
 # What Python's message for a common mistake contains, and its fix.
 FIXES = {

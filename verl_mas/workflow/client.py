@@ -96,10 +96,10 @@ def message_of(generation: Generation, calls: Sequence[ToolCall] = ()) -> Messag
         message.pop("tool_calls", None)
         return {**message, "content": message.get("content") or ""}
     given = message.get("tool_calls")
-    return {**message, "tool_calls": given[: len(calls)] if given else [_as_message(call) for call in calls]}
+    return {**message, "tool_calls": given[: len(calls)] if given else [as_call(call) for call in calls]}
 
 
-def _as_message(call: ToolCall) -> JsonObject:
+def as_call(call: ToolCall) -> JsonObject:
     """As chat templates take it, and verl makes it. Arguments that are not an object stay as they were written."""
     parameters = call.parameters
     function = {"name": call.name, "arguments": call.arguments if parameters is None else all_encodable(parameters)}

@@ -62,6 +62,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         "versions": generation.versions,
         "aborts": generation.aborts,
         "forged_tokens": generation.forged_tokens,
+        **({"origin": reply.origin} if reply.origin else {}),
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
         # Of a local reward that consists of more than one thing.
@@ -108,7 +109,7 @@ class Clip:
         texts = self.how.tokens.get(reply.policy)
         if texts is None or not reply.generation.sampled:
             return None
-        ids, log_probs = _sampled(reply)
+        ids, log_probs = sampled_of(reply)
         tokens: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
         if self.limit is not None and reply.generation.sampled > self.limit:
             # A token is a character or more, as a rule.
@@ -144,12 +145,12 @@ class Clip:
         return self.how.images(part) if kind in ("image", "image_url") else {"type": kind}
 
 
-def _sampled(reply: Reply) -> tuple[list[int], list[float | None]]:
+def sampled_of(reply: Reply) -> tuple[list[int], list[float | None]]:
     """The tokens of an act, which are the last that were sampled in its row, and their log-probs."""
     generation = reply.generation
     ids, mask, log_probs = generation.response_ids, generation.response_mask, generation.log_probs
     places = [place for place, sampled in enumerate(mask) if sampled] if mask else range(len(ids))
-    last = places[-generation.sampled :]
+    last = places[len(places) - generation.sampled :]
     if log_probs is None or len(log_probs) < len(ids):
         return [ids[place] for place in last], [None] * len(last)
     return [ids[place] for place in last], [log_probs[place] for place in last]

@@ -58,6 +58,8 @@ class Reply(KnownNames):
     steps: Sequence[Message] = ()
     # What tools kept of the act; verl's reward function gets it.
     tool_state: Mapping[str, object] = field(default_factory=dict)
+    # Of an act that a program asked for over HTTP: whether and why its tokens begin a row.
+    origin: str = ""
 
     def __post_init__(self) -> None:
         self.steps = self.steps or (message_of(self.generation),)

@@ -46,7 +46,9 @@ class RunSettings(TypedDict, total=False):
     tool_limits: ToolLimits | None
 
 
-async def arun(workflow: str | Workflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
+async def arun(
+    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
+) -> Session:
     """Run a workflow on a task, without verl, and return the finished session.
 
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
@@ -58,14 +60,16 @@ async def arun(workflow: str | Workflow, task: Question, clients: Clients, **set
     return finished.session
 
 
-def run(workflow: str | Workflow, task: Question, clients: Clients, **settings: Unpack[RunSettings]) -> Session:
+def run(
+    workflow: str | Workflow | type[Workflow], task: Question, clients: Clients, **settings: Unpack[RunSettings]
+) -> Session:
     """`arun`, for code that is not async: the same arguments, the finished session."""
     refuse_in_loop("verl_mas.run", "await verl_mas.arun(...)")
     return asyncio.run(arun(workflow, task, clients, **settings))
 
 
 def run_many(
-    workflow: str | Workflow,
+    workflow: str | Workflow | type[Workflow],
     tasks: Iterable[Question],
     clients: Clients,
     *,
@@ -86,7 +90,7 @@ def run_many(
 
 
 def _sessions(
-    workflow: str | Workflow,
+    workflow: str | Workflow | type[Workflow],
     clients: Clients,
     *,
     agents: Mapping[str, AgentSpec] | None = None,
@@ -96,7 +100,8 @@ def _sessions(
     tool_limits: ToolLimits | None = None,
 ) -> Callable[[Question], Awaitable[SessionResult]]:
     """Runs one session of a question."""
-    team = workflow if isinstance(workflow, Workflow) else resolve(WorkflowSpec(name=workflow))
+    made = workflow() if isinstance(workflow, type) else workflow
+    team = made if isinstance(made, Workflow) else resolve(WorkflowSpec(name=made))
     specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)

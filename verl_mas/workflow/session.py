@@ -17,7 +17,7 @@ from verl_mas.row import VERDICTS, Act
 from verl_mas.run_folder.records import SCHEMA, Record
 from verl_mas.util.text import all_encodable
 from verl_mas.workflow import transcript
-from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request
+from verl_mas.workflow.client import Continuation, Generation, LLMClient, Message, Request, message_of
 from verl_mas.workflow.clock import Clock, ended, now, start
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.commit import COMMIT_RULES
@@ -62,6 +62,8 @@ class Ask:
     instance: int = 0
     tools: Tools = ()
     continues: Continuation | None = None  # the conversation that the act continues
+    calls_open: bool = False  # every call of a tool is left to who asks; the agent's own tools are not offered
+    origin: str = ""
 
 
 class Session:
@@ -89,7 +91,7 @@ class Session:
         member, line = ask.member, ask.line
         # As in verl, a row of the dataset may select some of the tools that the agent names.
         named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
-        configured = [self.config.tools[name] for name in selected or named if name in named]
+        configured = [self.config.tools[name] for name in selected or named if name in named and not ask.calls_open]
         usable = toolsets(configured, ask.tools, ask.n)
         await self._admit(ask.n, line)
         act = Act(member.name, member.role, member.policy(self.task), ask.instance)
@@ -117,12 +119,18 @@ class Session:
                 tool_calls=acted.tool_calls,
                 steps=acted.steps,
                 tool_state=acted.state,
+                origin=ask.origin,
             )
             for branch, (row, acted) in enumerate(zip(rows, performed, strict=True))
         ]
         self.replies.extend(replies)
         line.replies.extend(replies)
         return replies
+
+    def forget(self, reply: Reply) -> None:
+        """Leave out an act whose reply was not received: nothing follows from it."""
+        self.replies.remove(reply)
+        self.line.replies.remove(reply)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
         """The candidate with which the session continues, by the configured rule."""
@@ -306,6 +314,8 @@ class Session:
         """One generation for all candidates, and then the loop of each."""
         client = self.config.clients[ask.member.policy(self.task)]
         generations = await client.generate(request, len(rows))
+        if ask.calls_open:
+            return [Acted(one, [message_of(one, one.tool_calls)], one.tool_calls) for one in generations]
 
         async def generate(continued: Request) -> Generation:
             return (await client.generate(continued))[0]

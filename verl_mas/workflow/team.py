@@ -79,6 +79,10 @@ class Team:
         """The acts so far, candidates that were not committed among them; without probes."""
         return tuple(self._line.replies)
 
+    def forget(self, reply: Reply) -> None:
+        """Leave out an act whose reply was not received: nothing follows from it."""
+        self._session.forget(reply)
+
     def aside(self, name: str = "aside") -> Team:
         """The same team, whose acts are probes: they tell something of the session and take no part in it."""
         return Team(self._session, self._prefix, self._line.probing(name))
@@ -217,6 +221,25 @@ class Agent(KnownNames):
         """
         return await self._act(self._opening(messages), sampling, self._candidates(k), tools)
 
+    async def answer(
+        self,
+        messages: Sequence[Message],
+        continues: Continuation | None = None,
+        *,
+        tools: Tools = (),
+        origin: str = "",
+        **sampling: object,
+    ) -> Reply:
+        """An act of a program that has its own tools, and that keeps its own history: every call of a tool is left to
+        it, and the tokens of `continues` are used as they are. `max_tokens` and `stop` only shorten."""
+        own = self._member.sampling(self._session.task, {})
+        limits = [limit for limit in (own.get("max_tokens"), sampling.get("max_tokens")) if isinstance(limit, int)]
+        stops = [*_texts(own.get("stop")), *_texts(sampling.get("stop"))]
+        shorter = {**({"max_tokens": min(limits)} if limits else {}), **({"stop": stops} if stops else {})}
+        prompt = messages if continues else self._opening(messages)
+        asked = (self._member, self._line, prompt, {**sampling, **shorter}, 1, self.instance, tools, continues)
+        return (await self._session.act(Ask(*asked, calls_open=True, origin=origin)))[0]
+
     def conversation(self, messages: Prompt = (), *, system: str | None = None, tools: Tools = ()) -> Conversation:
         """A new conversation of this agent; `system` and then `messages` come before its first prompt.
 
@@ -247,6 +270,11 @@ class Agent(KnownNames):
             return listed
         rest = listed[1:] if listed and listed[0]["role"] == "system" else listed
         return [{"role": "system", "content": prompt}, *rest]
+
+
+def _texts(stop: object) -> list[str]:
+    """One text, or a list of them."""
+    return [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, list | tuple) else []
 
 
 class Conversation(KnownNames):

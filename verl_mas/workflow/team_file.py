@@ -7,6 +7,7 @@ of its variables, and an address has neither a user nor a query.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
@@ -136,7 +137,7 @@ def describe(run: Run) -> TeamFile:
     rollout, workflow = run.config.actor_rollout_ref.rollout.get("multi_turn") or {}, run.mas.workflow
     return TeamFile(
         format=FORMAT,
-        workflow=TeamWorkflow(workflow.name, _code(workflow.path), in_texts(_without_login, workflow.args)),
+        workflow=TeamWorkflow(workflow.name, _code(workflow.path), in_texts(_found_again, workflow.args)),
         agents={name: _agent(run, member) for name, member in agents_of(run.mas).items()},
         policies={name: _policy(run, name) for name in run.mas.policies},
         plugins=[str(_code(plugin)) for plugin in run.mas.plugins],
@@ -204,8 +205,12 @@ def _policy(run: Run, name: str) -> TeamPolicy:
     )
 
 
-def _without_login(text: str) -> str:
-    """Of an address alone, such as that of a retriever; a prompt may name others as it likes."""
+def _found_again(text: str) -> str:
+    """An argument, for another folder: a file has its whole path, also with a name in it after a colon, and an address
+    alone, such as that of a retriever, no login; a prompt may name others as it likes."""
+    file, colon, name = text.partition(":")
+    if (os.sep in file or Path(file).suffix) and os.path.isfile(file):
+        return f"{Path(file).absolute()}{colon}{name}"
     return text if any(map(str.isspace, text)) else bare_address(text)
 
 
@@ -233,6 +238,8 @@ def asks(team: TeamFile) -> Iterator[str]:
         named[f"mcp.{name}.pass_env"] = ", ".join(server.pass_env)
     for name, policy in team.policies.items():
         named[f"policies.{name}.remote.api_key_env"] = policy.remote.api_key_env if policy.remote else None
+    program = {name: team.workflow.args.get(name) for name in ("function", "python", "command")}
+    named |= {f"workflow.args.{name}": str(given) for name, given in program.items() if given}
     execution = team.workflow.args.get("execution")
     if isinstance(execution, Mapping) and execution.get("executor", CONTAINED) != CONTAINED:
         named["workflow.args.execution.executor"] = str(execution["executor"])

@@ -126,6 +126,8 @@ def _facts(act: Record) -> str:
     if act["advantage"] is not None:
         facts.append(f"advantage {act['advantage']:+.3f}")
     facts.append(f"{act['sampled_tokens']} tokens")
+    if act.get("origin"):
+        facts.append(act["origin"])
     if act.get("forged_tokens"):
         facts.append(f"{act['forged_tokens']} forged tokens in the prompt")
     if act["malformed"] is not None:

@@ -351,6 +351,7 @@ class Transcript {
     add("tokens", `${grouped(act.prompt_tokens)} → ${grouped(act.sampled_tokens ?? act.response_tokens)}`);
     if (act.seconds !== null && act.seconds !== undefined) add("time", seconds(act.seconds));
     if (act.aborts) add("aborts", act.aborts);
+    if (act.origin) add("tokens of its row", act.origin);
     if (act.forged_tokens) add("forged tokens in the prompt", act.forged_tokens, "bad");
     const parses = (act.parses || []).filter((parse) => parse !== null && parse !== undefined);
     if (parses.length && !act.malformed) add("read as", plain(parses[parses.length - 1]).slice(0, 80));

@@ -1,0 +1,10 @@
+#!/bin/sh
+# Creates the environments of the agent frameworks of others: two, and an npm package for Node.
+set -eu
+cd "$(dirname "$0")/.."
+for name in frameworks frameworks-openai-2; do
+    "${PYTHON:-python3}" -m venv ".venv-$name"
+    # Every requirement is in the file.
+    ".venv-$name/bin/python" -m pip install --quiet --no-deps -r "versions/$name.txt"
+done
+PATH="$PWD/.venv-frameworks/bin:$PATH" npm ci --silent --prefix tests/gateway/programs

@@ -1,0 +1,1 @@
+from async_tests import pytest_pyfunc_call as pytest_pyfunc_call

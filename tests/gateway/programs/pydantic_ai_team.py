@@ -1,0 +1,40 @@
+"""Typed output, and an agent that asks another one in a tool."""
+
+from pydantic import BaseModel
+from pydantic_ai import Agent, NativeOutput, RunContext, UnexpectedModelBehavior
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+
+class Answer(BaseModel):
+    number: int
+    reason: str
+
+
+async def play(task, gateway, kind=OpenAIChatModel, output=Answer):
+    provider = OpenAIProvider(base_url=gateway.base_url, api_key=gateway.api_key)
+    math = Agent(kind("math", provider=provider), instructions="You compute.", output_type=int)
+    boss = Agent(kind("boss", provider=provider), instructions="Ask the tool, then answer.", output_type=output)
+
+    @boss.tool
+    async def compute(context: RunContext, problem: str) -> int:
+        """Ask the agent that computes."""
+        return (await math.run(problem, usage=context.usage)).output
+
+    try:
+        answer = (await boss.run(task.question)).output
+    except UnexpectedModelBehavior:  # a reply that does not fit after the retries
+        return 0.0
+    return float(answer.number == int(task.ground_truth))
+
+
+async def team(task, gateway):
+    return await play(task, gateway)
+
+
+async def native(task, gateway):
+    return await play(task, gateway, output=NativeOutput(Answer))
+
+
+async def responses(task, gateway):
+    return await play(task, gateway, kind=OpenAIResponsesModel)

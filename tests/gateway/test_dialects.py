@@ -1,0 +1,200 @@
+"""What each protocol reads and writes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from gateway_sessions import tools
+
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Fields, Served
+from verl_mas.gateway.messages import canonical
+from verl_mas.row import Act
+from verl_mas.workflow.client import Generation, ToolCall
+from verl_mas.workflow.reply import Reply
+
+CALL = ToolCall("add", '{"a": 1}', "c00000001")
+FLAT = [{"type": "function", "name": "add", "parameters": {}}]
+OF_ANTHROPIC = [{"name": "add", "input_schema": {}}]
+
+
+def read(dialect: str, **body: object):
+    return DIALECTS[dialect].read(Fields.of(json.dumps({"model": "solver", **body}).encode()))
+
+
+def served(text: str = "4", *called: ToolCall, stopped_by: str | None = None, **generation: object) -> Served:
+    made = Generation(text, prompt_ids=[1, 2, 3], response_ids=[4, 5], sampled=2, tool_calls=called, **generation)
+    return Served("act_1", Reply(Act("solver", "solver", "main"), [], made), text, called, stopped_by)
+
+
+def bodies(dialect: str, reply: Served) -> list[dict]:
+    """The reply as one body, and as the data of its stream."""
+    how = DIALECTS[dialect]
+    asked = read(dialect, **{"input" if dialect == "responses" else "messages": [{"role": "user", "content": "q"}]})
+    events = "".join(how.events(asked, reply)).split("\n\n")
+    data = [line.removeprefix("data: ") for event in events for line in event.splitlines() if line.startswith("data")]
+    return [how.whole(asked, reply), *(json.loads(each) for each in data if each != "[DONE]")]
+
+
+def as_sent_back(dialect: str, reply: Served) -> list[dict]:
+    """The messages of a request that repeats the reply."""
+    whole = bodies(dialect, reply)[0]
+    if dialect == "chat":
+        return read("chat", messages=[whole["choices"][0]["message"]]).messages
+    if dialect == "responses":
+        return read("responses", input=whole["output"]).messages
+    return read("messages", messages=[{"role": "assistant", "content": whole["content"]}]).messages
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("reply", [served(), served(""), served("4", CALL), served("", CALL, CALL)])
+def test_a_reply_that_a_program_sends_back_is_the_message_that_it_was(dialect, reply):
+    assert [canonical(message) for message in as_sent_back(dialect, reply)] == [canonical(reply.message)]
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+def test_a_stream_has_what_the_whole_reply_has(dialect):
+    whole, *events = bodies(dialect, served("4", CALL))
+    if dialect == "chat":
+        deltas = [event["choices"][0]["delta"] for event in events]
+        assert "".join(delta.get("content") or "" for delta in deltas) == "4"
+        [call] = [call for delta in deltas for call in delta.get("tool_calls", ())]
+        assert {**call, "index": 0} == {**whole["choices"][0]["message"]["tool_calls"][0], "index": 0}
+        assert events[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"] == "tool_calls"
+    elif dialect == "responses":
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+        assert items == whole["output"] == events[-1]["response"]["output"]
+    else:
+        deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
+        assert deltas == [
+            {"type": "text_delta", "text": "4"},
+            {"type": "input_json_delta", "partial_json": '{"a": 1}'},
+        ]
+        assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "reasons"),
+    [
+        ("chat", ["stop", "length", "stop"]),
+        ("responses", ["completed", "incomplete", "completed"]),
+        ("messages", ["end_turn", "max_tokens", "stop_sequence"]),
+    ],
+)
+def test_a_reply_says_why_it_ended_and_what_it_took(dialect, reasons):
+    replies = [served(), served(stop_reason="length"), served(stopped_by="END")]
+    wholes = [bodies(dialect, reply)[0] for reply in replies]
+    found = [
+        whole.get("status") or whole.get("stop_reason") or whole["choices"][0]["finish_reason"] for whole in wholes
+    ]
+    assert found == reasons
+    assert {wholes[0]["usage"].get(name) for name in ("prompt_tokens", "input_tokens")} - {None} == {3}
+
+
+def test_the_three_protocols_ask_the_same():
+    schema = tools("add")
+    called = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "function": {"name": "add", "arguments": "{}"}}],
+    }
+    opening = [
+        {"role": "developer", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "q"}]},
+    ]
+    transcript = [*opening, called, {"role": "tool", "tool_call_id": "c", "content": "2"}]
+    chat = read("chat", messages=transcript, tools=schema, max_completion_tokens=7, stream=True)
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "q"}]},
+        {"type": "reasoning", "summary": []},
+        {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": "2"},
+    ]
+    responses = read("responses", input=items, instructions="s", tools=FLAT, max_output_tokens=7, stream=True)
+    blocks = [
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "add", "input": {}}]},
+        {
+            "role": "user",
+            "content": [{"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "2"}]}],
+        },
+    ]
+    anthropic = read("messages", messages=blocks, system="s", tools=OF_ANTHROPIC, max_tokens=7, stream=True)
+    expected = [canonical(message) for message in chat.messages]
+    assert [canonical({"role": "system", "content": "s"}), *map(canonical, responses.messages)] == expected
+    assert [canonical(message) for message in anthropic.messages] == expected
+    assert chat.tools == responses.tools == anthropic.tools
+    assert {(asked.max_tokens, asked.stream) for asked in (chat, responses, anthropic)} == {(7, True)}
+
+
+@pytest.mark.parametrize(("dialect", "none"), [("chat", "none"), ("responses", "none"), ("messages", {"type": "none"})])
+def test_tools_that_must_not_be_called_are_not_in_the_prompt(dialect, none):
+    given = {"chat": tools("add"), "responses": FLAT, "messages": OF_ANTHROPIC}[dialect]
+    ask = {"input" if dialect == "responses" else "messages": [{"role": "user", "content": "q"}], "tools": given}
+    assert len(read(dialect, **ask).tools) == 1 and not read(dialect, **ask, tool_choice=none).tools
+
+
+def test_the_schema_of_a_reply_is_in_the_system_prompt_and_its_thought_of_a_tool_is_not_enforced():
+    schema = {"type": "object"}
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    [system, _] = read("chat", messages=[{"role": "user", "content": "q"}], response_format=form).messages
+    assert system["role"] == "system" and '{"type": "object"}' in system["content"]
+    text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
+    assert '{"type": "object"}' in read("responses", input="q", text=text).instructions
+
+
+def test_log_probs_are_those_of_the_row():
+    reply = served(log_probs=[-0.5, -1.0], response_mask=[1, 1])
+    asked = read("chat", messages=[{"role": "user", "content": "q"}], logprobs=True)
+    [choice] = DIALECTS["chat"].whole(asked, reply)["choices"]
+    assert [(each["token"], each["logprob"]) for each in choice["logprobs"]["content"]] == [
+        ("token_id:4", -0.5),
+        ("token_id:5", -1.0),
+    ]
+    vars(reply.reply.generation)["sampled"] = 0  # the row is full
+    [empty] = DIALECTS["chat"].whole(asked, reply)["choices"]
+    assert empty["logprobs"] is None
+
+
+def test_half_a_character_is_written_out_and_other_encodings_are_refused():
+    assert Fields.of(b'{"a": "\\uD800 \\ud83d\\ude00 \\u00e9"}').left == {"a": "\\ud800 \U0001f600 \u00e9"}
+    for body in (b'{"a": "\xed\xa0\x80"}', '{"a": 1}'.encode("utf-16")):
+        with pytest.raises(ApiError, match="not JSON"):
+            Fields.of(body)
+
+
+ASK = {"messages": [{"role": "user", "content": "q"}]}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "body", "says"),
+    [
+        ("chat", {}, "messages is missing"),
+        ("chat", {"messages": []}, "no messages"),
+        ("chat", {"messages": [{"role": "wizard", "content": "q"}]}, "messages[0] is not an object with a role"),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "asked in text"),
+        ("chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "not a list of calls"),
+        ("chat", {**ASK, "n": 3}, "send 3 requests"),
+        ("chat", {**ASK, "top_logprobs": 5}, "top_logprobs is not supported"),
+        ("chat", {**ASK, "max_tokens": "7"}, "max_tokens is '7'; it is a whole number"),
+        ("responses", {"input": [{"type": "computer_call"}]}, "input[0] is 'computer_call'"),
+        ("responses", {"input": "q", "tools": [{"type": "web_search"}]}, "tools[0] is of type web_search"),
+        ("responses", {"input": "q", "background": True}, "background is not supported"),
+        ("messages", {"messages": [{"role": "system", "content": "q"}]}, "a role of user or assistant"),
+        ("messages", {**ASK, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "without an input_schema"),
+    ],
+)
+def test_what_an_agent_cannot_be_asked_is_refused_with_the_field(dialect, body, says):
+    with pytest.raises(ApiError) as refused:
+        read(dialect, **body)
+    assert says in str(refused.value) and refused.value.status == 400
+    assert refused.value.headers == {"x-should-retry": "false"}
+    error = refused.value.body["error"]
+    assert error["message"] == str(refused.value) and error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b"\xff"])
+def test_a_body_that_is_no_json_object_is_refused(body):
+    with pytest.raises(ApiError, match="the body is not"):
+        Fields.of(body)

@@ -1,0 +1,75 @@
+"""The programs of other frameworks send what was recorded, and at the gateway their acts are the rows of the page.
+Needs the environments of `make frameworks`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from framework_programs import ENVIRONMENT, REPLIES, TASK, WITH_OPENAI_2, program, recorded, sent
+from reference_rows import placed
+
+import verl_mas
+from verl_mas import cli
+from verl_mas.cli.new import FRAMEWORKS
+from verl_mas.config.schema import FaultSpec
+from verl_mas.testing.scripted_llm import ScriptedLLM, calls
+from verl_mas.workflow.task import Task
+from verl_mas.workflows.program import ReferredProgram
+
+MISSING = [folder.name for folder in (ENVIRONMENT, WITH_OPENAI_2) if not folder.is_dir()]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: make frameworks")]
+
+
+def answer(scripted):
+    if isinstance(scripted, str):
+        return scripted
+    return calls(*(next(iter(call.items())) for call in scripted["calls"]), text=scripted.get("text", ""))
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_the_acts_of_a_program_are_the_rows_of_the_page(name):
+    llm = ScriptedLLM({agent: [answer(each) for each in script] for agent, script in REPLIES[name].items()})
+    task = Task([{"role": "user", "content": TASK["question"]}], ground_truth=TASK["ground_truth"])
+    session = verl_mas.run(program(name), task, llm, faults=FaultSpec(retries=0))
+    acts = [(reply.agent, reply.origin.partition(" ")[0].rstrip(":")) for reply in session.replies]
+    assert acts == [(place.agent, place.why) for place in placed(recorded(name))]
+    assert session.team_reward == 1.0 or str(session.answer).strip() == "5"
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_a_program_sends_what_was_recorded(name):
+    assert sent(name) == recorded(name)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_new_team_of_a_framework_plays(tmp_path, monkeypatch, framework):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "adders", "--framework", framework]) == 0
+    function, python = f"{tmp_path}/adders/adders.py:team", str(ENVIRONMENT / "bin" / "python")
+    team = partial(ReferredProgram, agents=("writer", "checker"), function=function, python=python)
+    task = Task([{"role": "user", "content": "2 + 3 = ?"}], ground_truth="5")
+    assert verl_mas.run(team(), task, ScriptedLLM({"writer": "4", "checker": "5"})).team_reward == 1.0
+    report = verl_mas.check_workflow(team, "5", task)
+    assert report.ok, report
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_new_team_of_a_framework_trains(main_ppo, tmp_path, monkeypatch, framework):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["new", "adders", "--framework", framework]) == 0
+    longest = 16384 if framework == "smolagents" else 2048  # a token of the tiny model is a byte
+    program = f"function:'{tmp_path}/adders/adders.py:team',python:{ENVIRONMENT}/bin/python,agents:[writer,checker]"
+    run = (
+        f"+mas=program mas.workflow.args={{{program}}} algorithm.adv_estimator=agent_grpo data.train_batch_size=2 "
+        f"data.max_prompt_length={longest} data.max_response_length=16 data.val_max_samples=2 "
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.rollout.n=2 trainer.test_freq=-1 "
+        "trainer.total_training_steps=2"
+    )
+    done = main_ppo(tmp_path / "run", *run.split())
+    assert done.exit_code == 0, done.output[-6000:]
+    assert len(done.steps) == 2
+    for metrics in done.steps.values():
+        assert metrics["session/dropped"] == metrics["session/retried"] == 0
+        assert metrics["session/acts/mean"] >= 2
+        assert metrics["policy/main/training/rollout_probs_diff_max"] < 1e-6

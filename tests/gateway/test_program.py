@@ -1,0 +1,255 @@
+"""Programs as workflows: where they run, what they return, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+
+import psutil
+import pytest
+import urllib_team
+from urllib_team import ask
+
+import verl_mas
+from verl_mas.config.schema import FaultSpec
+from verl_mas.config.values import load_dataclass
+from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
+from verl_mas.gateway import host
+from verl_mas.gateway.program import FunctionProgram
+from verl_mas.gateway.runner import Gateway, as_outcome
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflows.program import ReferredProgram
+
+AGENTS = ("writer", "copier")
+FILE = os.path.realpath(urllib_team.HERE)
+REPLIES = {"writer": ["w1", "w2"], "copier": "c"}
+
+
+def referred(function: str, **more: object) -> ReferredProgram:
+    return ReferredProgram(agents=AGENTS, function=f"{FILE}:{function}", **more)
+
+
+def commanded(function: str) -> ReferredProgram:
+    return ReferredProgram(agents=AGENTS, command=[sys.executable, FILE, function])
+
+
+def played(program, replies=REPLIES, **faults):
+    settings = {"retries": 0, "session_timeout_s": 300.0, **faults}
+    return verl_mas.run(program, "q", ScriptedLLM(replies), faults=FaultSpec(**settings))
+
+
+def failed(program, **how) -> SessionFault:
+    with pytest.raises(SessionFault) as fault:
+        played(program, **how)
+    return fault.value
+
+
+def of(function, **more) -> FunctionProgram:
+    return verl_mas.program(agents=AGENTS)(function)(**more)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [referred("pair"), referred("apart"), commanded("pair"), of(urllib_team.pair)],
+    ids=["host", "async", "command", "function"],
+)
+def test_a_program_is_a_session_of_its_agents(program):
+    session = played(program)
+    assert [[reply.text for reply in row.replies] for row in session.rows()] == [["w1", "w2"], ["c"]]
+    assert session.answer == "c"
+    assert [reply.origin for reply in session.replies] == [
+        "new: the first request of writer",
+        "continued after 2 messages",
+        "new: the first request of copier",
+    ]
+    assert "continued after 2 messages" in str(session)
+
+
+def test_the_processes_of_a_command_end_with_it():
+    fault = failed(commanded("endless"), session_timeout_s=3.0)
+    assert fault.kind is FaultKind.SESSION_TIMEOUT
+    assert gone(lambda process: process.info["cmdline"][-2:] == [FILE, "endless"])
+
+
+def gone(matches, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        alive = [p for p in psutil.process_iter(["cmdline", "status"]) if p.info["cmdline"] and matches(p)]
+        if not alive:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
+    monkeypatch.setattr(host, "END_S", 0.1)
+    process = host.host_of(sys.executable)
+    assert failed(referred("blocking"), session_timeout_s=2.0).kind is FaultKind.SESSION_TIMEOUT
+    assert gone(lambda found: found.pid == process.pid and found.info["status"] != "zombie")
+    assert played(referred("pair")).answer == "c"
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (referred("leaves"), "SystemExit(3)"),
+        (referred("dies"), "ended with status 3"),
+        (referred("no_such"), "no attribute 'no_such'"),
+        (commanded("leaves"), "ended with status 3"),
+        (ReferredProgram(agents=AGENTS, command=["no_such_program"]), "No such file"),
+        (
+            ReferredProgram(agents=AGENTS, command=["sh", "-c", "echo '[]' > /dev/fd/$VERL_MAS_OUTCOME_FD"]),
+            "one JSON object",
+        ),
+    ],
+)
+def test_a_program_that_fails_fails_its_session_with_the_cause(program, says):
+    fault = failed(program)
+    assert fault.kind is FaultKind.WORKFLOW and says in fault.cause
+
+
+def test_what_a_program_printed_is_in_its_fault_and_not_in_the_console(capfd):
+    assert "last words" in failed(referred("dies")).cause
+    assert "last words" not in "".join(capfd.readouterr())
+
+
+def test_a_program_that_ignores_an_error_has_not_succeeded():
+    def careless(task, gateway):
+        try:
+            ask(gateway, "editor", task.messages)
+        except OSError:
+            return 1.0
+
+    fault = failed(of(careless))
+    assert "no agent 'editor'" in fault.cause and "copier, writer" in fault.cause
+
+    def greedy(task, gateway):
+        for _ in range(3):
+            try:
+                ask(gateway, "writer", task.messages)
+            except OSError:
+                continue
+        return 1.0
+
+    assert failed(of(greedy), max_acts=2).kind is FaultKind.LIMIT
+    assert played(of(greedy, tolerate=["limit"]), max_acts=2).team_reward == 1.0
+
+
+def test_a_key_is_dead_when_its_session_has_ended():
+    kept = []
+
+    def keeps(task, gateway):
+        kept.append(gateway)
+        return ask(gateway, "writer", task.messages)["content"]
+
+    played(of(keeps))
+    with pytest.raises(OSError, match=r"refused|401"):
+        ask(kept[0], "writer", [{"role": "user", "content": "q"}])
+    assert kept[0].api_key not in repr(kept[0].base_url)
+
+
+def test_the_key_of_a_session_is_in_no_fault():
+    def shows(task, gateway):
+        raise ValueError(f"{gateway} {gateway.api_key}")
+
+    assert "***" in failed(of(shows)).cause
+
+
+def test_an_async_program_that_blocks_does_not_stop_what_serves_it():
+    async def blocks(task, gateway):
+        return ask(gateway, "writer", task.messages)["content"]
+
+    assert played(of(blocks)).answer == "w1"
+
+
+def test_a_session_that_is_cancelled_cancels_its_program():
+    ended = []
+
+    async def waits(task, gateway):
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    assert failed(of(waits), session_timeout_s=0.2).kind is FaultKind.SESSION_TIMEOUT
+    deadline = time.monotonic() + 5
+    while not ended and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ended
+
+
+@pytest.mark.parametrize(
+    ("returned", "reward", "answer"),
+    [
+        (1, 1.0, None),
+        (True, 1.0, None),
+        ("42", None, "42"),
+        (None, None, "w1"),
+        ({"reward": 0.5, "info": {"acc": 1.0}}, 0.5, None),
+        (verl_mas.Outcome(answer="42", reward=0.25), 0.25, "42"),
+    ],
+)
+def test_what_a_program_returns_is_its_outcome(returned, reward, answer):
+    def returns(task, gateway):
+        ask(gateway, "writer", task.messages)
+        return returned
+
+    outcome = played(of(returns)).outcome
+    assert (outcome.reward, outcome.text) == (reward, answer)
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        ([1], "returned a list"),
+        ({"score": 1}, "known: answer, info, reward"),
+        ({"reward": "high"}, "finite number"),
+    ],
+)
+def test_an_outcome_that_cannot_be_read_is_refused(returned, says):
+    def returns(task, gateway):
+        return returned
+
+    assert says in failed(of(returns)).cause
+
+
+def test_numbers_of_other_libraries_are_rewards():
+    numpy = pytest.importorskip("numpy")
+    assert as_outcome(numpy.float32(0.5)) == {"reward": 0.5}
+
+
+def test_the_address_of_anthropics_client_is_without_the_version():
+    assert Gateway("http://127.0.0.1:1/v1", "k").anthropic_url == "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({}, "one of both"),
+        ({"command": ["sh"], "function": "a.py:b"}, "one of both"),
+        ({"command": ["no_such_program"]}, "has that program"),
+        ({"function": "no_such.py:team"}, "FILE.py:NAME"),
+        ({"function": FILE}, "FILE.py:NAME"),
+        ({"function": f"{FILE}:pair", "python": "/no/python"}, "has that program"),
+        ({"function": f"{FILE}:no_such"}, "no attribute 'no_such'"),
+    ],
+)
+def test_a_program_that_cannot_run_is_refused_before_the_run(args, says):
+    with pytest.raises(ConfigError, match=says):
+        load_dataclass(ReferredProgram, args, "args").check()
+
+
+def test_a_model_means_an_agent():
+    with pytest.raises(ConfigError, match=r"models\.gpt"):
+        ReferredProgram(agents=AGENTS, models={"gpt": "editor"})
+    assert issubclass(WorkflowError, ValueError)
+
+
+def test_check_workflow_plays_a_program_as_any_workflow():
+    def team(task, gateway):
+        return ask(gateway, "copier", [ask(gateway, "writer", task.messages)])["content"]
+
+    report = verl_mas.check_workflow(verl_mas.program(agents=AGENTS)(team))
+    assert report.ok, str(report)

@@ -1,0 +1,44 @@
+"""What other frameworks send, as recorded: which requests continue a row, without the frameworks."""
+
+from __future__ import annotations
+
+import pytest
+from framework_programs import REPLIES, ROOT, recorded, table
+from reference_rows import placed
+
+PAGE = (ROOT / "docs" / "frameworks.md").read_text()
+
+
+@pytest.mark.parametrize("name", REPLIES)
+def test_a_recording_has_the_replies_of_each_agent(name):
+    assert {request["body"]["model"] for request in recorded(name)} == set(REPLIES[name])
+
+
+def test_the_page_has_the_acts_and_rows_of_the_recordings():
+    assert [line for line in table() if line not in PAGE] == []
+
+
+def test_a_transcript_that_comes_back_is_one_row_and_the_critics_prompts_are_one_each():
+    rows = placed(recorded("langgraph_team:team"))
+    assert [(each.agent, each.why) for each in rows] == [
+        ("solver", "new"),
+        *[("solver", "continued")] * 1,
+        ("critic", "new"),
+        *[("solver", "continued")] * 2,
+        ("critic", "new"),
+    ]
+
+
+def test_tools_are_a_part_of_the_prompt():
+    assert [each.why for each in placed(recorded("openai_client:team"))] == ["new", "continued", "new"]
+
+
+def test_a_reply_that_was_continued_twice_is_branched_the_second_time():
+    first, second, _ = recorded("openai_client:team")
+    assert [each.why for each in placed([first, second, second])] == ["new", "continued", "branched"]
+
+
+def test_an_edited_reply_is_not_continued():
+    first, second = recorded("curl_client.sh")
+    second["body"]["messages"][1]["content"] += "!"
+    assert [each.why for each in placed([first, second])] == ["new", "new"]

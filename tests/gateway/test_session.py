@@ -1,0 +1,274 @@
+"""Requests as acts: which row they are of, requests that come twice, clients that go, and faults."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from gateway_sessions import AGENTS, EDITS, Opened, asks, changed, opened, tools, user
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from verl_mas.config.schema import AgentSpec
+from verl_mas.errors import EngineLost, FaultKind, SessionFault
+from verl_mas.gateway.dialect import ApiError
+from verl_mas.gateway.session import cut_at
+from verl_mas.testing.scripted_llm import ScriptedLLM, calls
+from verl_mas.workflow.client import ToolCall
+
+
+async def test_a_transcript_that_comes_back_is_one_row_and_agents_that_alternate_have_one_each():
+    async with opened({"solver": ["s1", "s2"], "critic": ["c1", "c2"]}) as team:
+        first = await team.ask("q")
+        critique = await team.ask(first.text, model="critic")
+        second = await team.ask("q", first.message, critique.text)
+        await team.ask(first.text, critique.message, second.text, model="critic")
+        assert team.rows == [["s1", "s2"], ["c1", "c2"]] and team.session.replies[2].turn == 1
+        assert team.origins == ["new", "new", "continued", "continued"]
+
+
+async def test_every_call_of_a_tool_goes_to_the_program_also_of_one_that_does_not_exist():
+    async with opened(["x", calls(("add", {"a": 1})), calls(("no_such", "{")), "4"]) as team:
+        await team.ask("other")
+        used = await team.ask("q", tools=tools("add"))
+        assert [call.name for call in used.calls] == ["add"] and len(team.llm.requests) == 2
+        result = {"role": "tool", "content": "2", "tool_call_id": used.calls[0].id}
+        other = await team.ask("q", used.message, result, tools=tools("add"))
+        assert [(call.name, call.arguments) for call in other.calls] == [("no_such", "{")]
+        await team.ask("q", used.message, result, other.message, result, tools=tools("add"))
+        assert team.rows == [["x"], ["", "", "4"]]
+        without = await team.ask("q", used.message, result)
+        assert without.reply.origin == "new: the tools changed"
+
+
+async def test_calls_without_an_id_get_one_that_every_chat_template_takes():
+    def answer(request, branch):
+        return calls(("add", {}), ("add", {}))
+
+    llm = ScriptedLLM(answer)
+    async with opened(llm) as team:
+        generate = llm.generate
+
+        async def without_ids(request, n=1):
+            [made] = await generate(request, n)
+            vars(made)["tool_calls"] = [ToolCall(call.name, call.arguments) for call in made.tool_calls]
+            return [made]
+
+        llm.generate = without_ids
+        served = await team.ask("q", tools=tools("add"))
+        ids = [call.id for call in served.calls]
+        assert len(set(ids)) == 2 and all(len(each) == 9 and each.isalnum() for each in ids)
+        assert [call["id"] for call in served.reply.message["tool_calls"]] == ids
+
+
+async def test_no_two_calls_of_a_session_have_one_id():
+    async with opened(calls(("add", {}), ("add", {}))) as team:
+        replies = [await team.ask(text, tools=tools("add")) for text in "qr"]
+        ids = [call["id"] for served in replies for call in served.reply.message["tool_calls"]]
+        assert len(set(ids)) == 4 and ids == [call.id for served in replies for call in served.calls]
+
+
+async def test_parallel_continuations_of_one_reply_train_each_token_once():
+    async with opened(ScriptedLLM("r", latency=0.01)) as team:
+        first = await team.ask("q")
+        await asyncio.gather(*(team.ask("q", first.message, text) for text in "abc"))
+        assert sorted(map(len, team.rows)) == [1, 1, 2]
+        trained = sum(sum(row.generation.response_mask) for row in team.session.rows())
+        assert trained == sum(reply.generation.sampled for reply in team.session.replies)
+
+
+async def test_a_program_that_leaves_thoughts_out_continues_its_row_unless_it_is_to_start_one():
+    reply = "<think>why</think>a"
+    for thinking, rows in (("keep", [[reply, reply]]), ("drop", [[reply], [reply]])):
+        async with opened(reply, thinking=thinking) as team:
+            await team.ask("q")
+            await team.ask("q", {"role": "assistant", "content": "a"}, "r")
+            assert team.rows == rows
+
+
+async def test_a_stop_string_ends_the_reply_and_may_come_back_with_it():
+    async with opened("print()</code> more") as team:
+        served = await team.ask("q", stop=["</code>", "never"])
+        assert (served.text, served.stopped_by) == ("print()", "</code>")
+        assert team.llm.requests[0].sampling["stop"] == ["</code>", "never"]
+        again = await team.ask("q", {"role": "assistant", "content": "print()</code>"}, "r", stop=["</code>"])
+        assert again.reply.row == served.reply.row
+
+
+def test_the_first_of_several_stop_strings_counts():
+    assert cut_at("a END b STOP", ["STOP", "END"]) == ("a ", "END") and cut_at("a", ["b"]) == ("a", None)
+
+
+async def test_the_settings_of_the_agent_count_and_a_program_only_shortens(caplog):
+    agents = {"solver": AgentSpec(sampling={"temperature": 0.7, "max_tokens": 8, "stop": ["\n"]})}
+    async with opened(agents=agents) as team:
+        await team.ask("q", unused={"temperature": 0, "top_p": 0.1}, max_tokens=100, stop=["x"])
+        assert team.llm.requests[0].sampling == {"temperature": 0.7, "max_tokens": 8, "stop": ["\n", "x"]}
+        assert "which has no effect: mas.agents.solver.sampling counts" in caplog.text
+        await team.ask("q", max_tokens=2)
+        assert team.llm.requests[1].sampling == {"temperature": 0.7, "max_tokens": 2, "stop": ["\n"]}
+        with pytest.raises(ApiError, match="max_tokens"):
+            await team.ask("q", max_tokens=0)
+
+
+async def test_a_reply_is_named_by_its_id():
+    async with opened(["a", "b"]) as team:
+        first = await team.ask("q", instructions="be brief")
+        second = await team.ask("r", after=first.id, instructions="be brief")
+        assert second.reply.row == first.reply.row and second.id != first.id
+        with pytest.raises(ApiError, match="no reply 'act_0'"):
+            await team.ask("r", after="act_0")
+
+
+# -- requests that come twice, and clients that go -------------------------------------------------------------------
+
+
+async def test_equal_requests_are_samples_of_their_own():
+    async with opened() as team:
+        await asyncio.gather(*(team.ask("q") for _ in range(5)))
+        assert len(team.rows) == 5
+
+
+async def test_a_request_that_is_sent_again_joins_its_act_or_gets_the_same_reply():
+    async with opened(ScriptedLLM("r", latency=0.02)) as team:
+        served = await asyncio.gather(team.ask("q"), team.ask("q", again=True))
+        assert served[0] is served[1] is await team.ask("q", again=True) and len(team.llm.requests) == 1
+
+
+async def left(team: Opened, *messages: object, seconds: float = 0.0) -> None:
+    """A client that goes before it has its reply."""
+    asked = asks(*messages)
+    with team.gateway.exchange(asked, repr(asked).encode()):
+        await asyncio.sleep(seconds)
+
+
+async def test_a_client_that_is_gone_has_a_grace_in_which_it_may_ask_again():
+    async with opened(ScriptedLLM("r", latency=0.03), grace_s=5.0) as team:
+        await left(team, "q")
+        assert (await team.ask("q")).text == "r" and len(team.llm.requests) == 1 and team.rows == [["r"]]
+
+
+async def test_an_act_whose_client_stays_away_is_cancelled():
+    async with opened(ScriptedLLM("r", latency=5.0), grace_s=0.01) as team:
+        await left(team, "q")
+        await asyncio.sleep(0.05)
+        assert team.llm.cancelled == 1 and team.rows == [] and team.gateway.fault is None
+
+
+async def test_a_reply_that_was_not_received_is_no_row_and_the_one_before_it_can_be_continued():
+    async with opened(["a", "b", "c"], grace_s=0.02) as team:
+        first = await team.ask("q")
+        await left(team, "q", first.message, "r", seconds=0.01)
+        assert team.rows == [["a", "b"]]
+        await asyncio.sleep(0.05)
+        assert team.rows == [["a"]]
+        await team.ask("q", first.message, "r")
+        assert team.rows == [["a", "c"]]
+
+
+async def test_a_reply_that_was_continued_has_been_received():
+    async with opened(["a", "b"], grace_s=0.01) as team:
+        await left(team, "q", seconds=0.005)
+        await team.ask("q", {"role": "assistant", "content": "a"}, "r")
+        await asyncio.sleep(0.03)
+        assert team.rows == [["a", "b"]]
+
+
+async def test_the_end_of_a_session_cancels_what_runs_and_answers_no_more():
+    async with opened(ScriptedLLM("r", latency=5.0)) as team:
+        asking = asyncio.ensure_future(team.ask("q"))
+        await asyncio.sleep(0.01)
+        await team.gateway.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        with pytest.raises(ApiError, match="the session is over"):
+            await team.ask("q")
+
+
+# -- faults ----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_first_fault_decides_the_session_whatever_the_program_makes_of_it():
+    async with opened(max_acts=1) as team:
+        await team.ask("q")
+        for _ in range(2):
+            with pytest.raises(SessionFault):
+                await team.ask("q")
+        assert team.gateway.decided.is_set() and team.gateway.fault.kind is FaultKind.LIMIT
+    async with opened(max_acts=1, tolerate=["limit"]) as team:
+        await team.ask("q")
+        with pytest.raises(SessionFault):
+            await team.ask("q")
+        assert not team.gateway.decided.is_set()
+
+
+async def test_a_model_that_no_agent_has_is_a_fault_that_names_the_agents():
+    async with opened(models={"gpt-5-mini": "solver"}) as team:
+        assert (await team.ask("q", model="gpt-5-mini")).reply.agent == "solver"
+        with pytest.raises(ApiError, match="known: critic, solver") as refused:
+            await team.ask("q", model="gpt-9")
+        assert refused.value.status == 404 and team.gateway.fault.kind is FaultKind.WORKFLOW
+    async with opened(models={"*": "critic"}) as team:
+        assert (await team.ask("q", model="gpt-9")).reply.agent == "critic"
+
+
+async def test_more_requests_than_may_run_are_sent_away_and_come_again_as_new_ones():
+    async with opened(ScriptedLLM("r", latency=0.02), in_flight=2) as team:
+        asking = [asyncio.ensure_future(team.ask("q")) for _ in range(3)]
+        with pytest.raises(ApiError) as refused:
+            await asyncio.gather(*asking)
+        assert refused.value.status == 429 and refused.value.headers["retry-after"] == "1"
+        await asyncio.wait(asking)
+        await team.ask("q", again=True)
+        assert len(team.rows) == 3 and team.gateway.fault is None
+
+
+async def test_tokens_that_do_not_begin_with_those_that_were_continued_end_the_run():
+    async with opened() as team:
+        first = await team.ask("q")
+        vars(first.reply.generation)["prompt_ids"] = [1, 2, 3]
+        vars(team.llm)["generate"] = forging(team.llm.generate)
+        with pytest.raises(EngineLost, match="do not begin with"):
+            await team.ask("q", first.message, "r")
+
+
+def forging(generate):
+    async def forged(request, n=1):
+        [made] = await generate(request, n)
+        vars(made)["prompt_ids"] = [9, *made.prompt_ids[1:]]
+        return [made]
+
+    return forged
+
+
+# -- whatever a framework does to its history ------------------------------------------------------------------------
+
+edits = st.lists(
+    st.tuples(st.sampled_from(AGENTS), st.sampled_from(EDITS), st.integers(0, 7)),
+    max_size=25,
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(edits)
+def test_every_sampled_token_is_trained_once_in_the_context_that_it_was_sampled_in(requests):
+    """A token of the scripted model is a byte, so what the engine was sent is in its requests."""
+
+    async def play() -> None:
+        async with opened(lambda request, branch: f"r{request.turn % 3}") as team:
+            histories: dict[str, list] = {agent: [user("q")] for agent in AGENTS}
+            for agent, edit, at in requests:
+                sent = changed(histories[agent], edit, at) or [user("q")]
+                served = await team.ask(*sent, model=agent)
+                histories[agent] = [*sent, served.message, user(f"u{at % 3}")]
+            rows = team.session.rows()
+            assert sum(sum(row.generation.response_mask) for row in rows) == sum(
+                reply.generation.sampled for reply in team.session.replies
+            )
+            for row in rows:
+                for before, after in zip(row.replies, row.replies[1:], strict=False):
+                    whole = [*after.generation.prompt_ids, *after.generation.response_ids]
+                    known = [*before.generation.prompt_ids, *before.generation.response_ids]
+                    assert whole[: len(known)] == known
+
+    asyncio.run(play())

@@ -1,0 +1,168 @@
+"""The tree of acts against a search through all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from verl_mas.gateway.messages import Canonical, spellings
+from verl_mas.gateway.tips import Tip, Tips, remove
+from verl_mas.row import Act
+from verl_mas.workflow.client import Generation
+from verl_mas.workflow.reply import Reply
+
+
+def user(text: str) -> Canonical:
+    return Canonical("user", text)
+
+
+def assistant(text: str) -> Canonical:
+    return Canonical("assistant", text)
+
+
+def reply_of(row: int = 0, text: str = "r", **generation: object) -> Reply:
+    return Reply(Act("a", "a", "main"), [], Generation(text, **generation), row=row)  # type: ignore[arg-type]
+
+
+@dataclass
+class Asked:
+    """Requests of one agent, with acts as a session would make them; `acts` are (row, whole transcript)."""
+
+    tips: Tips = field(default_factory=Tips)
+    acts: list[tuple[int, list[Canonical]]] = field(default_factory=list)
+    rows: int = 0
+
+    def ask(self, *transcript: Canonical, reply: str = "r", tools: str = "", **how: object):
+        found = self.tips.find("a", tools, transcript)
+        with found.reserved():
+            row = found.tip.reply.row if found.tip and found.same_row else self.rows
+            self.rows += row == self.rows
+        tip = Tip(reply_of(row, reply, **how), found)
+        self.tips.add("a", tools, transcript, spellings(assistant(reply)), tip)
+        self.acts.append((row, [*transcript, assistant(reply)]))
+        return found, tip
+
+
+def test_a_transcript_that_comes_back_continues_its_row():
+    asked = Asked()
+    first, _ = asked.ask(user("1"))
+    second, _ = asked.ask(user("1"), assistant("r"), user("2"), reply="s")
+    third, _ = asked.ask(user("1"), assistant("r"), user("2"), assistant("s"), user("3"))
+    assert [found.same_row for found in (first, second, third)] == [False, True, True] and asked.rows == 1
+    assert first.origin == "new: the first request of a" and third.origin == "continued after 4 messages"
+
+
+def test_a_reply_is_continued_by_one_request_and_branched_from_by_others():
+    asked = Asked()
+    asked.ask(user("1"))
+    assert asked.ask(user("1"), assistant("r"), user("2"))[0].same_row
+    again, _ = asked.ask(user("1"), assistant("r"), user("3"))
+    assert again.known == 2 and not again.same_row and again.continuation.row is None and asked.rows == 2
+    assert again.origin.endswith("as another request continued them: messages[2] (user) was edited")
+
+
+def test_a_request_in_flight_holds_the_row_and_gives_it_back_when_it_fails():
+    asked = Asked()
+    _, tip = asked.ask(user("1"))
+    transcript = [user("1"), assistant("r"), user("2")]
+    act = asked.tips.find("a", "", transcript).reserved()
+    act.__enter__()
+    assert not asked.tips.find("a", "", transcript).same_row
+    assert not act.__exit__(ValueError, ValueError("refused"), None)
+    assert not tip.taken and asked.tips.find("a", "", transcript).same_row
+
+
+def test_equal_replies_are_continued_in_a_row_each():
+    asked = Asked()
+    asked.ask(user("1"))
+    asked.ask(user("1"))
+    rows = {asked.ask(user("1"), assistant("r"), user(text))[1].reply.row for text in "23"}
+    assert rows == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"stop_reason": "length"}, "new: its reply was cut at the maximal length"),
+        ({"full": True}, "new: its row is full"),
+        ({"prompt_ids": [1]}, "new: its reply is empty"),
+    ],
+)
+def test_a_reply_without_an_end_of_turn_is_not_continued(how, why):
+    asked = Asked()
+    asked.ask(user("1"), **how)
+    assert asked.ask(user("1"), assistant("r"), user("2"))[0].origin == why
+
+
+def test_a_request_that_ends_with_a_reply_is_a_prompt_of_its_own():
+    asked = Asked()
+    asked.ask(user("1"))
+    found, _ = asked.ask(user("1"), assistant("r"))
+    assert (found.known, found.origin) == (0, "new: the last message is of the assistant")
+
+
+def test_a_request_that_begins_a_row_says_what_is_new():
+    asked = Asked()
+    asked.ask(user("1"))
+    transcript = user("1"), assistant("r"), user("2")
+    origins = [asked.tips.find(*request).origin for request in (
+        ("a", "[]", transcript), ("b", "", transcript), ("a", "", [user("2")]), ("a", "[]", [user("2")]),
+        ("a", "", [user("1")]), ("a", "", [user("1"), assistant("s"), user("2")]),
+    )]  # fmt: skip
+    assert origins == [
+        "new: the tools changed",
+        "new: the first request of b",
+        "new: another prompt",
+        "new: another prompt",
+        "new: it was asked before",
+        "new: messages[1] (assistant) was edited",
+    ]
+
+
+def test_a_removed_reply_is_not_found_and_the_one_before_it_is_the_last_of_its_row():
+    asked = Asked()
+    asked.ask(user("1"))
+    _, lost = asked.ask(user("1"), assistant("r"), user("2"), reply="s")
+    remove(lost)
+    assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2"), assistant("s"), user("3")]).known == 2
+    assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2")]).same_row
+
+
+def test_an_equal_reply_without_the_thought_is_not_the_one_that_is_sent_back_with_it():
+    asked, first = Asked(), [user("1"), assistant("<think>t</think>r"), user("2")]
+    _, thought = asked.ask(user("1"), reply="<think>t</think>r")
+    _, plain = asked.ask(user("1"), reply="r")
+    assert asked.tips.find("a", "", first).tip is thought
+    assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2")]).tip is plain
+    _, after_thought = asked.ask(*first, reply="s")
+    asked.ask(user("1"), assistant("r"), user("2"), reply="s")
+    assert asked.tips.find("a", "", [*first, assistant("s"), user("3")]).tip is after_thought
+
+
+def test_a_thought_may_be_left_out_later():
+    asked = Asked()
+    asked.ask(user("1"), reply="<think>t</think>r")
+    asked.ask(user("1"), assistant("<think>t</think>r"), user("2"), reply="s")
+    assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2"), assistant("s"), user("3")]).same_row
+
+
+messages = st.sampled_from([user("1"), user("2"), assistant("r"), assistant("s")])
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(st.lists(messages, min_size=1, max_size=6), st.sampled_from("rs")), max_size=12))
+def test_the_longest_known_beginning_is_found_and_no_row_is_continued_twice(requests):
+    asked = Asked()
+    for transcript, text in requests:
+        # The naive search: every act whose transcript begins the request.
+        answered = transcript[-1].role == "assistant"
+        beginnings = [(len(of), row, of) for row, of in asked.acts if transcript[: len(of)] == of and not answered]
+        longest = max((length for length, _, _ in beginnings), default=0)
+        last = {row: of for row, of in asked.acts}
+        open_rows = [row for length, row, of in beginnings if length == longest and last[row] == of]
+        found, tip = asked.ask(*transcript, reply=text)
+        assert found.known == longest
+        assert found.same_row == bool(open_rows) and (not open_rows or tip.reply.row in open_rows)

@@ -1,0 +1,57 @@
+"""Programs over verl's own tokens: a chat template, its builders, and an engine that sees every prompt."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from gateway_sessions import AGENTS, EDITS, changed, opened, tools, user
+
+ROOM = {"prompt_length": 4000, "response_length": 2000}
+
+
+def whole(generation) -> list[int]:
+    return [*generation.prompt_ids, *generation.response_ids]
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_every_token_of_a_row_was_seen_or_sampled_by_the_engine(policy, tokenizer, seed):
+    rng = random.Random(seed)
+    made, server = policy(lambda prompt, number: f"r{number % 3}", **ROOM)
+    async with opened(made) as team:
+        histories = {agent: [user("q")] for agent in AGENTS}
+        for number in range(40):
+            agent = rng.choice(AGENTS)
+            sent = changed(histories[agent], rng.choice(EDITS), rng.randrange(8)) or [user("q")]
+            served = await team.ask(*sent, model=agent)
+            histories[agent] = [*sent, served.message, user(f"u{number % 2}")][-8:]
+        replies = team.session.replies
+        for reply, call in zip(replies, server.calls, strict=True):
+            generation = reply.generation
+            assert whole(generation)[: -generation.sampled] == call["prompt_ids"]
+            assert len(generation.response_mask) == len(generation.log_probs) == len(generation.response_ids)
+        rows = team.session.rows()
+        assert sum(sum(row.generation.response_mask) for row in rows) == sum(
+            reply.generation.sampled for reply in replies
+        )
+        for row in rows:
+            probs = zip(row.generation.response_mask, row.generation.log_probs, strict=True)
+            assert all(p == (-0.25 if sampled else 0.0) for sampled, p in probs)
+        assert {reply.origin.partition(" ")[0].rstrip(":") for reply in replies} == {"new", "continued", "branched"}
+
+
+async def test_a_continued_prompt_is_what_the_template_renders_of_the_transcript(policy, tokenizer):
+    made, server = policy(lambda prompt, number: f"r{number}", **ROOM)
+    async with opened(made) as team:
+        transcript = [{"role": "system", "content": "s"}, user("q")]
+        foreign = [{"role": "assistant", "content": "another agent"}, {**user("again"), "name": "critic"}]
+        for tail in ([], [user("more")], foreign):
+            transcript += tail
+            served = await team.ask(*transcript, tools=tools("add"))
+            transcript.append(served.message)
+        assert len(team.rows) == 1
+        for reply, call in zip(team.session.replies, server.calls, strict=True):
+            rendered = tokenizer.apply_chat_template(
+                [*reply.messages], tools=tools("add"), add_generation_prompt=True, tokenize=False
+            )
+            assert tokenizer.decode(call["prompt_ids"]) == rendered

@@ -1,0 +1,127 @@
+"""The programs of other frameworks in `tests/gateway/programs`: how each is run, and what it was recorded to send.
+
+    .venv/bin/python tests/support/framework_programs.py [NAME ...]
+
+records them anew, with the environments of `make frameworks`, and prints the table of the page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from reference_rows import placed
+from stand_in_llm import Json, stand_in
+
+from verl_mas.gateway.runner import Gateway, ProgramTask
+from verl_mas.workflows.program import ReferredProgram
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "tests" / "gateway"
+TASK = {"question": "What is 2 + 3?", "ground_truth": "5"}
+# By program, and then by agent.
+REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
+ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
+NEED_OPENAI_2 = ("crewai_team", "ag2_classic_team")
+LONG, TIMEOUT_S = 300, 600
+# langgraph-supervisor has its tools in the order of a set.
+os.environ["PYTHONHASHSEED"] = "0"
+# What differs between runs: identifiers in hexadecimal digits, dates and times.
+VOLATILE = re.compile(r"\b[0-9a-f]{8}-?(?:[0-9a-f]{4}-?){3}[0-9a-f]{12}\b|\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d\S*)?")
+SAMPLING = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed", "n", "stop", "max_tokens")
+DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "Responses", "/v1/messages": "Messages"}
+
+
+def program(name: str) -> ReferredProgram:
+    """By its name in `replies.yaml`: a file and a function, or a file that is a command."""
+    (file, _, function), python, agents = name.partition(":"), str(python_of(name)), tuple(REPLIES[name])
+    if function:
+        return ReferredProgram(agents=agents, function=f"{HERE}/programs/{file}.py:{function}", python=python)
+    interpreters = {".mjs": str(Path(python).with_name("node")), ".sh": "bash"}
+    return ReferredProgram(agents=agents, command=[interpreters[Path(file).suffix], f"{HERE}/programs/{file}"])
+
+
+def python_of(name: str) -> Path:
+    return (WITH_OPENAI_2 if name.startswith(NEED_OPENAI_2) else ENVIRONMENT) / "bin" / "python"
+
+
+def sent(name: str) -> list[Json]:
+    """What a program sends in a run, and what it got: `path`, `body` and `reply`. Raises where the program failed."""
+    with stand_in(REPLIES[name]) as server:
+        played = program(name).play(ProgramTask([], **TASK), Gateway(server.url, "key"))
+        asyncio.run(asyncio.wait_for(played, TIMEOUT_S))
+    return [{**request, "body": settled(request["body"])} for request in server.requests]
+
+
+def settled(value: Any) -> Any:
+    """A body without what differs between runs, and with a digest of a long text."""
+    if isinstance(value, dict):
+        text = json.dumps(value, sort_keys=True)
+        if value.get("type") == "object" and len(text) > LONG:  # the arguments of a tool
+            return {"type": "object", "description": settled(text)}
+        return {key: settled(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [settled(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    text = VOLATILE.sub("<volatile>", value)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return text if len(text) <= LONG else f"{text[: LONG // 2]}... {len(text)} characters, sha256 {digest}"
+
+
+def file_of(name: str) -> Path:
+    return HERE / "recorded" / f"{name.replace(':', '-')}.json"
+
+
+def recorded(name: str) -> list[Json]:
+    requests: list[Json] = json.loads(file_of(name).read_text())
+    return requests
+
+
+def record(name: str) -> None:
+    """A line per request."""
+    lines = ",\n".join(json.dumps(request, ensure_ascii=False) for request in sent(name))
+    file_of(name).write_text(f"[\n{lines}\n]\n")
+
+
+def table() -> Iterator[str]:
+    """Of the page: what each program sends, and how many acts become how many rows."""
+    for name in REPLIES:
+        requests, acts, rows = recorded(name), dict[str, int](), dict[str, int]()
+        for place in placed(requests):
+            acts[place.agent] = acts.get(place.agent, 0) + 1
+            rows[place.agent] = rows.get(place.agent, 0) + (place.why != "continued")
+        counts = ", ".join(f"{agent} {acts[agent]} -> {rows[agent]}" for agent in acts)
+        yield f"| `{name}` | {', '.join(sends(requests))} | {counts} |"
+
+
+def sends(requests: Sequence[Json]) -> list[str]:
+    found = dict[str, None]()
+    for request in requests:
+        body = request["body"]
+        found[DIALECTS[request["path"]]] = None
+        if body.get("stream"):
+            found["stream"] = None
+        if choice := body.get("tool_choice"):
+            found[f"`tool_choice` {choice if isinstance(choice, str) else choice.get('type')}"] = None
+        form = body.get("response_format") or (body.get("text") or {}).get("format")
+        if form:
+            found[f"`response_format` {form['type']}"] = None
+        if "previous_response_id" in body:
+            found["`previous_response_id`"] = None
+        found |= dict.fromkeys(f"`{setting}`" for setting in SAMPLING if body.get(setting) is not None)
+    return list(found)
+
+
+if __name__ == "__main__":
+    for program in sys.argv[1:] or REPLIES:
+        record(program)
+    sys.stdout.write("\n".join(table()) + "\n")

@@ -1,0 +1,87 @@
+"""A session that programs reach, over a scripted LLM."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from verl_mas.config.schema import AgentSpec, FaultSpec, PolicySpec
+from verl_mas.gateway.dialect import Asked, Served
+from verl_mas.gateway.session import GatewaySession, Rules
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflow.members import members_of
+from verl_mas.workflow.session import Session, SessionConfig
+from verl_mas.workflow.task import Task
+from verl_mas.workflow.team import Team
+
+AGENTS = ("solver", "critic")
+EDITS = ("extend", "edit", "drop", "repeat", "swap")
+
+
+def user(text: str) -> dict[str, object]:
+    return {"role": "user", "content": text}
+
+
+def asks(*messages: object, model: str = "solver", **how: object) -> Asked:
+    """A request; a text is a message of the user, and a reply that of the agent."""
+    return Asked(model, [user(each) if isinstance(each, str) else each for each in messages], **how)  # type: ignore[arg-type,misc]
+
+
+@dataclass
+class Opened:
+    llm: Any
+    session: Session
+    gateway: GatewaySession
+
+    async def ask(self, *messages: object, again: bool = False, digest: bytes | None = None, **how: object) -> Served:
+        """As a client that waits for the reply, and gets it."""
+        asked = asks(*messages, **how)  # type: ignore[arg-type]
+        with self.gateway.exchange(asked, digest or repr(asked).encode(), again=again) as exchange:
+            served = await exchange.act
+            exchange.delivered = True
+        return served
+
+    @property
+    def rows(self) -> list[list[str]]:
+        """The texts of the acts of each row."""
+        return [[reply.text for reply in row.replies] for row in self.session.rows()]
+
+    @property
+    def origins(self) -> list[str]:
+        return [reply.origin.partition(" ")[0].rstrip(":") for reply in self.session.replies]
+
+
+@asynccontextmanager
+async def opened(
+    replies: object = "fine", *, agents: dict[str, AgentSpec] | None = None, max_acts: int = 256, **rules: object
+) -> AsyncIterator[Opened]:
+    llm = replies if hasattr(replies, "generate") else ScriptedLLM(replies)  # type: ignore[arg-type]
+    members = members_of(AGENTS, agents or {}, {"main": PolicySpec()})
+    faults = FaultSpec(max_acts=max_acts, retries=0)
+    session = Session(Task.of("2 + 2?"), SessionConfig(members, {"main": llm}, faults=faults))
+    gateway = GatewaySession(Team(session), AGENTS, Rules(**rules))  # type: ignore[arg-type]
+    try:
+        yield Opened(llm, session, gateway)
+    finally:
+        await gateway.close()
+        await session.close()
+
+
+def tools(*names: str) -> Sequence[dict[str, object]]:
+    return [{"type": "function", "function": {"name": name, "parameters": {}}} for name in names]
+
+
+def changed(history: list[Any], edit: str, at: int) -> list[Any]:
+    """A history as a program may send it."""
+    at %= max(len(history), 1)
+    if edit == "edit":
+        return [*history[:at], {**history[at], "content": "edited"}, *history[at + 1 :]]
+    if edit == "drop":
+        return [*history[:at], *history[at + 1 :]]
+    if edit == "repeat":
+        return history[: at + 1]
+    if edit == "swap":
+        return [*history[:at], *reversed(history[at : at + 2]), *history[at + 2 :]]
+    return history

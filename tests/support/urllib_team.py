@@ -1,0 +1,61 @@
+"""A team of two agents that knows an address, a key and the names of its models, and no package."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import types
+from typing import Any
+from urllib.request import Request, urlopen
+
+HERE = __file__
+
+
+def ask(gateway: Any, model: str, messages: list[Any]) -> Any:
+    """The reply of an agent, as a message."""
+    headers = {"Authorization": f"Bearer {gateway.api_key}", "Content-Type": "application/json"}
+    body = json.dumps({"model": model, "messages": messages}).encode()
+    with urlopen(Request(f"{gateway.base_url}/chat/completions", body, headers), timeout=30) as reply:
+        return json.load(reply)["choices"][0]["message"]
+
+
+def pair(task: Any, gateway: Any) -> Any:
+    """The writer answers twice in one conversation; the answer is that of the copier, who has read the second one."""
+    history = list(task.messages)
+    for _ in range(2):
+        reply = ask(gateway, "writer", history)
+        history += [reply, {"role": "user", "content": task.question}]
+    return ask(gateway, "copier", [{"role": "user", "content": f"{task.question} {reply['content']}"}])["content"]
+
+
+async def apart(task: Any, gateway: Any) -> Any:
+    return pair(task, gateway)
+
+
+def endless(task: Any, gateway: Any) -> None:
+    ask(gateway, "writer", task.messages)
+    time.sleep(60)
+
+
+async def blocking(task: Any, gateway: Any) -> None:
+    endless(task, gateway)
+
+
+def leaves(task: Any, gateway: Any) -> None:
+    sys.exit(3)
+
+
+def dies(task: Any, gateway: Any) -> None:
+    print("last words", flush=True)  # noqa: T201
+    os._exit(3)
+
+
+if __name__ == "__main__":
+    row = json.load(sys.stdin)
+    assert json.loads(os.environ["VERL_MAS_TASK"]) == row
+    place = types.SimpleNamespace(base_url=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
+    print("what is printed is no outcome")  # noqa: T201
+    answer = globals()[sys.argv[1]](types.SimpleNamespace(**row), place)
+    os.write(int(os.environ["VERL_MAS_OUTCOME_FD"]), json.dumps({"answer": answer, "reward": 0.5}).encode())

@@ -1,0 +1,175 @@
+"""What the protocols of programs have in common: a request as it is read, and an act as it is served."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from verl_mas.config.values import Hint, describe, problems
+from verl_mas.registry import Registry
+from verl_mas.util.text import all_encodable
+from verl_mas.workflow.client import Message, ToolCall, as_call
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.streaming import Usage
+from verl_mas.workflow.tools import Tool
+
+_REQUIRED = object()
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+# What OpenAI's servers and ours call the same.
+PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
+SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", *PENALTIES)
+
+
+class ApiError(Exception):
+    """An HTTP error with OpenAI's body."""
+
+    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None):
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    @property
+    def body(self) -> JsonObject:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Clients of OpenAI and Anthropic repeat a request by its status, unless they are told not to."""
+        retry = self.status == 429
+        return {"x-should-retry": "true" if retry else "false", **({"retry-after": "1"} if retry else {})}
+
+
+@dataclass
+class Fields:
+    """The body of a request. Each field is taken once; what is left has no effect."""
+
+    left: JsonObject
+
+    @classmethod
+    def of(cls, body: bytes) -> Fields:
+        try:
+            given = json.loads(body.decode())
+            # Transcripts are long: their texts are looked through only where one could have half a character.
+            given = all_encodable(given) if SURROGATE.search(body) else given
+        except (ValueError, RecursionError) as error:
+            raise ApiError(400, f"the body is not JSON: {error}") from error
+        if not isinstance(given, dict):
+            raise ApiError(400, "the body is not a JSON object")
+        # Clients write null for what they do not set.
+        return cls({name: value for name, value in given.items() if value is not None})
+
+    def take(self, name: str, kind: Hint, default: object = _REQUIRED) -> Any:
+        """The value of a field. A value of another type is refused, and so is a missing one without a default."""
+        value = self.left.pop(name, default)
+        if value is _REQUIRED or (value is not default and problems(kind, value, name)):
+            given = "is missing" if value is _REQUIRED else f"is {value!r:.80}"
+            raise ApiError(400, f"{name} {given}; it is {describe(kind)}", param=name)
+        return value
+
+    def refuse(self, fields: Mapping[str, str]) -> None:
+        """Fields without which the reply would be another one, each with what to do instead."""
+        for name, instead in fields.items():
+            if self.left.get(name):
+                raise ApiError(400, f"{name} is not supported: {instead}", param=name)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request of a program for one reply."""
+
+    model: str
+    messages: Sequence[Message]
+    instructions: str = ""  # a system prompt that is sent anew with each request, and is not a part of the transcript
+    after: str | None = None  # the id of the reply that the messages follow
+    tools: Sequence[JsonObject] = ()
+    max_tokens: int | None = None
+    stop: Sequence[str] = ()
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+    unused: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Served:
+    """An act as a program gets it. `stopped_by`: the stop string of the request that ended it, which is not in it."""
+
+    id: str
+    reply: Reply
+    text: str
+    calls: Sequence[ToolCall] = ()
+    stopped_by: str | None = None
+
+    @property
+    def usage(self) -> Usage:
+        usage = Usage()
+        usage.add(self.reply.generation)
+        return usage
+
+    @property
+    def message(self) -> Message:
+        calls = {"tool_calls": [as_call(call) for call in self.calls]} if self.calls else {}
+        return {"role": "assistant", "content": self.text, **calls}
+
+
+class Dialect(Protocol):
+    """A protocol: the path that it is asked at, how a request is read, and how an act is written."""
+
+    @property
+    def path(self) -> str: ...
+
+    def read(self, body: Fields) -> Asked:
+        """Raises ApiError."""
+
+    def whole(self, asked: Asked, served: Served) -> JsonObject: ...
+
+    def events(self, asked: Asked, served: Served) -> Iterator[str]:
+        """The same as a stream."""
+
+
+DIALECTS: Registry[Dialect] = Registry("dialect", package="verl_mas.gateway.dialects")
+
+
+def event(data: object, name: str | None = None) -> str:
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {data if isinstance(data, str) else json.dumps(data, default=str)}\n\n"
+
+
+def text_of_parts(content: object, where: str, kinds: Sequence[str] = ("text",)) -> str:
+    """The text of a content, which may be in parts."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
+        raise ApiError(400, f"{where} is neither text nor a list of texts", param=where)
+    other = [str(part.get("type")) for part in content if part.get("type") not in kinds]
+    if other:
+        raise ApiError(400, f"{where} has {other[0]}; agents are asked in text", param=where)
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+
+
+def tool(name: object, description: object, parameters: object) -> JsonObject:
+    """The schema of a tool as chat templates take it."""
+    described = {} if description is None else {"description": description}
+    return {"type": "function", "function": {"name": name, **described, "parameters": parameters or {}}}
+
+
+def checked_tools(schemas: Sequence[JsonObject]) -> Sequence[Tool]:
+    try:
+        return [Tool(schema) for schema in schemas]
+    except ValueError as error:
+        raise ApiError(400, str(error), param="tools") from error
+
+
+def with_schema(messages: Sequence[Message], schema: object) -> list[Message]:
+    """The messages with the schema of the reply in the system prompt: a prompt has it nowhere else, and decoding is not
+    bound to it, as the trainer computes the log-probs of free sampling."""
+    if not schema:
+        return list(messages)
+    text = f"Reply with one JSON value of this schema, and nothing else:\n{json.dumps(schema)}"
+    if messages and messages[0]["role"] == "system":
+        return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]

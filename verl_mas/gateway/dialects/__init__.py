@@ -1,0 +1,1 @@
+"""The protocols that programs speak, a file each."""

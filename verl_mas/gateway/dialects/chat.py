@@ -1,0 +1,144 @@
+"""OpenAI's Chat Completions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from verl_mas.endpoints.openai import calls_of
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, with_schema
+from verl_mas.workflow.client import Message, ToolCall, as_call
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.record import sampled_of
+from verl_mas.workflow.streaming import Usage
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+INSTEAD = {
+    "functions": "use tools",
+    "function_call": "use tool_choice",
+    "top_logprobs": "a row has the log-probs of the sampled tokens alone",
+    "audio": "agents reply in text",
+    "web_search_options": "give a tool that searches",
+}
+DONE = event("[DONE]")
+
+
+def read_messages(given: Sequence[object]) -> list[Message]:
+    if not given:
+        raise ApiError(400, "no messages; they are a list of at least one", param="messages")
+    return [_message(message, f"messages[{number}]") for number, message in enumerate(given)]
+
+
+def _message(given: object, where: str) -> Message:
+    if not isinstance(given, dict) or str(given.get("role")) not in ROLES:
+        raise ApiError(400, f"{where} is not an object with a role of {', '.join(ROLES)}", param=where)
+    content = given.get("content")
+    if content is None and given["role"] != "assistant":
+        raise ApiError(400, f"{where}.content is neither text nor a list of texts", param=where)
+    text = text_of_parts(content, f"{where}.content", ("text", "refusal"))
+    # What clients add of their own is not a part of the prompt.
+    kept = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
+    message = {"role": ROLES[given["role"]], "content": text, **kept}
+    calls = given.get("tool_calls") or []
+    if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
+        raise ApiError(400, f"{where}.tool_calls is not a list of calls of functions", param=where)
+    return {**message, "tool_calls": [as_call(call) for call in calls_of(given)]} if calls else message
+
+
+def _is_call(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+class Chat:
+    path = "/v1/chat/completions"
+
+    def read(self, body: Fields) -> Asked:
+        body.refuse(INSTEAD)
+        if (n := body.take("n", int, 1)) != 1:
+            raise ApiError(400, f"n={n}: a request is one act; send {n} requests, each is a sample", param="n")
+        schema = body.take("response_format", dict, {}).get("json_schema") or {}
+        tools, choice = body.take("tools", list[JsonObject], []), body.take("tool_choice", str | dict, "auto")
+        limits = [body.take(name, int, None) for name in ("max_tokens", "max_completion_tokens")]
+        stop = body.take("stop", str | list[str], [])
+        return Asked(
+            model=body.take("model", str),
+            messages=with_schema(read_messages(body.take("messages", list)), schema.get("schema")),
+            tools=() if choice == "none" else tools,
+            max_tokens=min((limit for limit in limits if limit is not None), default=None),
+            stop=[stop] if isinstance(stop, str) else stop,
+            stream=body.take("stream", bool, False),
+            include_usage=bool(body.take("stream_options", dict, {}).get("include_usage")),
+            logprobs=body.take("logprobs", bool, False),
+            unused=body.left,
+        )
+
+    def whole(self, asked: Asked, served: Served) -> JsonObject:
+        calls = {"tool_calls": [_call(call) for call in served.calls]} if served.calls else {}
+        message = {"role": "assistant", "content": served.text or (None if calls else ""), "refusal": None, **calls}
+        choice = chosen(message, _reason(served)) | {"logprobs": _log_probs(served) if asked.logprobs else None}
+        return ChatWriter(asked.model, served.id).completion([choice], served.usage)
+
+    def events(self, asked: Asked, served: Served) -> Iterator[str]:
+        writer = ChatWriter(asked.model, served.id)
+        log_probs = _log_probs(served) if asked.logprobs else None
+        yield writer.piece({"role": "assistant", "content": served.text}, logprobs=log_probs)
+        if served.calls:
+            yield writer.piece({"tool_calls": [{"index": i, **_call(call)} for i, call in enumerate(served.calls)]})
+        yield writer.piece({}, finish_reason=_reason(served))
+        if asked.include_usage:
+            yield writer.chunk({"choices": [], "usage": usage_of(served.usage)})
+        yield DONE
+
+
+def _reason(served: Served) -> str:
+    return "length" if served.reply.truncated else "tool_calls" if served.calls else "stop"
+
+
+def _call(call: ToolCall) -> JsonObject:
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _log_probs(served: Served) -> JsonObject | None:
+    """Of the sampled tokens, which are named by their numbers, as vLLM does when it is asked to."""
+    found = zip(*sampled_of(served.reply), strict=True)
+    each = [{"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found]
+    return {"content": each, "refusal": None} if each else None
+
+
+# -- what a served team writes, too -----------------------------------------------------------------------------------
+
+
+@dataclass
+class ChatWriter:
+    """The objects of one reply."""
+
+    model: str
+    id: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def completion(self, choices: Sequence[JsonObject], usage: Usage, more: JsonObject | None = None) -> JsonObject:
+        return {**self._head("chat.completion"), "choices": choices, "usage": usage_of(usage), **(more or {})}
+
+    def piece(self, delta: JsonObject, **more: object) -> str:
+        empty = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
+        return self.chunk({"choices": [{**empty, **more}]})
+
+    def chunk(self, fields: JsonObject) -> str:
+        return event({**self._head("chat.completion.chunk"), **fields})
+
+    def _head(self, kind: str) -> JsonObject:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+
+
+def chosen(message: JsonObject, finish_reason: str, index: int = 0) -> JsonObject:
+    return {"index": index, "message": message, "logprobs": None, "finish_reason": finish_reason}
+
+
+def usage_of(usage: Usage) -> JsonObject:
+    total = usage.prompt + usage.completion
+    return {"prompt_tokens": usage.prompt, "completion_tokens": usage.completion, "total_tokens": total}
+
+
+DIALECTS.register("chat")(Chat())

@@ -1,0 +1,110 @@
+"""Anthropic's Messages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, tool
+from verl_mas.workflow.client import Message, ToolCall, as_call
+from verl_mas.workflow.codecs import JsonObject
+
+INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
+# Blocks of a reply that are not a part of its transcript.
+THOUGHTS = ("thinking", "redacted_thinking")
+
+
+def read_message(given: object, where: str) -> Iterator[Message]:
+    """The messages of one of Anthropic's: results of tools are messages of their own."""
+    role = given.get("role") if isinstance(given, dict) else None
+    if not isinstance(given, dict) or role not in ("user", "assistant"):
+        raise ApiError(400, f"{where} is not an object with a role of user or assistant", param=where)
+    content = given.get("content")
+    if not isinstance(content, list):
+        yield {"role": role, "content": text_of_parts(content, f"{where}.content")}
+        return
+    blocks = [block for block in content if isinstance(block, dict) and block.get("type") not in THOUGHTS]
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    for block in results:
+        text = text_of_parts(block.get("content"), f"{where}.content")
+        yield {"role": "tool", "content": text, "tool_call_id": block.get("tool_use_id")}
+    used = [block for block in blocks if block.get("type") == "tool_use"]
+    texts = [block for block in blocks if block.get("type") not in ("tool_result", "tool_use")]
+    if texts or used or not results:
+        calls = [ToolCall(str(each.get("name")), json.dumps(each.get("input") or {}), each.get("id")) for each in used]
+        called = {"tool_calls": [as_call(call) for call in calls]} if calls else {}
+        yield {"role": role, "content": text_of_parts(texts, f"{where}.content"), **called}
+
+
+class Messages:
+    path = "/v1/messages"
+
+    def read(self, body: Fields) -> Asked:
+        body.refuse(INSTEAD)
+        given: Sequence[object] = body.take("messages", list)
+        messages = [each for i, one in enumerate(given) for each in read_message(one, f"messages[{i}]")]
+        system = text_of_parts(body.take("system", str | list, ""), "system")
+        tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
+        return Asked(
+            model=body.take("model", str),
+            messages=[*([{"role": "system", "content": system}] if system else []), *messages],
+            tools=() if body.take("tool_choice", dict, {}).get("type") == "none" else tools,
+            max_tokens=body.take("max_tokens", int, None),
+            stop=body.take("stop_sequences", list[str], []),
+            stream=body.take("stream", bool, False),
+            unused=body.left,
+        )
+
+    def whole(self, asked: Asked, served: Served) -> JsonObject:
+        return {**_head(asked, served), "content": list(_blocks(served)), **_end(served), "usage": _usage(served)}
+
+    def events(self, asked: Asked, served: Served) -> Iterator[str]:
+        def sent(kind: str, **fields: object) -> str:
+            return event({"type": kind, **fields}, kind)
+
+        opened = {**_head(asked, served), "content": [], "stop_reason": None, "stop_sequence": None}
+        yield sent("message_start", message={**opened, "usage": {**_usage(served), "output_tokens": 0}})
+        for place, block in enumerate(_blocks(served)):
+            if block["type"] == "text":
+                empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+            else:
+                empty, delta = {**block, "input": {}}, {"type": "input_json_delta"}
+                delta["partial_json"] = json.dumps(block["input"])
+            yield sent("content_block_start", index=place, content_block=empty)
+            yield sent("content_block_delta", index=place, delta=delta)
+            yield sent("content_block_stop", index=place)
+        yield sent("message_delta", delta=_end(served), usage=_usage(served))
+        yield sent("message_stop")
+
+
+def _tool(given: JsonObject, where: str) -> JsonObject:
+    if "input_schema" not in given:
+        kind = given.get("type")
+        raise ApiError(400, f"{where} is of type {kind} without an input_schema; a program brings tools", param=where)
+    return tool(given.get("name"), given.get("description"), given["input_schema"])
+
+
+def _head(asked: Asked, served: Served) -> JsonObject:
+    return {"id": served.id, "type": "message", "role": "assistant", "model": asked.model}
+
+
+def _blocks(served: Served) -> Iterator[JsonObject]:
+    if served.text or not served.calls:
+        yield {"type": "text", "text": served.text}
+    for call in served.calls:
+        # The protocol has no place for arguments that are not an object.
+        given = {"invalid": call.arguments} if call.parameters is None else call.parameters
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
+
+
+def _end(served: Served) -> JsonObject:
+    reason = "stop_sequence" if served.stopped_by is not None else "end_turn"
+    reason = "max_tokens" if served.reply.truncated else "tool_use" if served.calls else reason
+    return {"stop_reason": reason, "stop_sequence": served.stopped_by}
+
+
+def _usage(served: Served) -> JsonObject:
+    return {"input_tokens": served.usage.prompt, "output_tokens": served.usage.completion}
+
+
+DIALECTS.register("messages")(Messages())

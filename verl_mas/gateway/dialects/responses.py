@@ -1,0 +1,140 @@
+"""OpenAI's Responses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, tool, with_schema
+from verl_mas.gateway.dialects.chat import ROLES
+from verl_mas.workflow.client import Message, ToolCall, as_call
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.streaming import Usage
+
+TEXTS = ("input_text", "output_text", "text", "refusal")
+INSTEAD = {
+    "conversation": "use previous_response_id, or send the whole transcript",
+    "background": "wait for the reply",
+    "prompt": "send the messages",
+    "top_logprobs": "a row has the log-probs of the sampled tokens alone",
+}
+
+
+def read_items(given: str | Sequence[object]) -> list[Message]:
+    """The messages of a transcript: calls belong to the message before them."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    messages: list[Message] = []
+    for number, item in enumerate(given):
+        where = f"input[{number}]"
+        if not isinstance(item, dict):
+            raise ApiError(400, f"{where} is not an object", param=where)
+        kind = item.get("type") or "message"
+        if kind == "message" and str(item.get("role")) in ROLES:
+            content = text_of_parts(item.get("content"), f"{where}.content", TEXTS)
+            messages.append({"role": ROLES[item["role"]], "content": content})
+        elif kind == "function_call" and isinstance(item.get("name"), str):
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant", "content": ""})
+            call = ToolCall(item["name"], str(item.get("arguments") or "{}"), item.get("call_id"))
+            messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", ()), as_call(call)]}
+        elif kind == "function_call_output":
+            content = text_of_parts(item.get("output"), f"{where}.output", TEXTS)
+            messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
+        elif kind != "reasoning":  # a thought is a part of the reply
+            raise ApiError(400, f"{where} is {kind!r:.40}, which agents are not asked in", param=where)
+    return messages
+
+
+class Responses:
+    path = "/v1/responses"
+
+    def read(self, body: Fields) -> Asked:
+        body.refuse(INSTEAD)
+        form = body.take("text", dict, {}).get("format") or {}
+        tools = [_function(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
+        messages = read_items(body.take("input", str | list))
+        instructions: str = body.take("instructions", str, "")
+        # The schema is a part of the system prompt, which is sent anew with each request.
+        if isinstance(form, dict) and form.get("schema"):
+            [system] = with_schema([{"role": "system", "content": instructions}], form["schema"])
+            instructions = str(system["content"]).lstrip()
+        return Asked(
+            model=body.take("model", str),
+            messages=messages,
+            instructions=instructions,
+            after=body.take("previous_response_id", str, None),
+            tools=() if body.take("tool_choice", str | dict, "auto") == "none" else tools,
+            max_tokens=body.take("max_output_tokens", int, None),
+            stream=body.take("stream", bool, False),
+            unused=body.left,
+        )
+
+    def whole(self, asked: Asked, served: Served) -> JsonObject:
+        head = _head(asked, served, "incomplete" if served.reply.truncated else "completed")
+        cut = {"reason": "max_output_tokens"} if served.reply.truncated else None
+        return {**head, "incomplete_details": cut, "output": list(_items(served)), "usage": _usage(served.usage)}
+
+    def events(self, asked: Asked, served: Served) -> Iterator[str]:
+        numbers = count()
+
+        def sent(kind: str, **fields: object) -> str:
+            return event({"type": kind, "sequence_number": next(numbers), **fields}, kind)
+
+        opened = _head(asked, served, "in_progress")
+        yield sent("response.created", response=opened)
+        yield sent("response.in_progress", response=opened)
+        for place, item in enumerate(_items(served)):
+            at = {"item_id": item["id"], "output_index": place}
+            if item["type"] == "message":
+                [part] = item["content"]
+                empty, inner = {**item, "status": "in_progress", "content": []}, {**at, "content_index": 0}
+                yield sent("response.output_item.added", output_index=place, item=empty)
+                yield sent("response.content_part.added", **inner, part={**part, "text": ""})
+                yield sent("response.output_text.delta", **inner, delta=part["text"], logprobs=[])
+                yield sent("response.output_text.done", **inner, text=part["text"], logprobs=[])
+                yield sent("response.content_part.done", **inner, part=part)
+            else:
+                empty, arguments = {**item, "status": "in_progress", "arguments": ""}, item["arguments"]
+                yield sent("response.output_item.added", output_index=place, item=empty)
+                yield sent("response.function_call_arguments.delta", **at, delta=arguments)
+                yield sent("response.function_call_arguments.done", **at, arguments=arguments, name=item["name"])
+            yield sent("response.output_item.done", output_index=place, item=item)
+        end = "response.incomplete" if served.reply.truncated else "response.completed"
+        yield sent(end, response=self.whole(asked, served))
+
+
+def _function(given: JsonObject, where: str) -> JsonObject:
+    if given.get("type") != "function":
+        raise ApiError(400, f"{where} is of type {given.get('type')}; a program brings functions", param=where)
+    return tool(given.get("name"), given.get("description"), given.get("parameters"))
+
+
+def _usage(usage: Usage) -> JsonObject:
+    details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
+    total = usage.prompt + usage.completion
+    return {"input_tokens": usage.prompt, "output_tokens": usage.completion, "total_tokens": total, **details}
+
+
+def _head(asked: Asked, served: Served, status: str) -> JsonObject:
+    empty = dict.fromkeys(("error", "incomplete_details", "temperature", "top_p", "usage"))
+    about = {"id": served.id, "object": "response", "created_at": int(time.time()), "status": status, "output": []}
+    request = {"model": asked.model, "instructions": asked.instructions or None, "previous_response_id": asked.after}
+    tools = [{"type": "function", "strict": False, **each["function"]} for each in asked.tools]
+    choice = {"tools": tools, "tool_choice": "auto", "parallel_tool_calls": True, "metadata": {}}
+    return {**empty, **about, **request, **choice}
+
+
+def _items(served: Served) -> Iterator[JsonObject]:
+    status = "incomplete" if served.reply.truncated else "completed"
+    if served.text or not served.calls:
+        part = {"type": "output_text", "text": served.text, "annotations": [], "logprobs": []}
+        message = {"type": "message", "role": "assistant", "content": [part]}
+        yield {"id": f"msg_{served.id}", "status": status, **message}
+    for call in served.calls:
+        named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        yield {"id": f"fc_{served.id}_{call.id}", "status": status, "type": "function_call", **named}
+
+
+DIALECTS.register("responses")(Responses())

@@ -1,0 +1,63 @@
+"""When two messages are the same: programs send back what they were served in many spellings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from verl_mas.endpoints.openai import calls_of, text_of
+from verl_mas.workflow.client import Message, ToolCall
+
+# A chat template may open the thought itself, so that a reply has its end alone.
+THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
+
+
+class Canonical(NamedTuple):
+    """What a chat template reads of a message. Ids of calls, and what clients add of their own, are not compared."""
+
+    role: str
+    content: str
+    calls: tuple[tuple[str, str], ...] = ()
+    name: str = ""  # of a user
+
+
+def canonical(message: Message) -> Canonical:
+    """Of a message whose content is text."""
+    role = str(message["role"])
+    calls = tuple((call.name, _plain(call)) for call in calls_of(message))
+    return Canonical(role, text_of(message), calls, str(message.get("name") or "") if role == "user" else "")
+
+
+def _plain(call: ToolCall) -> str:
+    """The arguments in one spelling, or as they were written where they are not JSON."""
+    return call.arguments if call.parameters is None else json.dumps(call.parameters, sort_keys=True)
+
+
+def spellings(served: Canonical, stopped_by: str | None = None, *, thinking: bool = True) -> Iterator[Canonical]:
+    """A reply as it was served, and as a program may send it back: with the stop string that ended it, and, if
+    `thinking`, without its thought."""
+    ends = [served] if stopped_by is None else [served, served._replace(content=served.content + stopped_by)]
+    yield from ends
+    if thinking and (thought := THOUGHT.match(served.content)):
+        yield from (one._replace(content=one.content[thought.end() :]) for one in ends)
+
+
+def difference(known: Sequence[Canonical], given: Sequence[Canonical], start: int) -> str:
+    """The first difference between two transcripts, which are equal up to message `start`, for a user who wants to know
+    why a request began a row."""
+    if not given:
+        return "it was asked before"
+    if not known:
+        return f"messages[{start}] ({given[0].role}) follows no reply"
+    old, new = known[0], given[0]
+    if new in known:
+        return f"{known.index(new)} messages from messages[{start}] ({old.role}) on were dropped"
+    if old in given:
+        return f"{given.index(old)} messages were inserted at messages[{start}] ({new.role})"
+    if old.role != new.role:
+        return f"messages[{start}] is of the {new.role}, and was of the {old.role}"
+    if start == 0 and new.role == "system":
+        return "the system prompt changed"
+    return f"messages[{start}] ({new.role}) was edited"

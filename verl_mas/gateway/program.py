@@ -1,0 +1,124 @@
+"""A program of any framework as a workflow: its requests to an endpoint of the run are acts of its agents."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict
+from typing import ClassVar, cast
+
+from verl_mas.endpoints.endpoint import without_key
+from verl_mas.errors import ConfigError, WorkflowError
+from verl_mas.gateway.host import host_of
+from verl_mas.gateway.runner import Function, Gateway, ProgramTask, played
+from verl_mas.gateway.session import GatewaySession, Rules
+from verl_mas.registry import nearest
+from verl_mas.workflow.base import Workflow
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.loop_thread import LoopThread
+from verl_mas.workflow.outcome import Outcome
+from verl_mas.workflow.task import Task
+from verl_mas.workflow.team import Team
+
+OUTCOME = ("answer", "reward", "info")
+
+
+class Program(Workflow, Rules):
+    """What programs have in common. A subclass says how the program is run: `play`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, agent in self.models.items():
+            if agent not in self.agents:
+                value = f"mas.workflow.args.models.{name}={agent}"
+                rule = "the name of a model means an agent of the program"
+                raise ConfigError(value, rule=rule, fix=nearest(agent, list(self.agents)))
+
+    async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
+        """How the program ended."""
+        raise NotImplementedError
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        # A command-line tool, a check and a run without programs start without a server.
+        from verl_mas.gateway.server import served
+
+        session = GatewaySession(team, self.agents, self)
+        async with served(session) as address:
+            gateway = Gateway(f"{address}/v1", session.key)
+            # What a program raises is in records and logs.
+            with without_key(session.key):
+                outcome = await self._until_decided(self.play(ProgramTask.of(task), gateway), session)
+        return _outcome(outcome, team)
+
+    async def _until_decided(self, played: Awaitable[JsonObject], session: GatewaySession) -> JsonObject:
+        """What the program returned. A session whose fate is decided is not played to its end."""
+        playing, decided = asyncio.ensure_future(played), asyncio.ensure_future(session.decided.wait())
+        try:
+            await asyncio.wait({playing, decided}, return_when=asyncio.FIRST_COMPLETED)
+            if session.fault is not None:
+                raise session.fault
+            return playing.result()
+        finally:
+            for each in (playing, decided):
+                each.cancel()
+            await asyncio.gather(playing, decided, return_exceptions=True)
+
+
+class FunctionProgram(Program):
+    """A function `(task, gateway)`, async or not, which `@verl_mas.program` makes a workflow of."""
+
+    function: ClassVar[Function]
+
+    async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
+        function = type(self).function
+        if not _importable(function):
+            return await _inline(function, task, gateway)
+        file = os.path.realpath(function.__code__.co_filename)
+        return await host_of(sys.executable).play(file, function.__name__, asdict(task), asdict(gateway))
+
+
+def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgram]]:
+    """Makes a workflow of a program: a function of a task and a gateway. `agents` are the names of its models.
+
+    It returns a reward, a text (the answer, which verl's reward function scores), an Outcome, a mapping like
+    `{"reward": 1.0, "info": {"acc": 1.0}}`, or None (the last reply is the answer).
+    """
+
+    def made(function: Function) -> type[FunctionProgram]:
+        own = {"agents": tuple(agents), "function": staticmethod(function), "__module__": function.__module__}
+        kind = type(function.__name__, (FunctionProgram,), {**own, "__doc__": function.__doc__})
+        return cast(type[FunctionProgram], kind)
+
+    return made
+
+
+def _importable(function: Function) -> bool:
+    """Whether another process can load it from its file: not what a notebook, a script or a function defines."""
+    named = function.__module__ != "__main__" and function.__qualname__ == function.__name__
+    return named and os.path.isfile(function.__code__.co_filename)
+
+
+async def _inline(function: Function, task: ProgramTask, gateway: Gateway) -> JsonObject:
+    """In an event loop of its own: a program that blocks the one that serves it would wait for itself."""
+    loop = LoopThread("program")
+    try:
+        return await loop.aresult(played(function, task, gateway))
+    finally:
+        # The end of a program that blocks is not waited for.
+        threading.Thread(target=loop.close, daemon=True).start()
+
+
+def _outcome(given: JsonObject, team: Team) -> Outcome:
+    if unknown := sorted(given.keys() - set(OUTCOME)):
+        rule, fix = f"an outcome has {', '.join(OUTCOME)}", nearest(unknown[0], OUTCOME)
+        raise WorkflowError(f"the program returned {unknown[0]!r:.80}", rule=rule, fix=fix)
+    answer, reward = given.get("answer"), given.get("reward")
+    if answer is None and reward is None:
+        answer = next(reversed(team.replies), None)
+    if isinstance(answer, str):
+        # The reply itself, if it is one: its tokens are then scored as they were sampled.
+        answer = next((reply for reply in reversed(team.replies) if reply.text == answer), answer)
+    return Outcome(answer=answer, reward=reward, info=given.get("info") or {})

@@ -1,0 +1,176 @@
+"""The endpoint of a rollout worker: one per event loop, while a session of it runs a program."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import uvicorn
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from verl_mas.errors import EngineLost, FaultKind, SessionFault
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Dialect, Fields, Served
+from verl_mas.gateway.session import Exchange, GatewaySession
+from verl_mas.util.bodies import TooLong, whole
+from verl_mas.util.loops import PerLoop
+
+LOOPBACK = "127.0.0.1"
+MAX_BODY = 16 << 20
+# Connections are closed when the last session ends; a client that asks on one that is being closed sends twice.
+IDLE_S = 3600
+LAST_S = 1.0  # for the last replies, before connections are left to themselves
+MODELS = "/v1/models"
+STATUS = {
+    FaultKind.TIMEOUT: (504, "timeout"),
+    FaultKind.LIMIT: (400, "context_length_exceeded"),
+    FaultKind.REFUSED: (502, "refused"),
+}
+
+
+@asynccontextmanager
+async def served(session: GatewaySession) -> AsyncIterator[str]:
+    """The address at which the requests of the session are answered meanwhile."""
+    server = _SERVERS.here()
+    address = await server.open(session)
+    try:
+        yield address
+    finally:
+        await server.close(session)
+
+
+class GatewayServer:
+    """Answers the requests of all sessions of an event loop. Sessions are told apart by their keys."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[bytes, GatewaySession] = {}
+        self._dialects = {DIALECTS[name].path: DIALECTS[name] for name in DIALECTS}
+        self._starting = asyncio.Lock()
+        self._server: uvicorn.Server | None = None
+        self._host = ""
+
+    async def open(self, session: GatewaySession) -> str:
+        async with self._starting:
+            self._sessions[_digest(session.key)] = session
+            if self._server is None:
+                await self._start()
+        return f"http://{self._host}"
+
+    async def close(self, session: GatewaySession) -> None:
+        await session.close()
+        async with self._starting:
+            del self._sessions[_digest(session.key)]
+            if not self._sessions and self._server is not None:
+                server, self._server = self._server, None
+                for listening in server.servers:
+                    listening.close()
+                for connection in list(server.server_state.connections):
+                    connection.shutdown()
+                if answering := set(server.server_state.tasks):
+                    await asyncio.wait(answering, timeout=LAST_S)
+
+    async def _start(self) -> None:
+        listens = socket.create_server((LOOPBACK, 0))
+        self._host = f"{LOOPBACK}:{listens.getsockname()[1]}"
+        config = uvicorn.Config(self, http="h11", ws="none", lifespan="off", log_config=None, timeout_keep_alive=IDLE_S)
+        config.load()
+        # Signals and the loop belong to the worker: the server is only started, and never run.
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup(sockets=[listens])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        dialect = self._dialects.get(request.url.path)
+        try:
+            await self._answer(request, dialect, send)
+        except ApiError as problem:
+            # Anthropic's clients read a type beside what OpenAI's do.
+            error = {"type": "error", **problem.body}
+            await JSONResponse(error, problem.status, problem.headers)(scope, receive, send)
+        except ClientDisconnect:
+            pass
+
+    async def _answer(self, request: Request, dialect: Dialect | None, send: Send) -> None:
+        path, host = request.url.path, request.headers.get("host")
+        if host != self._host:
+            # A name of others can lead here, and then their page is one of this server to a browser.
+            raise ApiError(403, f"Host: {host!r:.80} is not {self._host}")
+        session = self._session_of(request.headers)
+        if dialect is not None and request.method == "POST":
+            await self._post(request, dialect, session, send)
+        elif path == MODELS and request.method == "GET":
+            models = [{"id": name, "object": "model", "owned_by": "verl-mas"} for name in session.agents]
+            await JSONResponse({"object": "list", "data": models})(request.scope, request.receive, send)
+        else:
+            paths = ", ".join([*self._dialects, MODELS])
+            raise ApiError(404, f"{request.method} {path}: agents have {paths}; other models have another base URL")
+
+    def _session_of(self, headers: Mapping[str, str]) -> GatewaySession:
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        session = self._sessions.get(_digest(key))
+        if session is None or session.over:
+            message = "the key is not that of a session that runs: it ends with its session"
+            raise ApiError(401, message, code="invalid_api_key")
+        return session
+
+    async def _post(self, request: Request, dialect: Dialect, session: GatewaySession, send: Send) -> None:
+        try:
+            body = await whole(request.stream(), MAX_BODY)
+            asked = dialect.read(Fields.of(body))
+        except (TooLong, ApiError) as error:
+            problem = error if isinstance(error, ApiError) else ApiError(413, f"{error}: the limit of a request")
+            session.decide(problem)
+            raise problem from error
+        again = request.headers.get("x-stainless-retry-count", "0") != "0"
+        digest = hashlib.blake2b(body, digest_size=16, person=dialect.path.encode()[-16:]).digest()
+        with session.exchange(asked, digest, again=again) as exchange:
+            reply = await _reply(request, exchange)
+            # A stream is the whole reply as events: one that is cut must not leave half an act.
+            events = "".join(dialect.events(asked, reply)) if asked.stream else None
+            response = JSONResponse(dialect.whole(asked, reply)) if events is None else _stream(events)
+            await response(request.scope, request.receive, send)
+            exchange.delivered = True
+
+
+async def _reply(request: Request, exchange: Exchange) -> Served:
+    """The reply, while the client is there to get it. The act outlives the connection."""
+    gone = asyncio.ensure_future(_disconnected(request))
+    either: set[asyncio.Future[Served] | asyncio.Future[None]] = {exchange.act, gone}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise ClientDisconnect
+    finally:
+        gone.cancel()
+    if exchange.act.cancelled():
+        raise ApiError(401, "the session is over", code="session_over")
+    try:
+        return exchange.act.result()
+    except EngineLost as error:
+        raise ApiError(503, "an engine is lost; the log of the run says why", code="engine_lost") from error
+    except SessionFault as error:
+        # One sentence: programs are given no traceback.
+        status, code = STATUS.get(error.kind, (500, error.kind.value))
+        raise ApiError(status, error.line, code=code) from error
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _stream(events: str) -> Response:
+    return Response(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+_SERVERS = PerLoop(GatewayServer)

@@ -1,0 +1,255 @@
+"""A session as a program reaches it: its requests are acts, and a request that is sent again is the same act."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Literal
+
+from verl_mas.config.schema import Sampling
+from verl_mas.config.values import Count, NotNegative, load_dataclass
+from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault
+from verl_mas.gateway.dialect import SAMPLING, ApiError, Asked, Served, checked_tools
+from verl_mas.gateway.messages import canonical, spellings
+from verl_mas.gateway.tips import Found, Tip, Tips, remove
+from verl_mas.registry import nearest
+from verl_mas.workflow.client import Message, message_of
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.team import Team
+
+logger = logging.getLogger(__name__)
+# Settings of clients that were named in the log of this process, each with its agent.
+_NAMED: set[tuple[str, str]] = set()
+
+
+@dataclass(kw_only=True)
+class Rules:
+    """How requests become acts."""
+
+    models: dict[str, str] = field(default_factory=dict)
+    """The agents that other names of models mean: `{gpt-5-mini: solver}`; `"*"` is every other name."""
+
+    thinking: Literal["keep", "drop"] = "keep"
+    """When a program leaves the thought of a reply out of its history. keep: later turns see it, in the same row. drop:
+    they start a row without it."""
+
+    tolerate: list[Literal["timeout", "refused", "limit", "workflow"]] = field(default_factory=list)
+    """Faults that the program may handle. Any other fault fails the session, whatever the program returns."""
+
+    grace_s: NotNegative = 10.0
+    """Seconds in which a client that is gone may send its request again, before the act is cancelled."""
+
+    in_flight: Count = 64
+    """Requests of a session at the same time; more are asked to try again."""
+
+
+@dataclass(eq=False)
+class Exchange:
+    """An act, and the connections that wait for its reply."""
+
+    digest: bytes  # of its request
+    act: asyncio.Future[Served]
+    readers: int = 0
+    delivered: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Its reply reached no client."""
+        return not self.readers and not self.delivered
+
+    @property
+    def reply(self) -> Reply | None:
+        """None while the act runs, or if it failed."""
+        ended = self.act.done() and not self.act.cancelled() and self.act.exception() is None
+        return self.act.result().reply if ended else None
+
+
+class GatewaySession:
+    """One attempt at a task. Its `key` is what requests bring; the first fault decides the session."""
+
+    def __init__(self, team: Team, agents: Sequence[str], rules: Rules):
+        self.key = secrets.token_urlsafe(16)
+        self.over = False
+        self.fault: SessionFault | EngineLost | None = None
+        self.decided = asyncio.Event()
+        self.agents, self._team, self._rules, self._tips = agents, team, rules, Tips()
+        self._exchanges: list[Exchange] = []
+        self._refused: Counter[bytes] = Counter()  # requests that were sent away, and come again as new ones
+        self._transcripts: dict[str, Sequence[Message]] = {}  # by the id of the reply that ends them
+        self._tip_of: dict[Reply, Tip] = {}
+        self._named, self._acts, self._calls, self._call_ids = secrets.token_hex(6), count(), count(), set[str]()
+        # The clocks of the session are in its context, and those of a connection are not.
+        self._context = contextvars.copy_context()
+
+    @contextmanager
+    def exchange(self, asked: Asked, digest: bytes, *, again: bool = False) -> Iterator[Exchange]:
+        """While a connection waits for the reply and gets it. `digest`: of the request; `again`: it is sent again."""
+        found = self._repeated(digest, again=again) or self._begun(asked, digest)
+        found.readers += 1
+        try:
+            yield found
+        finally:
+            found.readers -= 1
+            if found.lost:
+                asyncio.get_running_loop().call_later(self._rules.grace_s, self._forget, found)
+
+    def decide(self, error: Exception) -> None:
+        """The first fault is that of the session, whatever the program makes of it. A request that cannot be read is
+        one, too: a program that ignores the error would end well without an act."""
+        fault = SessionFault(FaultKind.WORKFLOW, str(error)) if isinstance(error, ApiError) else error
+        assert isinstance(fault, SessionFault | EngineLost)
+        tolerated = isinstance(fault, SessionFault) and fault.kind.value in self._rules.tolerate
+        if self.fault is None and not tolerated:
+            self.fault = fault
+            self.decided.set()
+
+    async def close(self) -> None:
+        """No further request is answered, and what runs is cancelled."""
+        self.over = True
+        for each in self._exchanges:
+            each.act.cancel()
+        await asyncio.gather(*(each.act for each in self._exchanges), return_exceptions=True)
+        for each in list(self._exchanges):
+            self._forget(each)
+
+    def _repeated(self, digest: bytes, *, again: bool) -> Exchange | None:
+        """The act of an earlier request, if this is the same one: its client was gone, or it says so."""
+        if again and self._refused[digest]:
+            self._refused[digest] -= 1
+            return None
+        same = [each for each in self._exchanges if each.digest == digest and (each.reply or not each.act.done())]
+        return next((each for each in same if each.lost), same[-1] if again and same else None)
+
+    def _begun(self, asked: Asked, digest: bytes) -> Exchange:
+        if self.over:
+            raise ApiError(401, "the session is over", code="session_over")
+        running = sum(not each.act.done() for each in self._exchanges)
+        if running >= self._rules.in_flight:
+            self._refused[digest] += 1
+            raise ApiError(429, f"{running} requests of the session are running, which is the limit", code="busy")
+        self._exchanges.append(Exchange(digest, self._context.run(asyncio.ensure_future, self._guarded(asked))))
+        return self._exchanges[-1]
+
+    async def _guarded(self, asked: Asked) -> Served:
+        try:
+            return await self._act(asked)
+        except (SessionFault, EngineLost, ApiError) as error:
+            self.decide(error)
+            raise
+
+    async def _act(self, asked: Asked) -> Served:
+        agent, messages = self._agent(asked.model), self._transcript(asked)
+        given, tools = [canonical(message) for message in messages], json.dumps(asked.tools, sort_keys=True)
+        settings = self._settings(agent, asked)
+        found = self._tips.find(agent, tools, given)
+        with found.reserved():
+            how: JsonObject = {"tools": checked_tools(asked.tools), "origin": found.origin, **settings}
+            reply = await self._team[agent].answer(found.messages(messages), found.continuation, **how)
+            check_tokens(found, reply)
+        served = self._served(reply, asked)
+        tip = Tip(reply, found, found.transcript(messages, served.message))
+        self._transcripts[served.id] = tip.transcript[1:] if asked.instructions else tip.transcript
+        self._tip_of[reply] = tip
+        spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
+        self._tips.add(agent, tools, given, spelled, tip)
+        return served
+
+    def _agent(self, model: str) -> str:
+        models = self._rules.models
+        name = models.get(model) or (model if model in self.agents else models.get("*"))
+        if name is None:
+            message = f"no agent {model!r:.80}; the name of a model is that of an agent: {nearest(model, self.agents)}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return name
+
+    def _transcript(self, asked: Asked) -> list[Message]:
+        """The whole of it, of a request that names the reply before it, too."""
+        if asked.after is not None and asked.after not in self._transcripts:
+            raise ApiError(404, f"no reply {asked.after!r:.80} in this session", param="previous_response_id")
+        before = () if asked.after is None else self._transcripts[asked.after]
+        instructions = [{"role": "system", "content": asked.instructions}] if asked.instructions else []
+        if not (messages := [*instructions, *before, *asked.messages]):
+            raise ApiError(400, "no messages; they are a list of at least one", param="messages")
+        return messages
+
+    def _settings(self, agent: str, asked: Asked) -> dict[str, object]:
+        """A program may shorten a reply. Its temperature and the like do not count: frameworks send 0 or 1 out of
+        habit, and with 0 the sessions of a group would be equal."""
+        given = {name: asked.unused[name] for name in SAMPLING if name in asked.unused}
+        if unknown := {(agent, name) for name in given} - _NAMED:
+            _NAMED.update(unknown)
+            text = "the program asks %s with %s, which has no effect: mas.agents.%s.sampling counts"
+            logger.warning(text, agent, given, agent)
+        own = {"max_tokens": asked.max_tokens, "stop": list(asked.stop)}
+        settings: dict[str, object] = {name: value for name, value in own.items() if value not in (None, [])}
+        try:
+            if settings:
+                load_dataclass(Sampling, settings, "request")
+        except ConfigError as error:
+            raise ApiError(400, str(error)) from error
+        return settings
+
+    def _served(self, reply: Reply, asked: Asked) -> Served:
+        calls = [replace(call, id=self._call_id(call.id)) for call in reply.tool_calls]
+        message = message_of(reply.generation, calls)
+        if calls:
+            called = zip(message["tool_calls"], calls, strict=True)
+            message["tool_calls"] = [{**one, "id": call.id} for one, call in called]
+        reply.tool_calls, reply.steps = calls, (message,)
+        text, stopped_by = cut_at(reply.text, asked.stop)
+        return Served(f"act_{self._named}_{next(self._acts)}", reply, text, calls, stopped_by)
+
+    def _call_id(self, given: str | None) -> str:
+        """Programs take each id once, and some chat templates ids of nine letters and digits only."""
+        while given is None or given in self._call_ids:
+            given = f"c{next(self._calls):08d}"
+        self._call_ids.add(given)
+        return given
+
+    def _forget(self, exchange: Exchange) -> None:
+        """What no client asked for again: nothing follows from a reply that was not received."""
+        reply = exchange.reply
+        if not exchange.lost or exchange not in self._exchanges or (reply and self._tip_of[reply].taken):
+            return
+        self._exchanges.remove(exchange)
+        exchange.act.cancel()
+        if reply is not None:
+            remove(self._tip_of.pop(reply))
+            self._team.forget(reply)
+
+
+def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
+    """The text before the first of the stop strings, and that one."""
+    places = [(text.index(stop), stop) for stop in stops if stop in text]
+    if not places:
+        return text, None
+    place, stop = min(places)
+    return text[:place], stop
+
+
+def check_tokens(found: Found, reply: Reply) -> None:
+    """Raises where the tokens that an act continued are not those that it has: such a row must not be trained on."""
+    new, old = reply.generation, found.tip.reply.generation if found.tip else None
+    if not new.has_tokens:
+        return
+    prompt, response = new.prompt_ids, new.response_ids
+    lengths = {len(response), len(new.response_mask), len(new.log_probs or response)}
+    begins = True
+    if old is not None:
+        if not found.same_row:
+            prompt, response = prompt[: len(old.prompt_ids)], prompt[len(old.prompt_ids) :]
+        # The last one may be gone: some families have one token that ends a reply and begins the next message.
+        last = len(old.response_ids) - 1
+        begins = prompt == old.prompt_ids and response[:last] == old.response_ids[:last]
+    if not begins or len(lengths) > 1:
+        what = f"the tokens of {reply.agent} in turn {reply.turn} do not begin with those of the act that it continues"
+        raise EngineLost(f"{what}, or have masks and log-probs of other lengths {sorted(lengths)}: please report it")

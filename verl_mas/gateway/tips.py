@@ -1,0 +1,177 @@
+"""The acts of a session that a request can continue, as a tree of messages: each agent's, per set of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from verl_mas.gateway.messages import Canonical, difference
+from verl_mas.workflow.client import Continuation, Message
+from verl_mas.workflow.reply import Reply
+
+
+@dataclass(eq=False)
+class Tip:
+    """An act that a request can continue."""
+
+    reply: Reply
+    found: Found | None = field(default=None, repr=False)  # what it continues
+    transcript: Sequence[Message] = field(default=(), repr=False)  # with its reply, as the program has it
+    taken: bool = False  # its row was continued, or is being continued
+    place: int = 0  # of its reply in the transcript
+    spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # of its reply
+    nodes: Sequence[Node] = field(default=(), repr=False)  # where it is in the tree
+
+    @property
+    def messages(self) -> list[Message]:
+        """What the tokens of its row hold."""
+        return [*self.reply.messages, *self.reply.steps]
+
+    @property
+    def end(self) -> str | None:
+        """Why its tokens cannot be continued; None if they can."""
+        generation = self.reply.generation
+        if generation.full:
+            return "its row is full"
+        # Without an end of turn, what follows would be off the chat template.
+        if self.reply.truncated:
+            return "its reply was cut at the maximal length"
+        return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
+
+    def is_in(self, given: Sequence[Canonical]) -> bool:
+        """Whether `given` has its reply and those that its tokens have before it, and not equal ones that spell another
+        thought."""
+        tip: Tip | None = self
+        while tip is not None and given[tip.place] in tip.spellings:
+            tip = tip.found.tip if tip.found else None
+        return tip is None
+
+
+@dataclass(eq=False)
+class Node:
+    """A message after those that lead to it. `tips`: the acts whose reply it is; equal replies are several."""
+
+    tips: list[Tip] = field(default_factory=list)
+    after: dict[Canonical, Node] = field(default_factory=dict)
+
+    def last_path(self) -> Iterator[Canonical]:
+        """The messages that followed most lately."""
+        node = self
+        while node.after:
+            message, node = next(reversed(node.after.items()))
+            yield message
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a request continues: the first `known` of its messages are those of `tip`.
+
+    `same_row`: its row is continued; else the tokens are the prompt of a new one. `origin` says why.
+    """
+
+    origin: str
+    known: int = 0
+    tip: Tip | None = None
+    same_row: bool = False
+
+    @property
+    def continuation(self) -> Continuation | None:
+        if self.tip is None:
+            return None
+        reply = self.tip.reply
+        return Continuation(reply.generation, len(self.tip.messages), reply.row if self.same_row else None)
+
+    def messages(self, given: Sequence[Message]) -> list[Message]:
+        """The request with the messages of its tip as the tokens hold them, however the program spelled them."""
+        return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
+
+    def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
+        """The request and its reply. What is known is not kept a second time: a session has the whole transcript in
+        each request."""
+        return [*(self.tip.transcript if self.tip else ()), *given[self.known :], reply]
+
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """While the act runs, no other request continues the row; if it fails, another one may."""
+        if self.tip is None or not self.same_row:
+            yield
+            return
+        self.tip.taken = True
+        try:
+            yield
+        except BaseException:
+            self.tip.taken = False
+            raise
+
+
+class Tips:
+    def __init__(self) -> None:
+        self._roots: dict[tuple[str, str], Node] = {}
+
+    def find(self, agent: str, tools: str, given: Sequence[Canonical]) -> Found:
+        """The act that `given` continues: the longest of its beginnings that ends with a reply."""
+        if given[-1].role == "assistant":
+            # Tokens are continued by messages that an agent replies to.
+            return Found("new: the last message is of the assistant")
+        path, ended = _path(self._roots.get((agent, tools)), given), ""
+        found = Found("new")
+        for known in range(len(path) - 1, 0, -1):
+            tips = [tip for tip in path[known].tips if tip.is_in(given)]
+            if usable := [tip for tip in tips if tip.end is None]:
+                found = _chosen(known, usable)
+                break
+            ended = ended or (tips[-1].end or "" if tips else "")
+        if found.same_row:
+            return found
+        return replace(found, origin=f"{found.origin}: {ended or self._reason(agent, given, path)}")
+
+    def _reason(self, agent: str, given: Sequence[Canonical], path: Sequence[Node]) -> str:
+        """Why a request began a row; `path`: what is known of its messages."""
+        roots = [root for (name, _), root in self._roots.items() if name == agent]
+        if not roots:
+            return f"the first request of {agent}"
+        if max(len(_path(root, given)) for root in roots) > max(len(path), 1):
+            return "the tools changed"
+        known = len(path) - 1
+        if known < len(given) and all(message.role != "assistant" for message in given):
+            return "another prompt"
+        return difference(list(path[-1].last_path()) if path else [], given[max(known, 0) :], max(known, 0))
+
+    def add(self, agent: str, tools: str, given: Sequence[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
+        """The reply to `given`, in every spelling."""
+        node = self._roots.setdefault((agent, tools), Node())
+        for message in given:
+            node = node.after.setdefault(message, Node())
+        first, *others = replies
+        tip.place, tip.spellings = len(given), frozenset([first, *others])
+        one = node.after.setdefault(first, Node())
+        tip.nodes = list({one, *(node.after.setdefault(other, one) for other in others)})
+        for each in tip.nodes:
+            each.tips.append(tip)
+
+
+def remove(tip: Tip) -> None:
+    """A reply that reached no program is not continued, and the act before it is the last of its row again."""
+    for node in tip.nodes:
+        node.tips.remove(tip)
+    if tip.found and tip.found.tip and tip.found.same_row:
+        tip.found.tip.taken = False
+
+
+def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
+    """The root, and the nodes of the messages that it knows."""
+    nodes = [root] if root else []
+    for message in given:
+        if not nodes or message not in nodes[-1].after:
+            break
+        nodes.append(nodes[-1].after[message])
+    return nodes
+
+
+def _chosen(known: int, tips: Sequence[Tip]) -> Found:
+    """Of acts with equal replies, one whose row is open."""
+    tip = next((tip for tip in reversed(tips) if not tip.taken), tips[-1])
+    if tip.taken:
+        return Found(f"branched after {known} messages, as another request continued them", known, tip)
+    return Found(f"continued after {known} messages", known, tip, same_row=True)

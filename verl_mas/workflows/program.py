@@ -1,0 +1,70 @@
+"""A program of another framework, or in another language, whose models are the agents."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, field
+
+from verl_mas.errors import ConfigError
+from verl_mas.gateway import runner
+from verl_mas.gateway.host import command, environment, host_of
+from verl_mas.gateway.program import Program
+from verl_mas.gateway.runner import Gateway, ProgramTask
+from verl_mas.workflow import register_workflow
+from verl_mas.workflow.codecs import JsonObject
+
+
+@register_workflow("program")
+class ReferredProgram(Program):
+    """A function of a file, or a command in any language. Neither is imported by the run."""
+
+    agents: Sequence[str] = ("solver",)
+    """The names of the models that the program asks for."""
+
+    function: str | None = None
+    """`FILE.py:NAME`, a function of a task and a gateway."""
+
+    python: str | None = None
+    """The interpreter of `function`, which needs neither verl nor verl-mas. null: that of the run."""
+
+    command: list[str] = field(default_factory=list)
+    """The program and its arguments: a process per session, with OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL
+    and ANTHROPIC_API_KEY. Its task is JSON on stdin, and its outcome JSON on the descriptor $VERL_MAS_OUTCOME_FD."""
+
+    async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
+        if self.function is None:
+            return await command(self.command, asdict(task), _variables(gateway))
+        file, _, name = self.function.rpartition(":")
+        host = host_of(self.python or sys.executable)
+        return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))
+
+    def check(self) -> None:
+        where, (file, _, name) = "mas.workflow.args.", (self.function or "").rpartition(":")
+        if (self.function is None) == (not self.command):
+            value, rule = f"{where}function={self.function} and command={self.command}", "a program is one of both"
+            raise ConfigError(value, rule=rule, fix=f"set {where}function=team.py:team, or command=[node,team.mjs]")
+        runs = self.command[0] if self.command else self.python or sys.executable
+        if shutil.which(runs) is None:
+            value = f"{where}{'command' if self.command else 'python'}: {runs}"
+            raise ConfigError(value, rule="every node of the run has that program", fix="give its path")
+        if self.function is None:
+            return
+        if not os.path.isfile(file):
+            rule, fix = "it is FILE.py:NAME, and every node of the run has the file", "write team.py:team"
+            raise ConfigError(f"{where}function={self.function}", rule=rule, fix=fix)
+        loads = [runs, runner.__file__, os.path.realpath(file), name]
+        done = subprocess.run(loads, env=environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            says = done.stderr.strip().rpartition("\n")[2]
+            rule, fix = f"{runs} can load it", f"it says: {says}; correct it, or set {where}python"
+            raise ConfigError(f"{where}function={self.function}", rule=rule, fix=fix)
+
+
+def _variables(gateway: Gateway) -> dict[str, str]:
+    """What clients of the two protocols read of the environment."""
+    keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"), gateway.api_key)
+    return {**keys, "OPENAI_BASE_URL": gateway.base_url, "ANTHROPIC_BASE_URL": gateway.anthropic_url}
