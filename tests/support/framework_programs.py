@@ -26,7 +26,7 @@ from verl_mas.workflows.program import ReferredProgram
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "gateway"
-TASK = {"question": "What is 2 + 3?", "ground_truth": "5"}
+TASK: dict[str, Any] = {"question": "What is 2 + 3?", "ground_truth": "5"}
 # By program, and then by agent.
 REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
@@ -42,11 +42,14 @@ DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "Responses", "/v1/m
 
 def program(name: str) -> ReferredProgram:
     """By its name in `replies.yaml`: a file and a function, or a file that is a command."""
-    (file, _, function), python, agents = name.partition(":"), str(python_of(name)), tuple(REPLIES[name])
-    if function:
-        return ReferredProgram(agents=agents, function=f"{HERE}/programs/{file}.py:{function}", python=python)
+    (file, _, function), python = name.partition(":"), str(python_of(name))
     interpreters = {".mjs": str(Path(python).with_name("node")), ".sh": "bash"}
-    return ReferredProgram(agents=agents, command=[interpreters[Path(file).suffix], f"{HERE}/programs/{file}"])
+    settings: dict[str, Any] = (
+        {"function": f"{HERE}/programs/{file}.py:{function}", "python": python}
+        if function
+        else {"command": [interpreters[Path(file).suffix], f"{HERE}/programs/{file}"]}
+    )
+    return ReferredProgram(**{**settings, "agents": tuple(REPLIES[name])})
 
 
 def python_of(name: str) -> Path:
@@ -122,6 +125,6 @@ def sends(requests: Sequence[Json]) -> list[str]:
 
 
 if __name__ == "__main__":
-    for program in sys.argv[1:] or REPLIES:
-        record(program)
+    for each in sys.argv[1:] or REPLIES:
+        record(each)
     sys.stdout.write("\n".join(table()) + "\n")

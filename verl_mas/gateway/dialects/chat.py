@@ -103,7 +103,9 @@ def _call(call: ToolCall) -> JsonObject:
 def _log_probs(served: Served) -> JsonObject | None:
     """Of the sampled tokens, which are named by their numbers, as vLLM does when it is asked to."""
     found = zip(*sampled_of(served.reply), strict=True)
-    each = [{"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found]
+    each: list[JsonObject] = [
+        {"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found
+    ]
     return {"content": each, "refusal": None} if each else None
 
 
