@@ -86,7 +86,7 @@ def gone(matches, seconds: float = 10.0) -> bool:
 def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
     monkeypatch.setattr(host, "END_S", 0.1)
     process = host.host_of(sys.executable)
-    assert failed(referred("blocking"), session_timeout_s=2.0).kind is FaultKind.SESSION_TIMEOUT
+    assert failed(referred("blocking"), session_timeout_s=4.0).kind is FaultKind.SESSION_TIMEOUT
     assert gone(lambda found: found.pid == process.pid and found.info["status"] != "zombie")
     assert played(referred("pair")).answer == "c"
 

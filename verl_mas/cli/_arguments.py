@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Protocol
 
 from verl_mas.cli._parser import SETTING
 from verl_mas.errors import ConfigError
@@ -100,7 +101,13 @@ def url_of(listens: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def add_settings(parser: argparse._ActionsContainer, option: str, what: str, *, form: str = SETTING) -> None:
+class _Options(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *names: str, **how: Any) -> object: ...
+
+
+def add_settings(parser: _Options, option: str, what: str, *, form: str = SETTING) -> None:
     """An option that takes one or more NAME=VALUE, also when it is given several times; read it with `values`."""
     assert "=" in form
     parser.add_argument(option, action="append", default=[], metavar=form, help=what)

@@ -39,8 +39,8 @@ FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
 def parser() -> Parser:
     command = Parser("verl-mas new", __doc__)
     command.add_argument("name", metavar="NAME", help="of the team, in lower case with underscores: my_team")
-    with_framework = "a team that is written with it, and that talks to an endpoint of the run"
-    command.add_argument("--framework", choices=FRAMEWORKS, help=with_framework)
+    written = f"a team that talks to an endpoint of the run, with {', '.join(FRAMEWORKS)}"
+    command.add_argument("--framework", choices=FRAMEWORKS, metavar="NAME", help=written)
     add_out(command, "the folder to write; without it one of that name, here")
     tiny = "also write model/, a tiny model with random weights, for a CPU"
     command.add_argument("--tiny-model", action="store_true", help=tiny)
