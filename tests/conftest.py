@@ -52,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     # Ray writes there which cluster runs: no test joins that of the user or of a test beside it.
     os.environ["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="mas-")
+    # verl logs to wandb by default, and the machine of a test may have a key or not.
+    os.environ["WANDB_MODE"] = "offline"
     # What `verl-mas check` remembers is not the user's.
     os.environ["XDG_CACHE_HOME"] = os.environ["RAY_TMPDIR"]
     config.add_cleanup(lambda: shutil.rmtree(os.environ["RAY_TMPDIR"], ignore_errors=True))

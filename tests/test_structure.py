@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 50_810,
     "lines of its core": 16_781,
-    "lines of tests": 44_910,
+    "lines of tests": 44_915,
     "lines of headers": 6_427,
     "files below 30 lines": 17,
     "own modules that one module imports": 40,

@@ -128,7 +128,8 @@ def test_a_file_that_defines_the_function_passes(make, tmp_path, text):
 
 
 def test_a_run_that_logs_to_wandb_needs_a_key_or_no_network(make, monkeypatch, tmp_path):
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     (warning,) = check_packages(make(trainer__logger=["console", "wandb"]))
     assert "WANDB_MODE=offline" in str(warning)
