@@ -12,7 +12,9 @@ import sys
 import threading
 import time
 from bisect import bisect_left
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from functools import wraps
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +22,11 @@ FOLDER = "GPU_PROOF_MEMORY"
 PERIOD = 0.05
 UPDATE, ENGINE = "update_actor", "TransformersServer"
 # Part of Ray's title of a training process -> the phase of `verl-mas plan`.
-METHODS = {UPDATE: "update", "log_prob": "log-probs", "update_weights": "weight sync"}
+SYNC = "update_weights"
+METHODS = {UPDATE: "update", "log_prob": "log-probs", SYNC: "weight sync"}
+# verl's method of a weight sync also wakes the KV cache, as its last action: the card is then that of a rollout.
+KV_CACHE = "kv_cache"
+_kv_cache_wakes = threading.Event()
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,7 @@ def most_by_phase(samples: list[Sample]) -> dict[str, int]:
     found: dict[str, int] = {}
     working = [(sample.time, phase) for sample in samples if (phase := _phase(sample.title))]
     times = [time for time, _ in working]
-    synced = next((time for time, phase in working if phase == METHODS["update_weights"]), float("inf"))
+    synced = next((time for time, phase in working if phase == METHODS[SYNC]), float("inf"))
     for sample in samples:
         phase = _phase(sample.title)
         if phase is None:
@@ -100,11 +106,35 @@ def _phase(title: str) -> str | None:
 def _watch(folder: Path) -> None:
     with (folder / f"{os.getpid()}.jsonl").open("a") as out:
         while True:
-            title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            sample = Sample(time.time(), os.getpid(), title, *_held())
+            _watch_engines()
+            sample = Sample(time.time(), os.getpid(), _title(), *_held())
             out.write(json.dumps(asdict(sample)) + "\n")
             out.flush()
             time.sleep(PERIOD)
+
+
+def _title() -> str:
+    title = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    if SYNC not in title:
+        _kv_cache_wakes.clear()
+    return KV_CACHE if _kv_cache_wakes.is_set() else title
+
+
+def _watch_engines() -> None:
+    base = getattr(sys.modules.get("verl.workers.rollout.base"), "BaseRollout", None)
+    for adapter in base.__subclasses__() if base else ():
+        if not hasattr(adapter.resume, "__wrapped__"):
+            adapter.resume = _watched(adapter.resume)
+
+
+def _watched(resume: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @wraps(resume)
+    async def watched(self: object, tags: list[str]) -> None:
+        if KV_CACHE in tags:
+            _kv_cache_wakes.set()
+        await resume(self, tags)
+
+    return watched
 
 
 def _held() -> tuple[int, int]:

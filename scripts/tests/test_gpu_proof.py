@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -148,6 +149,32 @@ def test_the_memory_of_the_card_is_told_by_phase():
     samples = sorted([*starts, *sync, *idle, *trains], key=lambda sample: sample.time)
     expected = {"engine start": 44, "weight sync": 18, "rollout": 40, "log-probs": 12, "update": 28}
     assert memory_log.most_by_phase(samples) == expected
+
+
+def test_a_weight_sync_ends_where_the_kv_cache_wakes(tmp_path):
+    """In a process of its own, as the log writes until the process ends; verl's base class is the real one."""
+    program = f"""
+import asyncio, os, sys, time
+sys.path.insert(0, {str(ROOT / "scripts")!r})
+from ray._raylet import setproctitle
+from verl.workers.rollout.base import BaseRollout
+class Adapter(BaseRollout):
+    async def resume(self, tags): time.sleep(0.3)
+    async def release(self): ...
+    async def update_weights(self, weights, **kwargs): ...
+adapter = Adapter.__new__(Adapter)
+from proof import memory_log
+time.sleep(0.3)
+setproctitle("ray::Workers.update_weights")
+asyncio.run(adapter.resume(tags=["weights"]))
+asyncio.run(adapter.resume(tags=["kv_cache"]))
+setproctitle("ray::Workers")
+time.sleep(0.3)
+"""
+    env = os.environ | {memory_log.FOLDER: str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=env, check=True)
+    titles = [key for key, _ in groupby(sample.title for sample in memory_log.read(tmp_path))]
+    assert titles[-3:] == ["ray::Workers.update_weights", memory_log.KV_CACHE, "ray::Workers"]
 
 
 def test_factors_of_what_was_measured_beside_the_plan_are_a_file_that_plan_reads(tmp_path, capsys):
