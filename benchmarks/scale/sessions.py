@@ -40,7 +40,7 @@ from verl_mas.config.run import Run
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.rollout.verl_client import Model, VerlPolicy
-from verl_mas.rollout.worker import AGENT_LOOP, MasAgentLoopWorker
+from verl_mas.rollout.worker import AGENT_LOOP, MasAgentLoopWorker, collect_between_steps
 from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.workflow import clock
 from verl_mas.workflow.base import agents_of
@@ -126,7 +126,7 @@ class Rollout:
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
         worker.trajectories = TrajectoryWriter(run.mas.trajectories, folder, "1")
         worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
-        gc.freeze()  # as the worker does
+        collect_between_steps()
         self.beats: list[float] = []
         self.first_row = 0.0
 

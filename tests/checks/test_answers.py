@@ -47,6 +47,7 @@ def test_a_team_answers_in_the_form_that_verls_scorer_of_the_data_source_reads(l
         ({"source": "apps", "truth": "{}", "question": "Write"}, "scorer of 'apps'", "custom_reward_function"),
         ({"question": "?", "function": "def score(**row): return 0"}, "mine.py gives", "for this form"),
         ({"source": "mine"}, "'mine'", "set reward.custom_reward_function.path"),
+        ({"team": "ensemble", "score": "math", "truth": ["Rome"]}, "is ['Rome']", "write one answer per task"),
         ({"truth": None}, "without a ground truth", "write reward_model"),
         ({"score": "math", "form": "hashes", "truth": "6 x 12\n#### 72"}, "is '6 x 12", "write the answer alone"),
     ],
@@ -81,6 +82,11 @@ def test_a_task_that_asks_for_another_form_than_the_team_is_warned_of(look):
 )
 def test_a_reward_function_of_the_users_scores_the_ground_truth_too(look, function):
     assert look(function=function) == []
+
+
+def test_a_reward_function_that_a_team_never_calls_is_warned_of(look):
+    ((value, fix, warned),) = look(function="def score(**row): return 1", score="math", form="hashes")
+    assert value.endswith("mine.py") and "score=verl" in fix and warned
 
 
 @pytest.mark.parametrize("wrong", ["return None", "raise KeyError('answer')"])

@@ -41,6 +41,13 @@ def test_a_running_cluster_is_left_to_ray(monkeypatch, found_by, address):
     assert list(machine.check_resources(Run(joining, load(None)))) == []
 
 
+@pytest.mark.parametrize("given", ["http//head:6379", "head", "ray://head"])
+def test_what_is_no_address_of_a_cluster_is_said(monkeypatch, given):
+    monkeypatch.setenv("RAY_ADDRESS", given)
+    problem, *_ = machine.check_cluster(config())
+    assert "no host:port" in str(problem)
+
+
 def test_cpus_are_counted_as_ray_does_and_npus_as_verl_does(monkeypatch):
     monkeypatch.setattr("ray._private.utils.get_num_cpus", lambda **_: 3)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 5)

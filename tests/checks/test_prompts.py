@@ -58,12 +58,31 @@ def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_le
     ("replaced", "says"),
     [
         (("reward=REWARD", "reward=first.parse(int)"), "has no attribute 'parse'"),
+        (("first = await", "first ="), "coroutine 'Agent.act' was never awaited"),
+        (("answer=second", "answer=[second]"), "an answer is a reply of an agent, a text or None"),
         (('act("a")', 'act([{"role": "human", "content": "a"}])'), "on a message of the role 'human'"),
     ],
 )
 def test_what_a_workflow_does_wrong_in_that_session_is_seen(look, workflow_file, replaced, says):
     warning, *_ = look(prompt=400, **workflow_file(UNSTATED.replace(*replaced).replace("REWARD", "1.0")))
     assert says in warning
+
+
+@pytest.mark.parametrize(("info", "warned"), [("", True), (", info={'acc': 1.0}", False)])
+def test_an_acc_that_tasks_are_left_out_by_and_no_session_reports_is_warned_of(look, workflow_file, info, warned):
+    mine = workflow_file(UNSTATED.replace("REWARD", f"1.0{info}"))
+    found = look(prompt=400, **mine, mas__filter={"drop": "uniform", "by": "acc"})
+    assert [problem.startswith("mas.filter.by=acc") for problem in found] == [True] * warned
+
+
+def test_a_template_that_leaves_the_task_out_is_refused(look):
+    template = (
+        "{% for message in messages %}{% if message.role == 'system' %}{{ message.content }}{% endif %}{% endfor %}"
+    )
+    refused, *_ = look(actor_rollout_ref__model__custom_chat_template=template)
+    assert "leaves out the user's message" in refused and "custom_chat_template" in refused
+    spaced = "{% for message in messages %}{{ message.content | upper | lower | tojson }}{% endfor %}"
+    assert not any("leaves out" in problem for problem in look(actor_rollout_ref__model__custom_chat_template=spaced))
 
 
 def test_that_verl_would_have_to_score_an_unknown_data_source_is_seen_in_that_session(look, workflow_file):

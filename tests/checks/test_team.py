@@ -91,6 +91,15 @@ def test_a_policy_that_learns_in_one_of_its_places_is_not_called_idle(two):
     assert idle(agents=["solver", "verifier"], every=5) == []
 
 
+def test_a_policy_of_probes_alone_is_called_idle(make):
+    rated = {"settings": {"score": "math"}}
+    policies, agents = {"main": {}, "judge": {}}, {"rater": {"policy": "judge"}}
+    config = make("team", mas__workflow={"name": "rated", "args": rated}, mas__policies=policies, mas__agents=agents)
+    mas = load(config.mas)
+    found = [str(problem.value) for problem in check_learning(Run(config, mas), resolve(mas.workflow), agents_of(mas))]
+    assert any("mas.policies.judge" in value and "never trained on (rater)" in value for value in found)
+
+
 def test_a_program_has_neither_candidates_nor_tools_of_the_configuration(make):
     program = {"command": ["sh"], "agents": ["solver", "critic"]}
     config = make(

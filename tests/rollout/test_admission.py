@@ -30,7 +30,7 @@ class Running:
         worker.config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
         worker.models, worker.session_config, worker.logged, worker.trajectories = {}, None, set(), None
         worker.counts = {False: SessionCounts(), True: SessionCounts()}
-        worker.slots = asyncio.Semaphore(at_once)
+        worker.slots, worker.distillation_enabled = asyncio.Semaphore(at_once), False
         patch.setattr(module, "run_session", self.session)
         patch.setattr(module.Task, "of_row", staticmethod(lambda dataset, **kind: SimpleNamespace(**dataset, **kind)))
         patch.setattr(module, "stored_rows", lambda session, models, dataset: [(dataset["uid"], dataset[SESSION_ID])])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import defaultdict
 from dataclasses import replace
 from types import SimpleNamespace
@@ -388,3 +390,21 @@ def test_calls_of_tools_reach_the_row_the_reward_function_the_counts_and_the_rec
     assert (metrics["agent/solver/tool_calls"], metrics["agent/solver/tool_errors"]) == (2.0, 0.5)
     (session,) = read_sessions(tmp_path)
     assert [call["error"] is None for call in session["acts"][0]["tool_calls"]] == [True, False]
+
+
+def test_what_only_the_collector_can_free_lives_until_a_step_ends(make, monkeypatch):
+    monkeypatch.setattr(gc, "freeze", lambda: None)  # it would be for good
+    before = gc.get_threshold()
+    try:
+        module.collect_between_steps()
+        assert gc.get_threshold() == (*before[:2], module.NEVER)
+        session = type("Session", (), {})()
+        session.itself, alive = session, weakref.ref(session)
+        gc.collect(1)  # no longer young
+        del session
+        gc.collect(1)
+        assert alive() is not None
+        make(None).counts()
+        assert alive() is None
+    finally:
+        gc.set_threshold(*before)

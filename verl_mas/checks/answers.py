@@ -19,6 +19,7 @@ from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS
+from verl_mas.grading.math import BoxedAnswer
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.types import Fields
@@ -36,7 +37,7 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
     by_verl = workflow.scored_by_verl
     if by_verl:
         yield from check_scored(run.config)
-    manager = run.config.reward
+    manager, custom = run.config.reward, str(OmegaConf.select(run.config, "reward.custom_reward_function.path") or "")
     by_function = manager.reward_manager.source == "register" and not manager.reward_model.enable
     seen = []
     for first in sound_rows(run.config):
@@ -49,6 +50,17 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             rule = "an answer is scored by comparing it with the ground truth"
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
             yield ConfigError(f"{first.file} has a first row without a ground truth", rule=rule, fix=fix)
+            continue
+        if custom and not by_verl:
+            value = f"reward.custom_reward_function.path={custom}"
+            reason = f"{run.mas.workflow.name} grades its answers itself, and calls no reward function"
+            fix = "remove it, or set ++mas.workflow.args.score=verl" if hasattr(workflow, "score") else "remove it"
+            yield ConfigWarning(value, reason, fix)
+            custom = ""
+        if isinstance(form, BoxedAnswer) and not by_verl and not isinstance(truth, str | int | float):
+            value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
+            rule = f"{run.mas.workflow.name} compares an answer with it as mathematics, so it is a text or a number"
+            yield ConfigError(value, rule=rule, fix="write one answer per task, or set ++mas.workflow.args.score=verl")
             continue
         tasks = {str(row.get(str(run.config.data.prompt_key))) for row in first.sample}
         if len(tasks) > FEW and len({str(_truth_of(row)) for row in first.sample}) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.verl.combinations import combinations
@@ -45,7 +45,7 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         greedy=_validated_greedily(run, members),
         plays_on=workflow.branches and bool(workflow.probes or workflow.forks),
     )
-    yield from _trained_agents(run.mas, members)
+    yield from _trained_agents(run.mas, members, workflow.never_trained)
     for name, member in members.items():
         if member.trainable and member.spec.policy in mas.policies:
             view, own = run.view(member.spec.policy), flat(member.spec.sampling)
@@ -58,8 +58,9 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         yield from combinations("fused", view.config, f"policy {name}: ", temperatures=len(different))
 
 
-def _trained_agents(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[Problem]:
-    learning = {policy for member in members.values() if member.trainable for policy in member.policies}
+def _trained_agents(mas: MasConfig, members: Mapping[str, Member], never: Sequence[str]) -> Iterator[Problem]:
+    acting = [member for name, member in members.items() if member.trainable and name not in never]
+    learning = {policy for member in acting for policy in member.policies}
     idle = [name for name in trained(mas) if name not in learning]
     if idle and not learning:
         value = "mas.agents: every agent has trainable=false"
@@ -67,7 +68,8 @@ def _trained_agents(mas: MasConfig, members: Mapping[str, Member]) -> Iterator[P
         yield ConfigError(value, rule=rule, fix="set ++mas.agents.<agent>.trainable=true, or trainer.val_only=True")
         return
     for name in idle:
-        value = f"mas.policies.{name}: every agent on it has trainable=false"
+        of_workflow = "" if not never else f" or is one whose acts are never trained on ({', '.join(never)})"
+        value = f"mas.policies.{name}: every agent on it has trainable=false{of_workflow}"
         reason = "the policy is never updated, and still uses memory for its optimiser"
         yield ConfigWarning(value, reason=reason, fix=f"set ++mas.policies.{name}.trainable=false")
 

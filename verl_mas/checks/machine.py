@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,8 @@ from verl_mas.platform import DEVICE, selected
 from verl_mas.registry import closest, nearest
 
 PLUGIN = "verl_mas.plugin"
+# Of a Ray cluster.
+ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
 
 
 def check_plugin() -> Iterator[ConfigError]:
@@ -158,7 +161,9 @@ def _absent(config: DictConfig, cluster: str | None) -> str:
     if cluster == "auto":
         return "`ray start` has left no address on this machine"
     named = cluster in (OmegaConf.select(config, f"{RAY_INIT}.address"), os.environ.get("RAY_ADDRESS"))
-    return no_connection(cluster) if cluster and cluster != "local" and named else ""
+    if not cluster or cluster == "local" or not named:
+        return ""
+    return no_connection(cluster) if ADDRESS.fullmatch(cluster) else f"{cluster} is no host:port and no ray://host:port"
 
 
 def _runtime_env(config: DictConfig) -> Iterator[Problem]:

@@ -4,7 +4,9 @@ longest ones hold what agents wrote before."""
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,13 +27,13 @@ from verl_mas.registry import nearest
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of, resolve
-from verl_mas.workflow.client import Generation, LLMClient, Request
+from verl_mas.workflow.client import Generation, LLMClient, Message, Request
 from verl_mas.workflow.marks import plain_request
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
-from verl_mas.workflow.task import Task
+from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
 
 # A model's config.json has one of these if it reads more than text.
@@ -101,7 +103,9 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
     tokens = {name: 1 if stated else own.reply for name, own in limits.items()}
     recorder = Recorder(None if first.validation else tokens)
-    result = _played(run.mas, tools, recorder, _task_of(run.config, first))
+    result, unawaited = _played(run.mas, tools, recorder, _task_of(run.config, first))
+    if unawaited:
+        yield ConfigWarning(f"{what}: {unawaited[0]}", "the call then does nothing", "write `await` before it")
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
         yield _failed(wrong[-1], what, first.file)
     elif recorder.requests:
@@ -111,6 +115,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
             reason = "a session that ends so is not trained on; replies may hold anything, and here they are ' a a a'"
             fix = "correct the workflow, and see what check_workflow finds"
             yield ConfigWarning(f"{what}: {raised[-1].cause}", reason, fix)
+        yield from _reported(run, result, what)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
             yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
     elif result is None:
@@ -122,6 +127,16 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     else:
         fix = "write `await` before each act, and see what check_workflow finds"
         yield ConfigWarning(what, reason="no agent acted, so nothing is trained", fix=fix)
+
+
+def _reported(run: Run, result: SessionResult | None, what: str) -> Iterator[ConfigWarning]:
+    """What the run reads of a session that ended, where verl's score does not add it."""
+    outcome = result.session.outcome if result and not result.failed else None
+    by, rewarded = run.mas.filter.by, result and outcome and not needs_score(outcome, result.session.replies)
+    if by == "acc" and rewarded and outcome and by not in outcome.info:
+        reason = "the run ends at the first session without it"
+        fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"
+        yield ConfigWarning(f"mas.filter.by={by}, and {what} reports none", reason, fix)
 
 
 def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> Iterator[Problem]:
@@ -174,9 +189,11 @@ def _task_of(config: DictConfig, first: FirstRow) -> Task:
     )
 
 
-def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task) -> SessionResult | None:
+def _played(
+    mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task
+) -> tuple[SessionResult | None, list[str]]:
     """The session, in a thread of its own: a workflow may block, and the caller may have an event loop. None: it did
-    not end within the time limit."""
+    not end within the time limit. And what Python says of coroutines that nothing awaited."""
     members = agents_of(mas)
     named = {name for member in members.values() for name in member.spec.tools}
     # In place of a tool whose class alone has its schema.
@@ -191,14 +208,19 @@ def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: 
     )
     results: list[SessionResult] = []
 
-    def run() -> None:
-        results.append(asyncio.run(run_session(partial(resolve, mas.workflow), task, settings)))
+    async def play() -> None:
+        # A task that nothing awaited would be logged, with a traceback.
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        results.append(await run_session(partial(resolve, mas.workflow), task, settings))
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(TIME_LIMIT + 1)
+    thread = threading.Thread(target=lambda: asyncio.run(play()), daemon=True)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", RuntimeWarning)
+        thread.start()
+        thread.join(TIME_LIMIT + 1)
+    unawaited = [text for one in warned if "was never awaited" in (text := str(one.message))]
     timed_out = any(fault.kind is FaultKind.SESSION_TIMEOUT for result in results for fault in result.faults)
-    return results[0] if results and not timed_out else None
+    return results[0] if results and not timed_out else None, unawaited
 
 
 def _failed(fault: SessionFault, what: str, file: str) -> ConfigError:
@@ -216,7 +238,7 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
     """
     limit = _limit(view, "prompt_length", request.max_prompt_length)
     try:
-        length = _tokens_of(view, request, limit)
+        rendered = _text_of(view, request)
     except ValueError as error:
         yield ConfigError(
             f"the chat template of policy {view.name} fails at the first prompt on the first row of {file}: {error}",
@@ -224,6 +246,15 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
             fix=f"change the messages, or set {SECTION}.model.custom_chat_template",
         )
         return
+    if rendered is None:
+        return
+    chat, text = rendered
+    if unread := _left_out(request.messages, text):
+        value = f"the chat template of policy {view.name} leaves out the user's message on the first row of {file}"
+        rule = f"an agent reads what it is asked, here {unread!r:.120}"
+        yield ConfigError(value, rule=rule, fix=f"correct the template, or set {SECTION}.model.custom_chat_template")
+        return
+    length = chat.length(text, limit)
     if length is None or length <= limit:
         return
     value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
@@ -244,13 +275,25 @@ def _limit(view: View, key: str, own: int | None) -> int:
 def _tokens_of(view: View, request: Request, limit: int) -> int | None:
     """The length of a prompt; None if it is surely within the limit, or cannot be counted here, as check_model says.
     Raises ValueError where the chat template does not take the messages."""
+    rendered = _text_of(view, request)
+    return None if rendered is None else rendered[0].length(rendered[1], limit)
+
+
+def _text_of(view: View, request: Request) -> tuple[ChatTemplate, str] | None:
     chat = ChatTemplate.of_model(view.section("model"))
     if chat is None:
         return None
     request, _ = plain_request(request)
     settings = {**(view.run.config.data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
     tools = {"tools": list(request.tools)} if request.tools else {}
-    return chat.length(chat.render(request.messages, {**settings, **tools}), limit)
+    return chat, chat.render(request.messages, {**settings, **tools})
+
+
+def _left_out(messages: Sequence[Message], text: str) -> str:
+    """What the user asks last, if its longest word is not in the text of the prompt, which may be spaced and escaped in
+    another way."""
+    asked = next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")
+    return "" if max(re.findall(r"[A-Za-z0-9]+", asked), key=len, default="") in text else asked
 
 
 # Whether the longest prompts of a session fit: by what the workflow states, or as they are in a session that is played.

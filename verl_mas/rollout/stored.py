@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
@@ -26,7 +27,7 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
     `dataset` are the dataset row's fields, with uid, session_id and global_steps.
     """
     return [
-        StoredRow(acts.key, _fields(acts, session, models[acts.first.policy], dataset), _tags(acts, session.task))
+        _stored(acts, acts.key, session, models[acts.first.policy], dataset)
         for acts in session.rows()
         if acts.key is not None
     ]
@@ -70,11 +71,13 @@ def failed_validation_row(session: Session, models: Mapping[str, Model], dataset
     return StoredRow(RowKey(task.uid, task.session, 0), fields, tags)
 
 
-def _fields(acts: Row, session: Session, model: Model, dataset: Fields) -> Fields:
+def _stored(acts: Row, key: RowKey, session: Session, model: Model, dataset: Fields) -> StoredRow:
     output = with_tool_fields(output_of(acts.generation), acts.replies)
     output.reward_score = acts.reward.score
     output.extra_fields[row.REWARD_EXTRA_INFO] = session.reported
-    return _verl_fields(output, model, dataset) | {row.TEMPERATURE: torch.tensor(_temperature(acts))}
+    tags = _tags(acts, output, session.task)
+    fields = _verl_fields(output, model, dataset) | {row.TEMPERATURE: torch.tensor(tags.temperature)}
+    return StoredRow(key, fields, tags)
 
 
 def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoopOutput:
@@ -106,17 +109,18 @@ def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fiel
     }
 
 
-def _tags(acts: Row, task: Task) -> RowTags:
+def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
     return RowTags(
         **vars(acts.first.act),
-        **_tags_of(output_of(acts.generation), task),
+        **_tags_of(output, task),
         trainable=acts.first.trainable,
         committed=acts.first.committed,
         malformed=acts.malformed,
         team_reward=acts.reward.team,
         local_reward=acts.reward.local,
         penalty=acts.reward.penalty,
-        temperature=_temperature(acts),
+        # Greedy engines report log-probs at temperature 1.
+        temperature=acts.generation.temperature or 1.0,
     )
 
 
@@ -134,14 +138,9 @@ def _tags_of(output: AgentLoopOutput, task: Task) -> Fields:
     )
 
 
-def _temperature(acts: Row) -> float:
-    """Greedy engines report log-probs at temperature 1."""
-    return acts.generation.temperature or 1.0
-
-
 def observation(prompt_ids: Sequence[int]) -> int:
     """A stable 63-bit hash of a prompt: equal for the candidates of a branch, in every process."""
-    digest = blake2b(torch.tensor(list(prompt_ids), dtype=torch.int64).numpy().tobytes(), digest_size=8).digest()
+    digest = blake2b(array("q", prompt_ids).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

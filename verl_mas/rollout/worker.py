@@ -48,6 +48,8 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 AGENT_LOOP = "mas"
 # The key of the configuration under which the manager passes the name of the attempt.
 ATTEMPT = "mas_attempt"
+# Collections of young objects before one of all objects.
+NEVER = 1_000_000_000
 logger = logging.getLogger(__name__)
 
 _StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -91,9 +93,7 @@ class MasAgentLoopWorker(_StockWorker):
         self.trajectories = self._trajectory_writer()
         self.logged: set[FaultKind] = set()
         self.broken: Exception | None = None
-        # Python's collector would look through all that was imported, which stops every session for half a second.
-        gc.collect()
-        gc.freeze()
+        collect_between_steps()
 
     async def generate_sequences(self, batch: TensorDict) -> None:
         self._raise_if_broken()
@@ -119,8 +119,9 @@ class MasAgentLoopWorker(_StockWorker):
         """What was counted since the last call. When engines were busy, with either kind, is counted in training's."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
+        # A step, or a validation, has ended.
+        gc.collect()
         if self.trajectories is not None:
-            # A step, or a validation, has ended.
             counts += await self.trajectories.in_thread(self.trajectories.compress)
         if validate:
             return counts
@@ -193,8 +194,8 @@ class MasAgentLoopWorker(_StockWorker):
         await self._record(finished)
         if finished.failed:
             return await self._without_rows(finished, dataset)
-        for reply in finished.session.replies:
-            if reply.generation.has_tokens and not reply.probe:  # verl's method does nothing without distillation
+        for reply in finished.session.replies if self.distillation_enabled else ():
+            if reply.generation.has_tokens and not reply.probe:
                 output, given = output_of(reply.generation), {"validate": task.validate, "sample_kwargs": dataset}
                 await self._compute_teacher_logprobs(output, output.prompt_ids, output.response_ids, **given)
         return stored_rows(finished.session, self.models, dataset)
@@ -274,6 +275,15 @@ class MasAgentLoopWorker(_StockWorker):
 
 
 RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)
+
+
+def collect_between_steps() -> None:
+    """Python's collector looks through the imports and through every session that plays, which stops them all for half
+    a second and more. It leaves out what is there now, and what has been kept for long until `pop_counts`."""
+    gc.collect()
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, NEVER)
 
 
 def clients_by_policy(

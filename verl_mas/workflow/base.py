@@ -23,13 +23,15 @@ class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
     Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
-    `scored_by_verl`, `answered_by`, `answer_form`, `most_acts`, `longest_prompt` and `check`, and annotated fields,
-    which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's type is refused.
-    The base owns construction only.
+    `never_trained`, `scored_by_verl`, `answered_by`, `answer_form`, `most_acts`, `longest_prompt` and `check`, and
+    annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's
+    type is refused. The base owns construction only.
     """
 
     # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
     own_rewards: ClassVar[Sequence[str]] = ()
+    # Agents all of whose acts are probes.
+    never_trained: ClassVar[Sequence[str]] = ()
 
     @property
     def agents(self) -> Sequence[str]:

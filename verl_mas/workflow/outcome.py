@@ -30,6 +30,9 @@ class Outcome(KnownNames):
     verdicts: Mapping[str, Sequence[CheckedVerdict]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.answer, Reply | str | None):
+            rule = "an answer is a reply of an agent, a text or None"
+            raise WorkflowError(f"Outcome(answer={self.answer!r:.200})", rule=rule, fix="return one of them")
         check_reward("the reward of an Outcome", self.reward)
         check_reward("acc in the info of an Outcome", self.info.get("acc"))
         if VERDICTS in self.info:

@@ -31,6 +31,7 @@ class Rated(Workflow):
     reward. Its acts are probes: they are not trained on, whatever its policy."""
 
     own_rewards = ("weight",)
+    never_trained = (RATER,)
     probes = True
     of: str = "solver_verifier"
     """The workflow whose acts are rated."""

@@ -147,7 +147,7 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         yield ConfigError(value, rule="data.prompt_key names the column of the prompts", fix=fix)
     else:
         where = f"{first.file}, column {key!r}"
-        faults = (_fault(f"{where}, row {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
+        faults = (prompt_fault(f"{where}, row {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
         roles = [leaf for leaf in first.nulls if leaf.startswith(f"{key}.") and leaf.endswith(".role")]
         later = (_no_prompt(f"{where}: {first.nulls[leaf]} rows or messages without a role") for leaf in roles)
         yield from islice(filter(None, chain(faults, later)), 1)
@@ -186,7 +186,7 @@ def _no_prompt(value: str) -> ConfigError:
     return ConfigError(value, rule="a prompt is a list of messages, each with a role and a content", fix=fix)
 
 
-def _fault(where: str, prompt: object) -> Problem | None:
+def prompt_fault(where: str, prompt: object) -> Problem | None:
     if not isinstance(prompt, list) or not is_prompt(prompt):
         return _no_prompt(f"{where}: {repr(prompt)[:120]}")
     text = json.dumps(prompt, ensure_ascii=False, default=str)

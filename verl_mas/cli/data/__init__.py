@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
+from verl_mas.checks.verl.files import prompt_fault
 from verl_mas.cli._arguments import add_json, add_limit, add_out, free
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
@@ -124,10 +125,15 @@ def write_rows(options: argparse.Namespace) -> int:
         keep=options.keep,
     )
     rows = own_rows.convert(islice(own_rows.read(options.file), options.limit), form, options.file.parent)
+    found = (prompt_fault(f"the prompt of row {number}", row[own_rows.PROMPT]) for number, row in enumerate(rows, 1))
+    fault = next(filter(None, found), None)
+    if isinstance(fault, ConfigError):
+        raise fault
     write_parquet(rows, out)
     sources, prompt = Counter(str(row[DATA_SOURCE]) for row in rows), rows[0][own_rows.PROMPT]
     head = f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n"
     lines = "".join(f"  {message['role']}: {message['content'][:500]}\n" for message in prompt)
-    found = {"file": out, "rows": len(rows), "data_sources": sources, "first_prompt": prompt}
-    show(options, found, head + printable(lines))
+    warning = f"warning: {fault}\n" if fault else ""
+    written = {"file": out, "rows": len(rows), "data_sources": sources, "first_prompt": prompt, "warning": warning}
+    show(options, written, head + printable(lines) + warning)
     return 0
