@@ -47,7 +47,6 @@ def test_a_team_answers_in_the_form_that_verls_scorer_of_the_data_source_reads(l
         ({"source": "apps", "truth": "{}", "question": "Write"}, "scorer of 'apps'", "custom_reward_function"),
         ({"question": "?", "function": "def score(**row): return 0"}, "mine.py gives", "for this form"),
         ({"source": "mine"}, "'mine'", "set reward.custom_reward_function.path"),
-        ({"team": "ensemble", "score": "math", "truth": ["Rome"]}, "is ['Rome']", "write one answer per task"),
         ({"truth": None}, "without a ground truth", "write reward_model"),
         ({"score": "math", "form": "hashes", "truth": "6 x 12\n#### 72"}, "is '6 x 12", "write the answer alone"),
     ],

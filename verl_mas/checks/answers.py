@@ -19,7 +19,6 @@ from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS
-from verl_mas.grading.math import BoxedAnswer
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.types import Fields
@@ -57,11 +56,6 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             fix = "remove it, or set ++mas.workflow.args.score=verl" if hasattr(workflow, "score") else "remove it"
             yield ConfigWarning(value, reason, fix)
             custom = ""
-        if isinstance(form, BoxedAnswer) and not by_verl and not isinstance(truth, str | int | float):
-            value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
-            rule = f"{run.mas.workflow.name} compares an answer with it as mathematics, so it is a text or a number"
-            yield ConfigError(value, rule=rule, fix="write one answer per task, or set ++mas.workflow.args.score=verl")
-            continue
         tasks = {str(row.get(str(run.config.data.prompt_key))) for row in first.sample}
         if len(tasks) > FEW and len({str(_truth_of(row)) for row in first.sample}) == 1:
             value = f"the first {len(tasks)} tasks of {first.file} have one ground truth, {truth!r:.120}"
