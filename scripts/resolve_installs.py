@@ -4,8 +4,7 @@
     python scripts/resolve_installs.py
 
 It prints what each command resolves to on a GPU machine, with each Python that it is for, and ends with 1 if one of
-them does not resolve. uv stands in for pip, which would
-download gigabytes to read what they require.
+them does not resolve. uv stands in for pip, which would download gigabytes to read what they require.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.advantage import ESTIMATORS
-from verl_mas.checks.verl.combinations import combinations
+from verl_mas.checks.verl.combinations import UNREAD, UNREAD_BY_POLICY, combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.modes import KEY, MODES, SYNC, mode_of
@@ -99,7 +99,13 @@ def check_phases(run: Run) -> Iterator[ConfigError]:
             )
 
 
-# Settings that are sound one by one and cannot work together in the run of a team.
+# Settings that are sound one by one and cannot work together in the run of a team, and those that it does not read.
+
+
+def _unread_by_all(run: Run) -> Iterator[Problem]:
+    """What one policy does not read, another one may."""
+    found = [list(combinations(UNREAD_BY_POLICY, run.view(name).config)) for name in run.trained]
+    yield from (problem for problem in found[0] if all(problem in others for others in found)) if found else ()
 
 
 def check_together(run: Run) -> Iterator[Problem]:
@@ -108,6 +114,8 @@ def check_together(run: Run) -> Iterator[Problem]:
     batch = config.data.train_batch_size + run.sessions_per_step
     in_flight = batch * run.staleness.least if run.staleness else None
     yield from combinations("run", config, "", workers=workers(config), in_flight=in_flight, **facts)
+    yield from combinations(UNREAD, config)
+    yield from _unread_by_all(run)
     steps, last = config.global_profiler.steps, config.trainer.total_training_steps
     if steps and last and min(steps) > last:
         value = f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}"

@@ -7,11 +7,22 @@ from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from verl_mas import checks
 from verl_mas.advantage import ESTIMATORS
-from verl_mas.checks.verl.combinations import NAMED, OF_POLICY, Combination, combinations, each, table
+from verl_mas.checks.trainer import check_together
+from verl_mas.checks.verl.combinations import (
+    NAMED,
+    OF_POLICY,
+    READERS,
+    Combination,
+    combinations,
+    default_of,
+    each,
+    table,
+)
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import Mode, Staleness
 from verl_mas.config.run import Run
@@ -37,9 +48,9 @@ SOURCES = "".join(path.read_text() for path in Path(checks.__file__).parent.rglo
 
 def names(entry: Combination) -> Iterator[str]:
     """Every setting that an entry reads."""
-    texts = [*entry.together, *entry.when, entry.rule, entry.reason, entry.fix]
+    texts = [*entry.together, *entry.when, *entry.unless, entry.rule, entry.reason, entry.fix]
     yield from (name for text in texts for name in NAMED.findall(text))
-    for key, asked in {**entry.together, **entry.when}.items():
+    for key, asked in {**entry.together, **entry.when, **entry.unless}.items():
         yield NAMED.sub("x", key)
         yield from references(asked)
 
@@ -99,7 +110,8 @@ def value_for(asked: object, at: dict[str, object], *, holds: bool) -> object:
     ((name, other),) = asked.items()
     other = at[other[1:]] if isinstance(other, str) and other.startswith("$") else other
     if name == "not":
-        others = other if isinstance(other, list) else [other]
+        named = other if isinstance(other, list) else [other]
+        others = [at[one[1:]] if isinstance(one, str) and one.startswith("$") else one for one in named]
         return next(value for value in ("x", True) if value not in others) if holds else others[0]
     if name in ("has", "lacks"):
         return [other] if holds is (name == "has") else ["another value"]
@@ -116,11 +128,15 @@ def test_an_entry_is_found_where_all_of_its_conditions_hold_and_nowhere_else(par
     referred = {name for asked in conditions.values() for name in references(asked)}
     at: dict[str, object] = dict.fromkeys(names(entry), 4)
     at |= {key: value_for(asked, at, holds=True) for key, asked in conditions.items() if key not in referred}
+    read = {key: value_for(asked, at, holds=True) for key, asked in entry.unless.items()}
+    at |= {key: value_for(asked, at, holds=False) for key, asked in entry.unless.items()}
     (problem,) = found(part, at)
     assert problem.value.startswith("policy a: ") and isinstance(problem, ConfigError if entry.rule else ConfigWarning)
     for key, asked in conditions.items():
         if asked != {"not": []}:
             assert found(part, at | {key: value_for(asked, at, holds=False)}) == [], key
+    if read:
+        assert found(part, at | read) == []
 
 
 def found(part: str, at: dict[str, object]) -> list[ConfigError | ConfigWarning]:
@@ -135,6 +151,26 @@ def found(part: str, at: dict[str, object]) -> list[ConfigError | ConfigWarning]
 
 def full(key: str, at: dict[str, object]) -> str:
     return NAMED.sub(lambda match: "a" if match[1] == "policy" else str(at[match[1]]), key)
+
+
+def test_a_setting_that_is_not_read_counts_as_unset_where_it_has_verls_default():
+    """Those that follow another setting by default say what is as good as unset."""
+    for entry in yaml.safe_load(READERS.read_text()):
+        settings = entry["settings"]
+        for name in settings:
+            default = default_of(name.removesuffix(".*"))
+            follows = str(default).startswith("${")
+            unset = settings[name] if isinstance(settings, dict) else [] if follows else [default]
+            assert (follows and unset) or default in unset, name
+
+
+def test_a_setting_is_not_read_where_no_policy_reads_it(two):
+    def warned(**overrides):
+        policies = {"a": {"overrides": overrides}, "b": {}}
+        run = Run.of(two(mas__policies=policies, actor_rollout_ref__actor__tau_neg=1.2))
+        return [problem.value for problem in check_together(run) if "tau_neg" in problem.value]
+
+    assert warned() == ["actor.tau_neg=1.2"] and warned(actor={"policy_loss": {"loss_mode": "sapo"}}) == []
 
 
 def test_the_defaults_that_the_table_names_are_those_of_the_schema():

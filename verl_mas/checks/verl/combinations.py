@@ -1,7 +1,8 @@
-"""Settings that are sound one by one and cannot be together: the table `combinations.yaml`, and what reads it.
+"""Settings that are sound one by one and cannot be together, and those of verl that no team reads: two tables, and what
+reads them.
 
-The head of the table says how an entry is written. A check calls `combinations` with the part of the table that is its
-own, and with what its conditions name beside settings.
+The head of `combinations.yaml` and of `unread.yaml` say how an entry is written. A check calls `combinations` with the
+part of the table that is its own, and with what its conditions name beside settings.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.values import Text, load_dataclass
+from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.errors import ConfigError, ConfigWarning
 
 TABLE = Path(__file__).with_suffix(".yaml")
+READERS = TABLE.with_name("unread.yaml")
+# Parts of the table: verl's settings that are not read, of the run and of a policy.
+UNREAD, UNREAD_BY_POLICY = "unread", "unread_by_policy"
 # Below actor_rollout_ref: of a policy.
 OF_POLICY = ("model", "actor", "rollout", "ref")
 ALTERNATIVES = re.compile(r"\(([\w.{}]+(?:\|[\w.{}]+)+)\)")
@@ -46,6 +51,7 @@ class Combination:
     fix: Text
     together: dict[str, Any] = field(default_factory=dict)
     when: dict[str, Any] = field(default_factory=dict)
+    unless: dict[str, Any] = field(default_factory=dict)
     rule: str = ""
     reason: str = ""
     machine: bool = False  # It is about what is installed here: a warning where the run is on other machines
@@ -62,12 +68,55 @@ class Combination:
 
 @cache
 def table() -> Mapping[str, list[Combination]]:
-    parts = yaml.load(TABLE.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    parts = _read(TABLE)
     parts.pop("texts")
-    return {
+    found = {
         part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for one in entries for entry in each(one)]
         for part, entries in parts.items()
     }
+    unread = [one for entry in _read(READERS) for one in _unread(entry)]
+    by_policy = [one for one in unread if next(iter(one.together)).startswith(tuple(f"{head}." for head in OF_POLICY))]
+    return {**found, UNREAD_BY_POLICY: by_policy, UNREAD: [one for one in unread if one not in by_policy]}
+
+
+def _read(file: Path) -> Any:
+    return yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _unread(entry: Mapping[str, Any]) -> Iterator[Combination]:
+    """An entry of `unread.yaml`, for each of its settings."""
+    unless, settings = entry.get("unless", {}), entry["settings"]
+    conditions = " and ".join(_condition(key, asked) for key, asked in unless.items())
+    to_set = " ".join(
+        f"{SECTION}." * (key.split(".")[0] in OF_POLICY) + f"{key}={asked}" for key, asked in unless.items()
+    )
+    named = not any(isinstance(asked, Mapping | list) for asked in unless.values())
+    reason = entry.get("never") or f"a team reads it only with {conditions}"
+    fix = entry.get("instead") or (f"set {to_set}, or remove it" if named else "remove it")
+    for given in settings:
+        for name, default in _leaves(given, default_of(given.removesuffix(".*"))):
+            unset = settings[given] if isinstance(settings, Mapping) else [default]
+            together = {name: {"not": unset}}
+            yield Combination(fix, together, when=entry.get("when", {}), unless=unless, reason=reason)
+
+
+def _leaves(name: str, default: object) -> Iterator[tuple[str, object]]:
+    """The setting, or those of the section `name.*` that do not follow others by default."""
+    if not name.endswith(".*"):
+        yield name, default
+    elif isinstance(default, Mapping) and default:
+        for key, value in default.items():
+            yield from _leaves(f"{name.removesuffix('*')}{key}.*", value)
+    elif not name.endswith("_target_.*") and not str(default).startswith("${"):
+        yield name.removesuffix(".*"), None if default == MISSING else default
+
+
+def default_of(name: str) -> object:
+    """In verl's YAML; a field of its dataclass alone has none."""
+    parent, _, key = (f"{SECTION}.{name}" if name.split(".")[0] in OF_POLICY else name).rpartition(".")
+    section = section_at(parent, verl_settings())
+    assert section and section.knows(key), f"{READERS.name}: verl has no {name}"
+    return section.yaml.get(key)
 
 
 def each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
@@ -139,7 +188,8 @@ def combinations(part: str, config: DictConfig, whose: str = "", **facts: object
     """The entries of a part of the table that a configuration has. `config`: of the run, or a policy's view."""
     values = _Values(config, facts)
     for entry in table()[part]:
-        if values.hold(entry.when) and values.hold(entry.together):
+        read = entry.unless and values.hold(entry.unless)
+        if values.hold(entry.when) and values.hold(entry.together) and not read:
             first, *others = entry.together
             value = whose + values.assigned(first)
             value += " with " * bool(others) + " and ".join(values.assigned(other, others=True) for other in others)
