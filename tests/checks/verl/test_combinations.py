@@ -155,7 +155,7 @@ def full(key: str, at: dict[str, object]) -> str:
 
 def test_a_setting_that_is_not_read_counts_as_unset_where_it_has_verls_default():
     """Those that follow another setting by default say what is as good as unset."""
-    for entry in yaml.safe_load(READERS.read_text()):
+    for entry in yaml.safe_load(READERS.read_text())["entries"]:
         settings = entry["settings"]
         for name in settings:
             default = default_of(name.removesuffix(".*"))

@@ -25,6 +25,7 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.values import Text, load_dataclass
 from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.verl_.types import Fields
 
 TABLE = Path(__file__).with_suffix(".yaml")
 READERS = TABLE.with_name("unread.yaml")
@@ -51,7 +52,7 @@ class Combination:
     fix: Text
     together: dict[str, Any] = field(default_factory=dict)
     when: dict[str, Any] = field(default_factory=dict)
-    unless: dict[str, Any] = field(default_factory=dict)
+    unless: Fields = field(default_factory=dict)
     rule: str = ""
     reason: str = ""
     machine: bool = False  # It is about what is installed here: a warning where the run is on other machines
@@ -74,16 +75,17 @@ def table() -> Mapping[str, list[Combination]]:
         part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for one in entries for entry in each(one)]
         for part, entries in parts.items()
     }
-    unread = [one for entry in _read(READERS) for one in _unread(entry)]
+    unread = [one for entry in _read(READERS)["entries"] for one in _unread(entry)]
     by_policy = [one for one in unread if next(iter(one.together)).startswith(tuple(f"{head}." for head in OF_POLICY))]
     return {**found, UNREAD_BY_POLICY: by_policy, UNREAD: [one for one in unread if one not in by_policy]}
 
 
-def _read(file: Path) -> Any:
-    return yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+def _read(file: Path) -> Fields:
+    parts: Fields = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return parts
 
 
-def _unread(entry: Mapping[str, Any]) -> Iterator[Combination]:
+def _unread(entry: Fields) -> Iterator[Combination]:
     """An entry of `unread.yaml`, for each of its settings."""
     unless, settings = entry.get("unless", {}), entry["settings"]
     conditions = " and ".join(_condition(key, asked) for key, asked in unless.items())
