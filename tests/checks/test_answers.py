@@ -17,9 +17,15 @@ def look(make, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def look(source="openai/gsm8k", truth="72", question=GSM8K, team="solver_verifier", function="", **args):
+        """`later`: the ground truth of the rows after the first."""
         row = {"data_source": source, "reward_model": {"ground_truth": truth}}
+        others = {"data_source": source, "reward_model": {"ground_truth": args.pop("later", truth)}}
         asked = [question] if isinstance(question, str) else question
-        files(tmp_path, {"rows.parquet": [{**row, "prompt": [{**MESSAGES[0], "content": each}]} for each in asked]})
+        rows = [
+            {**(others if place else row), "prompt": [{**MESSAGES[0], "content": each}]}
+            for place, each in enumerate(asked)
+        ]
+        files(tmp_path, {"rows.parquet": rows})
         config = make(team, **{f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")})
         if function:
             if not (tmp_path / "mine.py").exists():
@@ -47,7 +53,7 @@ def test_a_team_answers_in_the_form_that_verls_scorer_of_the_data_source_reads(l
         ({"source": "apps", "truth": "{}", "question": "Write"}, "scorer of 'apps'", "custom_reward_function"),
         ({"question": "?", "function": "def score(**row): return 0"}, "mine.py gives", "for this form"),
         ({"source": "mine"}, "'mine'", "set reward.custom_reward_function.path"),
-        ({"truth": None}, "without a ground truth", "write reward_model"),
+        ({"truth": None}, "has no ground truth in row 1", "write reward_model"),
         ({"score": "math", "form": "hashes", "truth": "6 x 12\n#### 72"}, "is '6 x 12", "write the answer alone"),
     ],
 )  # fmt: skip
@@ -59,6 +65,11 @@ def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look
 def test_different_tasks_with_one_ground_truth_are_warned_of(look):
     ((value, _, warned),) = look(question=[f"How many are {number}?" for number in range(9)])
     assert "have one ground truth, '72'" in value and warned
+
+
+def test_every_row_that_is_looked_at_has_a_ground_truth(look):
+    ((value, *_),) = look(question=["How many?", "How few?"], later=None)
+    assert value.endswith("rows.parquet has no ground truth in row 2")
 
 
 def test_a_form_is_named_only_if_the_scorer_rewards_it(look):

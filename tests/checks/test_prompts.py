@@ -59,7 +59,7 @@ def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_le
     [
         (("reward=REWARD", "reward=first.parse(int)"), "has no attribute 'parse'"),
         (("first = await", "first ="), "coroutine 'Agent.act' was never awaited"),
-        (("answer=second", "answer=[second]"), "an answer is a reply of an agent, a text or None"),
+        (("answer=second", "answer=[second]"), "it is a Reply, a text or None"),
         (('act("a")', 'act([{"role": "human", "content": "a"}])'), "on a message of the role 'human'"),
     ],
 )

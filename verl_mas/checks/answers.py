@@ -45,10 +45,11 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
         if form is None or source in seen:
             continue
         seen.append(source)
-        if truth is None:
+        lacking = [number for number, row in enumerate(first.sample, 1) if _truth_of(row) is None]
+        if lacking:
             rule = "an answer is scored by comparing it with the ground truth"
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
-            yield ConfigError(f"{first.file} has a first row without a ground truth", rule=rule, fix=fix)
+            yield ConfigError(f"{first.file} has no ground truth in row {lacking[0]}", rule=rule, fix=fix)
             continue
         if custom and not by_verl:
             value = f"reward.custom_reward_function.path={custom}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import re
 import traceback
 from collections import defaultdict
@@ -14,7 +13,6 @@ from textwrap import indent, shorten
 
 from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Session, SessionResult
 
@@ -160,14 +158,7 @@ def wrong_end(session: Session) -> Iterator[str]:
         return
     if not session.replies:
         yield "no agent acted; is an `await` missing before an act?"
-    answer: object = outcome.answer
-    if inspect.iscoroutine(answer):
-        answer.close()
-        yield f"the answer is the coroutine {answer.__qualname__}, as `await` is missing before it"
-    elif not isinstance(answer, Reply | str | None):
-        rule, fix = "it is a Reply, a text or None", "return Outcome(answer=reply)"
-        yield f"the answer is {answer!r:.40}\n  rule: {rule}\n  fix:  {fix}"
-    if needs_score(outcome, session.replies) and answer is None:
+    if needs_score(outcome, session.replies) and outcome.answer is None:
         yield "the Outcome has neither an answer nor a reward, so the session cannot be scored and is dropped"
 
 

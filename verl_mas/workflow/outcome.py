@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,9 +31,14 @@ class Outcome(KnownNames):
     verdicts: Mapping[str, Sequence[CheckedVerdict]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.answer, Reply | str | None):
-            rule = "an answer is a reply of an agent, a text or None"
-            raise WorkflowError(f"Outcome(answer={self.answer!r:.200})", rule=rule, fix="return one of them")
+        answer: object = self.answer
+        if inspect.iscoroutine(answer):
+            answer.close()
+            value = f"the answer is the coroutine {answer.__qualname__}, as `await` is missing before it"
+            raise WorkflowError(value, rule="it is a Reply, a text or None", fix="write `await`")
+        if not isinstance(answer, Reply | str | None):
+            rule, fix = "it is a Reply, a text or None", "return Outcome(answer=reply)"
+            raise WorkflowError(f"the answer is {answer!r:.40}", rule=rule, fix=fix)
         check_reward("the reward of an Outcome", self.reward)
         check_reward("acc in the info of an Outcome", self.info.get("acc"))
         if VERDICTS in self.info:

@@ -70,11 +70,12 @@ def check_beside_model(config: DictConfig) -> Iterator[Problem]:
         path = model.get(key)
         if isinstance(path, str) and not (is_remote(path) or is_hub_name(path) or Path(path).expanduser().is_dir()):
             yield missing(config, f"actor_rollout_ref.model.{key}", path, "a folder that exists, or a name of the hub")
-    libraries = model.get("external_lib") or []
-    for name in [libraries] if isinstance(libraries, str) else libraries:
-        package = str(name).partition(".")[0]
-        if not package or find_spec(package) is None:
-            yield missing(config, "actor_rollout_ref.model.external_lib", str(name), "a module that can be imported")
+    for setting in ("model.external_lib", "rollout.checkpoint_engine.custom_backend_module"):
+        modules = OmegaConf.select(config.actor_rollout_ref, setting) or []
+        for name in [modules] if isinstance(modules, str) else modules:
+            package = str(name).partition(".")[0]
+            if not package or find_spec(package) is None:
+                yield missing(config, f"actor_rollout_ref.{setting}", str(name), "a module that can be imported")
 
 
 def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
