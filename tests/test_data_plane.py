@@ -9,7 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
+from transfer_queue.metadata import extract_field_schema
+from transfer_queue.utils.serial_utils import decode, encode
+from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
 from verl_mas import data_plane
 from verl_mas.row import RowKey, StoredRow
@@ -88,6 +92,28 @@ def test_every_other_function_makes_one_call(calls, tags):
         ("async_kv_batch_put", {"keys": ["u_0_0"], "partition_id": "train", "tags": [row.tags.as_dict()]}),
     ]
     assert set(fields.keys()) == {"prompts", "uid"} and fields["prompts"].shape == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [torch.arange(3), torch.arange(5), torch.arange(1)],
+        [torch.ones(4, 2, dtype=torch.int16), torch.zeros(7, 2, dtype=torch.int16)],
+        [torch.ones(3, 4), torch.ones(3, 6)],  # positions of images
+        [torch.arange(3), torch.arange(3) * 2],
+        [torch.tensor(0.5), torch.tensor(1.0)],
+        ["u", {"a": 1}],
+        [torch.arange(2), None],
+    ],
+)
+def test_the_rows_of_a_column_are_for_transfer_queue_those_of_verls(values):
+    def arrives(batch):
+        column = batch["it"]
+        rows = column.unbind(0) if isinstance(column, torch.Tensor) else list(column)
+        return extract_field_schema(batch), decode(encode(rows))
+
+    ours = arrives(TensorDict({"it": data_plane.column(values)}, len(values)))
+    assert repr(ours) == repr(arrives(list_of_dict_to_tensordict([{"it": value} for value in values])))
 
 
 def test_a_queue_that_is_restored_has_no_rows_that_are_trained_or_will_be_sampled_again(calls, monkeypatch, tmp_path):

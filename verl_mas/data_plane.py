@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import torch
 import transfer_queue as tq
-from tensordict import TensorDict
+from tensordict import NonTensorStack, TensorDict
 from torch import Tensor
 from transfer_queue import KVBatchMeta
-from verl.utils.tensordict_utils import assign_non_tensor_data, list_of_dict_to_tensordict
+from verl.utils.tensordict_utils import assign_non_tensor_data
 
 from verl_mas.row import FAILURE, FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, RowKey, StoredRow, TagValues
 
@@ -21,6 +23,8 @@ from verl_mas.row import FAILURE, FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, ST
 ROWS_OF_A_CALL = 32
 
 TRAIN, VALIDATION = "train", "val"  # verl's partitions
+# No tensor of that layout leaves this module: TransferQueue takes it apart.
+warnings.filterwarnings("ignore", "The PyTorch API of nested tensors is in prototype stage", UserWarning)
 
 
 class Rows(Protocol):
@@ -159,10 +163,21 @@ async def set_status(uid: str, partition: str, status: str) -> None:
 async def put(rows: Sequence[StoredRow], partition: str) -> None:
     await tq.async_kv_batch_put(
         keys=[str(row.key) for row in rows],
-        fields=list_of_dict_to_tensordict([dict(row.fields) for row in rows]),
+        fields=TensorDict({name: column([row.fields[name] for row in rows]) for name in rows[0].fields}, len(rows)),
         tags=[row.tags.as_dict() for row in rows],
         partition_id=partition,
     )
+
+
+def column(values: Sequence[object]) -> Tensor | NonTensorStack:
+    """A field of all rows, as verl's `list_of_dict_to_tensordict` makes it, but nested tensors are strided: rows are
+    taken out of one five times on their way, which takes a tenth of what it takes with a jagged one."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    if len(tensors) < len(values):
+        return NonTensorStack(*values)
+    if len({tensor.shape for tensor in tensors}) == 1:
+        return torch.stack(tensors)
+    return torch.nested.as_nested_tensor(tensors, layout=torch.strided)
 
 
 @dataclass

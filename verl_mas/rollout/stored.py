@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
+import numpy as np
 import torch
 from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopOutput
 
@@ -14,6 +15,7 @@ from verl_mas.errors import WorkflowError
 from verl_mas.rollout.verl_client import Model, output_of
 from verl_mas.row import Act, RowKey, RowTags, StoredRow
 from verl_mas.verl_.types import Fields, Tokenizer
+from verl_mas.workflow.client import Generation
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session
@@ -72,12 +74,26 @@ def failed_validation_row(session: Session, models: Mapping[str, Model], dataset
 
 
 def _stored(acts: Row, key: RowKey, session: Session, model: Model, dataset: Fields) -> StoredRow:
-    output = with_tool_fields(output_of(acts.generation), acts.replies)
+    output = with_tool_fields(_of_arrays(acts.generation), acts.replies)
     output.reward_score = acts.reward.score
     output.extra_fields[row.REWARD_EXTRA_INFO] = session.reported
     tags = _tags(acts, output, session.task)
     fields = _verl_fields(output, model, dataset) | {row.TEMPERATURE: torch.tensor(tags.temperature)}
     return StoredRow(key, fields, tags)
+
+
+class _OfArrays(AgentLoopOutput):
+    """With tokens as arrays, which become tensors twenty times as fast as lists."""
+
+    prompt_ids: Any
+    response_ids: Any
+    response_mask: Any
+    response_logprobs: Any = None
+
+
+def _of_arrays(generation: Generation) -> AgentLoopOutput:
+    output = output_of(generation, np.asarray)
+    return _OfArrays.model_construct(output.model_fields_set, **dict(output))
 
 
 def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoopOutput:
@@ -94,11 +110,11 @@ def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoo
 
 def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fields:
     """What verl's AgentLoopWorkerTQ stores for an output."""
-    input_ids = torch.tensor([*output.prompt_ids, *output.response_ids], dtype=torch.int64)
+    fields = {**output.as_dict(), **dataset}
+    input_ids = torch.cat((fields["prompts"], fields["responses"]))
     multi_modal = model.compute_multi_modal_inputs(output, input_ids)
     batched = input_ids.unsqueeze(0)
     position_ids = model.compute_position_ids(batched, torch.ones_like(batched), multi_modal).squeeze(0)
-    fields = {**output.as_dict(), **dataset}
     fields.pop(row.MULTI_MODAL_DATA, None)
     return {
         **fields,
@@ -140,7 +156,7 @@ def _tags_of(output: AgentLoopOutput, task: Task) -> Fields:
 
 def observation(prompt_ids: Sequence[int]) -> int:
     """A stable 63-bit hash of a prompt: equal for the candidates of a branch, in every process."""
-    digest = blake2b(array("q", prompt_ids).tobytes(), digest_size=8).digest()
+    digest = blake2b(np.asarray(prompt_ids, dtype=np.int64).tobytes(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 

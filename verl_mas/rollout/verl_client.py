@@ -7,6 +7,7 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, TypeAlias, cast
@@ -39,8 +40,10 @@ from verl_mas.workflow.tasks import together
 Borrowed: TypeAlias = Callable[..., Any]
 # What a reply reports that is a count, and adds up over the replies of a row.
 ADDED = (*SPEC_DECODE_EXTRA_KEYS, ABORTS)
-# Prompts that a worker renders at once: where thousands of sessions begin together, replies would wait for them all.
-_RENDERED = PerLoop(lambda: asyncio.Semaphore(4))
+# Threads that tokenize take turns with the loop. It stays on time with two, and where it has asked for the next prompt
+# itself: thousands of sessions begin together.
+_TOKENS = ThreadPoolExecutor(2, thread_name_prefix="tokens")
+_PROMPT = PerLoop(lambda: asyncio.Semaphore(1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +57,15 @@ class VerlGeneration(Generation):
 _NO_TOKENS: Fields = {"prompt_ids": [], "response_ids": [], RESPONSE_MASK: [], "response_logprobs": None}
 
 
-def output_of(generation: Generation) -> AgentLoopOutput:
-    """verl's record of a generation with tokens: only policies that verl serves give any."""
+def output_of(generation: Generation, form: Callable[[Sequence[float]], object] = list) -> AgentLoopOutput:
+    """verl's record of a generation with tokens in this form: only policies that verl serves give any."""
     assert isinstance(generation, VerlGeneration), f"{type(generation).__name__} has tokens and no output"
     log_probs = generation.log_probs
     tokens = {
-        "prompt_ids": list(generation.prompt_ids),
-        "response_ids": list(generation.response_ids),
-        RESPONSE_MASK: list(generation.response_mask),
-        "response_logprobs": None if log_probs is None else list(log_probs),
+        "prompt_ids": form(generation.prompt_ids),
+        "response_ids": form(generation.response_ids),
+        RESPONSE_MASK: form(generation.response_mask),
+        "response_logprobs": None if log_probs is None else form(log_probs),
     }
     return generation.output.model_copy(update=tokens)
 
@@ -228,8 +231,10 @@ class VerlPolicy:
             fitted = fit(request.messages, limit, rule, count, request.opening)
             return self.model.shared(ids if fitted == list(request.messages) else build(fitted))
 
-        async with _RENDERED.here():
+        if media:  # takes long, in code that lets the loop go on
             return await asyncio.to_thread(fitted_ids)
+        async with _PROMPT.here():
+            return await asyncio.get_running_loop().run_in_executor(_TOKENS, fitted_ids)
 
     async def _continued(self, loop: ToolAgentLoop, request: Request, continues: Continuation) -> Prompt:
         previous = output_of(continues.generation)
@@ -289,7 +294,7 @@ class VerlPolicy:
         output = await self._output(loop, prompt, answer, seconds)
         sampled = answer.token_ids[:left]
         decode = partial(self.model.tokenizer.decode, sampled, skip_special_tokens=True)
-        text = await loop.loop.run_in_executor(None, decode)
+        text = await asyncio.get_running_loop().run_in_executor(_TOKENS, decode)
         calls: Sequence[ToolCall] = ()
         stop_reason = self._stop_reason(answer, len(prompt.ids), params)
         # A reply that was cut has no end of turn, which results of calls could follow.
