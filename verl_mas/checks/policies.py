@@ -41,7 +41,7 @@ def check_override_values(run: Run) -> Iterator[Problem]:
     """Values in the overrides of a policy that verl does not take or read."""
     for difference in _overrides(run):
         if difference.known:
-            yield from check_value(difference, team=True)
+            yield from check_value(difference)
 
 
 def _overrides(run: Run) -> Iterator[SettingDifference]:

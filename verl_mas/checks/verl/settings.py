@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.verl.refusals import Problem, unresolved
 from verl_mas.checks.verl.served import engines_of_verl
-from verl_mas.checks.verl.values import LINES, UNREAD, UNREAD_BY_TEAMS, VALUES, takes
+from verl_mas.checks.verl.values import LINES, VALUES, takes
 from verl_mas.config.hydra import packages
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.values import Hint, core_type, problems
@@ -76,11 +76,11 @@ def _groups() -> list[str]:
 
 
 def check_values(config: DictConfig) -> Iterator[Problem]:
-    """Values that verl does not take (type, range, choice, texts, interpolations), or does not read."""
+    """Values that verl does not take: type, range, choice, texts, interpolations."""
     verl = settings_of(config)
     for difference in differences(config, verl, single=VALUES):
         if difference.known:
-            yield from check_value(difference, team=config.get("mas") is not None)
+            yield from check_value(difference)
 
 
 def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
@@ -93,7 +93,7 @@ def check_engine_names(config: DictConfig) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix=nearest(name, engines_of_verl()))
 
 
-def check_value(difference: SettingDifference, *, team: bool) -> Iterator[Problem]:
+def check_value(difference: SettingDifference) -> Iterator[Problem]:
     """Of a setting that verl knows."""
     try:
         value = difference.value()
@@ -103,10 +103,6 @@ def check_value(difference: SettingDifference, *, team: bool) -> Iterator[Proble
     errors = list(_type_errors(difference, value))
     yield from errors
     if not errors:
-        unread = UNREAD | UNREAD_BY_TEAMS if team else UNREAD
-        if fix := next((fix for pattern, fix in unread.items() if re.match(pattern, difference.verl_path)), ""):
-            reason = "verl's configuration has this key, and nothing of this run reads it"
-            yield ConfigWarning(f"{difference.path}={value}", reason=reason, fix=fix)
         for path, leaf in leaves(value, (difference.path,)):
             yield from _leaf_errors(
                 ".".join(path), leaf, lines=difference.section is None and not path[0].startswith("mas.")

@@ -302,22 +302,6 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
     },
 }
 VALUES = {f"{section}.{key}": hint for section, keys in _SECTIONS.items() for key, hint in keys.items()}
-# Patterns of settings in verl's YAML that its V1 trainer and FSDP engine do not read; what to set instead.
-UNREAD = {
-    r"algorithm\.use_pf_ppo": "remove it",
-    r"actor_rollout_ref\.actor\.grad_clip": "set actor_rollout_ref.actor.optim.clip_grad",
-    r"actor_rollout_ref\.rollout\.multi_turn\.enable": "remove it: a team takes as many turns as its workflow has",
-    r"actor_rollout_ref\.rollout\.do_sample": "set actor_rollout_ref.rollout.temperature=0 for greedy replies",
-    r"actor_rollout_ref\.rollout\.over_sample_rate": "raise data.train_batch_size",
-    r"data\.return_raw_input_ids": "remove it",
-    r"data\.reward_fn_key": "name the column 'data_source'",
-    r"data\.tokenizer$": "set actor_rollout_ref.model.tokenizer_path",
-}
-UNREAD_BY_TEAMS = {
-    r"critic\.(model|optim)\.|trainer\.max_critic_ckpt_to_keep": "remove it: a team has no critic",
-    r"algorithm\.(gamma|lam)$": "remove it: a team's estimators read mas.advantage, and not verl's discounts",
-    r"actor_rollout_ref\.rollout\.nnodes": "remove it, and set trainer.nnodes or mas.pools",
-}
 # Settings with more than one line of text.
 LINES: Sequence[str] = ("custom_chat_template", "system_prompt", "chat_template_kwargs", ".stop", "mas.workflow.args")
 
