@@ -6,6 +6,7 @@ from wrong_configs.prepare import MESSAGES, files
 from verl_mas.checks.answers import check_answers
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
+from verl_mas.grading.grader import GRADERS, Grader
 from verl_mas.workflow.base import resolve
 
 GSM8K = 'How many? Let\'s think step by step and output the final answer after "####".'
@@ -60,6 +61,22 @@ def test_a_team_answers_in_the_form_that_verls_scorer_of_the_data_source_reads(l
 def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look, found, value, fix):
     (first, *_) = look(**found)
     assert value in first[0] and fix in first[1] and not first[2]
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        (lambda answer: 1.0, "TypeError"),
+        (lambda truth, answer: truth["value"], "TypeError"),
+        (lambda truth, answer: 0.0, "no reward"),
+        (lambda truth, answer: float(truth == answer), None),
+        (lambda truth, answer: None, None),
+    ],
+)
+def test_the_ground_truth_is_right_for_a_grader_of_the_user(look, function, value, monkeypatch):
+    monkeypatch.setattr(GRADERS, "find", lambda name, setting: Grader(function))
+    found = look(question="How many?", score="mine")
+    assert len(found) == bool(value) and all(value in one[0] for one in found)
 
 
 def test_different_tasks_with_one_ground_truth_are_warned_of(look):

@@ -19,11 +19,13 @@ from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS
+from verl_mas.grading.grader import Grader
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.types import Fields
-from verl_mas.workflow import Codec, Workflow
+from verl_mas.workflow import Codec, Malformed, Workflow
 from verl_mas.workflow.task import text_of
+from verl_mas.workflows._graded import WithVerlOrGrader
 
 FORM = "mas.workflow.args.form"
 FEW = 8  # Tasks that may have one answer by chance
@@ -66,7 +68,8 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
             rule = "a grader compares an answer with it, and this is a solution that has its answer marked"
             yield ConfigError(value, rule=rule, fix="write the answer alone into reward_model.ground_truth")
-        refused = list(_scored(run, first, workflow, form)) if by_verl and by_function else []
+        scores = by_function if by_verl else isinstance(workflow, WithVerlOrGrader)
+        refused = list(_scored(run, first, workflow, form)) if scores else []
         yield from refused or _other_form(run, first, workflow, form)
 
 
@@ -76,13 +79,15 @@ def _truth_of(row: Fields) -> object:
 
 
 def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> Iterator[Problem]:
-    custom = OmegaConf.select(run.config, "reward.custom_reward_function.path")
-    name = f"{custom}" if custom else f"verl's scorer of {first.row[DATA_SOURCE]!r}"
+    custom, graded = OmegaConf.select(run.config, "reward.custom_reward_function.path"), None
+    name = str(custom) if custom else f"verl's scorer of {first.row[DATA_SOURCE]!r}"
+    if isinstance(workflow, WithVerlOrGrader) and (graded := workflow.optional_grader()):
+        name, custom = f"the grader {workflow.score}", None
     file = file_of_user(str(custom)) if custom else None
     changed = file.stat().st_mtime_ns if file and file.is_file() else None
-    question = [OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, repr(form)]
-    # check_functions refuses a function without a file.
-    if (custom and changed is None) or accepted_before(question):
+    question = [name, OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, repr(form)]
+    # check_functions refuses a function without a file. A grader may be of a file that has changed.
+    if (custom and changed is None) or (graded is None and accepted_before(question)):
         return
     truth = first.row[REWARD_MODEL][GROUND_TRUTH]
     try:
@@ -92,7 +97,7 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> 
     try:
         reply = form.render(answer)
         with user_code(run.mas.workflow.check_timeout_s):
-            score = partial(_score, _function(run.config), first)
+            score = partial(_grade, graded, truth, form) if graded else partial(_score, _function(run.config), first)
             nothing = score("")
             rewarded = [each for each, known in FORMS.items() if score(known.render(answer)) > nothing]
             right = score(reply) > nothing
@@ -109,7 +114,8 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> 
     value = f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, no reward"
     rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
     fixes = [f"set ++{FORM}={each}" for each in rewarded] if hasattr(workflow, "form") else []
-    fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if hasattr(workflow, "score") else []
+    by_grader = hasattr(workflow, "score") and not graded
+    fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if by_grader else []
     fix = ", or ".join([*fixes, "write a reward.custom_reward_function for this form"])
     yield ConfigError(value, rule=rule, fix=fix)
 
@@ -133,6 +139,13 @@ def _score(function: Callable[..., object], first: FirstRow, reply: str) -> floa
         if inspect.iscoroutine(result):
             result = asyncio.run(result)
     return float(result["score"] if isinstance(result, dict) else cast(float, result))
+
+
+def _grade(grader: Grader, truth: object, form: Codec[str], reply: str) -> float:
+    """1 for what the grader cannot check."""
+    answer = form.parse(reply)
+    grade = 0.0 if isinstance(answer, Malformed) else asyncio.run(grader(grader.read(truth), answer))
+    return 1.0 if grade is None else grade
 
 
 def _other_form(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> Iterator[ConfigWarning]:
