@@ -1,4 +1,5 @@
-"""Composes and checks every GPU recipe as for two machines with 8 GPUs. Exit code 1 if one is refused.
+"""Composes and checks the command in the head of every GPU recipe, as for two machines with 8 GPUs. Exit code 1 if one
+is refused.
 
 What only a machine of the run can have, such as data and engines, is not looked for.
 """
@@ -6,6 +7,7 @@ What only a machine of the run can have, such as data and engines, is not looked
 from __future__ import annotations
 
 import os
+import re
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -18,18 +20,19 @@ MACHINES = parse_gpus("2x8x80")
 NOT_FOR_GPUS = ("laptop", "common", "roles")  # how their names begin
 
 
-def refusals(name: str) -> list[str]:
-    return [str(error) for error in examine_command([f"+recipe={name}"], MACHINES).errors]
+def refusals(recipe: Path) -> list[str]:
+    words = re.findall(r"^# python -m verl\.trainer\.main_ppo (.+)$", recipe.read_text(), re.MULTILINE)[0].split()
+    return [str(error) for error in examine_command(words, MACHINES).errors]
 
 
 def main() -> int:
     folder = Path(verl_mas.__file__).parent / "config/hydra/recipe"
-    files = [file for file in folder.glob("*/*.yaml") if not file.stem.startswith(NOT_FOR_GPUS)]
-    names = sorted(f"{file.parent.name}/{file.stem}" for file in files)
+    files = sorted(file for file in folder.glob("*/*.yaml") if not file.stem.startswith(NOT_FOR_GPUS))
     with ProcessPoolExecutor(min(8, os.cpu_count() or 1)) as processes:
-        found = dict(zip(names, processes.map(refusals, names), strict=True))
-    for name, errors in found.items():
-        sys.stdout.write(f"{name}: {'refused' if errors else 'accepted'}\n" + "".join(f"{error}\n" for error in errors))
+        found = dict(zip(files, processes.map(refusals, files), strict=True))
+    for file, errors in found.items():
+        verdict = f"{file.parent.name}/{file.stem}: {'refused' if errors else 'accepted'}\n"
+        sys.stdout.write(verdict + "".join(f"{error}\n" for error in errors))
     return int(any(found.values()) or not found)
 
 

@@ -8,11 +8,14 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 from recipe_configs import accepted, composed
 
+from verl_mas.checks import run as checks
+from verl_mas.checks.run import examine_command
 from verl_mas.checks.team import validate
 from verl_mas.checks.verl.model_folder import has_own_head
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import parse_gpus
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FUSED = {False: {("fsdp2", True)}, True: {("fsdp2", False), ("fsdp", True)}}
@@ -36,7 +39,10 @@ def config_of(recipe: str) -> DictConfig:
 
 
 @pytest.mark.parametrize("recipe", RUNS)
-def test_a_gpu_recipe_bounds_memory_evaluations_and_disk(recipe):
+def test_a_gpu_recipe_is_accepted_and_bounds_memory_evaluations_and_disk(recipe, monkeypatch):
+    monkeypatch.setattr(checks, "compose", composed)
+    report = examine_command(command_of(recipe).split(), parse_gpus("2x8x80"))
+    assert report.accepted, report.problems
     run = accepted(command_of(recipe))
     config = run.config
     row = config.data.max_prompt_length + config.data.max_response_length

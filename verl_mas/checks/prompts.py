@@ -76,8 +76,10 @@ def _unread_settings(run: Run) -> Iterator[ConfigWarning]:
     """Of chat templates: names that they never read."""
     key = "apply_chat_template_kwargs"
     places = {f"data.{key}": (View(run, "", PolicySpec()), run.config.data.get(key) or {})}
+    # A role whose instances all have policies of their own may name none that exists.
     for name, spec in run.mas.agents.items():
-        places[f"mas.agents.{name}.chat_template_kwargs"] = run.view(spec.policy), spec.chat_template_kwargs
+        if spec.policy in run.mas.policies:
+            places[f"mas.agents.{name}.chat_template_kwargs"] = run.view(spec.policy), spec.chat_template_kwargs
     for place, (view, given) in places.items():
         chat = ChatTemplate.of_model(view.section("model")) if given and not view.spec.remote else None
         known = [*chat.variables(), *OF_TOKENIZERS] if chat else given
