@@ -214,6 +214,8 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
         yield unless_elsewhere(config, ConfigError(f"actor_rollout_ref.model.path={path}", rule=RULE, fix=fix))
     else:
         broken = list(check_folder(folder, model.get("custom_chat_template")))
+        if own := model.get("tokenizer_path"):
+            broken += _tokenizer(Path(own).expanduser() / "tokenizer.json", folder)
         yield from broken or check_weights(config, folder)
     if adapter := model.get("lora_adapter_path"):
         yield from _adapter(config, str(adapter))
@@ -255,7 +257,7 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
             yield ConfigError(f"{folder} has no {any_of[0]}", rule=f"a model folder holds {noun}", fix=fix)
     unreadable = [error for name in JSON_FILES for error in raised_by(read_json, folder / name)]
     yield from unreadable
-    yield from _tokenizer(folder / "tokenizer.json")
+    yield from _tokenizer(folder / "tokenizer.json", folder)
     chat = None if unreadable else ChatTemplate.of(folder, custom_chat_template)
     if not unreadable and (chat is None or "messages" not in chat.template):
         yield ConfigError(
@@ -356,7 +358,7 @@ def silent_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
 
 
-def _tokenizer(file: Path) -> Iterator[ConfigError]:
+def _tokenizer(file: Path, model: Path) -> Iterator[ConfigError]:
     """A tokenizer of 150,000 tokens takes long to parse; if it is cut, its last brace is missing."""
     if not file.is_file():
         return
@@ -368,7 +370,7 @@ def _tokenizer(file: Path) -> Iterator[ConfigError]:
         except Exception as error:  # noqa: BLE001  it raises no other
             yield _broken(file, f"is no tokenizer: {error}")
             return
-        rows = readable_json(file.with_name("config.json")).get("vocab_size")
+        rows = readable_json(model / "config.json").get("vocab_size")
         if isinstance(rows, int) and tokens > rows:
             rule = "each token has a row of the model's embedding"
             fix = "take the tokenizer that was saved with this model"
