@@ -109,7 +109,7 @@ def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoo
 def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fields:
     """What verl's AgentLoopWorkerTQ stores for an output."""
     fields = {**output.as_dict(), **dataset}
-    input_ids = torch.cat((fields["prompts"], fields["responses"]))
+    input_ids = torch.cat((fields[row.PROMPTS], fields[row.RESPONSES]))
     multi_modal = model.compute_multi_modal_inputs(output, input_ids)
     batched = input_ids.unsqueeze(0)
     position_ids = model.compute_position_ids(batched, torch.ones_like(batched), multi_modal).squeeze(0)
