@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,24 +22,23 @@ from verl_mas.planning.model import size_of
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 PHASES, TOGETHER = (f"++mas.pools.shared.serving={way}" for way in ("phases", "together"))
-# Parts of recipes, and recipes for the CPU.
+# How the names begin of parts of recipes, and of recipes for the CPU.
 NOT_FOR_GPUS = ("common", "roles", "laptop")
 # The recorded runs have no policy that is not trained.
 FROZEN = ("self_play/qwen3",)
 # The recorded runs serve on the GPUs that they train on.
 APART = ("math/shared_apart",)
-# They leave the team to the command.
-WITHOUT_A_TEAM = ("plan_path/qwen3", "sokoban/qwen3", "sudoku/qwen3")
+COMMAND = re.compile(r"^# python -m verl\.trainer\.main_ppo (.+)$", re.MULTILINE)
 
 
 def _variants() -> Iterator[tuple[str, tuple[str, ...]]]:
     for path in sorted(RECIPES.glob("*/*.yaml")):
         name = str(path.relative_to(RECIPES).with_suffix(""))
-        if path.stem not in NOT_FOR_GPUS and name not in (*FROZEN, *APART):
-            yield name, ("+mas=planner_executor",) * (name in WITHOUT_A_TEAM) + (f"+recipe={name}",)
+        if not path.stem.startswith(NOT_FOR_GPUS) and name not in (*FROZEN, *APART):
+            yield name, tuple(COMMAND.findall(path.read_text())[0].split())
 
 
-# The command of every recipe for GPUs.
+# The command in the head of every recipe for GPUs.
 VARIANTS = dict(_variants())
 # What a policy per role had while the recipe set neither: verl's 0.5 for each of two engines, two GPUs for each.
 OVER = (
