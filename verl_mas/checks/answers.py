@@ -114,9 +114,9 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> 
     value = f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, no reward"
     rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
     fixes = [f"set ++{FORM}={each}" for each in rewarded] if hasattr(workflow, "form") else []
-    by_grader = hasattr(workflow, "score") and not graded
-    fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if by_grader else []
-    fix = ", or ".join([*fixes, "write a reward.custom_reward_function for this form"])
+    fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if hasattr(workflow, "score") else []
+    fixes += ["write a reward.custom_reward_function for this form"]
+    fix = "correct the grader, or the ground truth" if graded else ", or ".join(fixes)
     yield ConfigError(value, rule=rule, fix=fix)
 
 
