@@ -58,7 +58,9 @@ def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_le
     ("replaced", "says"),
     [
         (("reward=REWARD", "reward=first.parse(int)"), "has no attribute 'parse'"),
-        (("first = await", "first ="), "coroutine 'Agent.act' was never awaited"),
+        (("first = await", "first ="), "`await` is missing: Agent.act was never awaited"),
+        (('team.scout.act("a")', 'team.scout.branch("a")'), "scout's branch of turn 0 was never committed"),
+        (("first = await", "__import__('time').sleep(0.3); first = await"), "blocks the event loop"),
         (("answer=second", "answer=[second]"), "it is a Reply, a text or None"),
         (('act("a")', 'act([{"role": "human", "content": "a"}])'), "on a message of the role 'human'"),
     ],

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +12,7 @@ from functools import partial
 from omegaconf import DictConfig
 
 from verl_mas.checks.tools import rendered_tools
+from verl_mas.checks.tried import apart, check_tried
 from verl_mas.checks.verl.files import ROLES, FirstRow, check_scored, is_prompt, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as config_of
@@ -105,18 +104,15 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
     tokens = {name: 1 if stated else own.reply for name, own in limits.items()}
     recorder = Recorder(None if first.validation else tokens)
-    result, unawaited = _played(run.mas, tools, recorder, _task_of(run.config, first))
-    if unawaited:
-        yield ConfigWarning(f"{what}: {unawaited[0]}", "the call then does nothing", "write `await` before it")
+    task, tools = _task_of(run.config, first), _with_unread(run.mas, tools)
+    result = _played(run.mas, tools, recorder, task)
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
         yield _failed(wrong[-1], what, first.file)
     elif recorder.requests:
         found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
         yield from found
-        if result and (raised := [fault for fault in result.faults if fault.kind is FaultKind.WORKFLOW]):
-            reason = "a session that ends so is not trained on; replies may hold anything, and here they are ' a a a'"
-            fix = "correct the workflow, and see what check_workflow finds"
-            yield ConfigWarning(f"{what}: {raised[-1].cause}", reason, fix)
+        if not first.validation:
+            yield from check_tried(run, tools, task, what)
         yield from _reported(run, result, what)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
             yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
@@ -191,38 +187,30 @@ def _task_of(config: DictConfig, first: FirstRow) -> Task:
     )
 
 
-def _played(
-    mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task
-) -> tuple[SessionResult | None, list[str]]:
-    """The session, in a thread of its own: a workflow may block, and the caller may have an event loop. None: it did
-    not end within the time limit. And what Python says of coroutines that nothing awaited."""
-    members = agents_of(mas)
-    named = {name for member in members.values() for name in member.spec.tools}
-    # In place of a tool whose class alone has its schema.
-    unread = {name: Tool({"type": "function", "function": {"name": name}}) for name in named - tools.keys()}
+def _with_unread(mas: MasConfig, tools: Mapping[str, Tool]) -> dict[str, Tool]:
+    """Also in place of a tool whose class alone has its schema."""
+    named = {name for member in agents_of(mas).values() for name in member.spec.tools}
+    return {**{name: Tool({"type": "function", "function": {"name": name}}) for name in sorted(named)}, **tools}
+
+
+def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task) -> SessionResult | None:
+    """The session; None: it did not end within the time limit."""
     settings = SessionConfig(
-        members,
+        agents_of(mas),
         dict.fromkeys(mas.policies, client),
         mas.branch,
         mas.reward,
         replace(mas.faults, retries=0, session_timeout_s=TIME_LIMIT),
-        {**tools, **unread},
+        tools,
     )
-    results: list[SessionResult] = []
 
-    async def play() -> None:
+    async def play() -> SessionResult:
         # A task that nothing awaited would be logged, with a traceback.
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        results.append(await run_session(partial(resolve, mas.workflow), task, settings))
+        return await run_session(partial(resolve, mas.workflow), task, settings)
 
-    thread = threading.Thread(target=lambda: asyncio.run(play()), daemon=True)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", RuntimeWarning)
-        thread.start()
-        thread.join(TIME_LIMIT + 1)
-    unawaited = [text for one in warned if "was never awaited" in (text := str(one.message))]
-    timed_out = any(fault.kind is FaultKind.SESSION_TIMEOUT for result in results for fault in result.faults)
-    return results[0] if results and not timed_out else None, unawaited
+    result = apart(lambda: asyncio.run(play()), TIME_LIMIT + 1)
+    return None if result and any(fault.kind is FaultKind.SESSION_TIMEOUT for fault in result.faults) else result
 
 
 def _failed(fault: SessionFault, what: str, file: str) -> ConfigError:
