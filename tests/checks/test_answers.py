@@ -66,9 +66,39 @@ def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look
 @pytest.mark.parametrize(
     ("function", "value"),
     [
+        ("def score(prompts, completions, **more): return 1.0", "missing 2 required positional arguments"),
+        (
+            "def score(solution_str, **row): return 1.0 if solution_str == '72' else None",
+            "NoneType",
+        ),
+        ("def score(**row): return {'reward': 1.0}", "KeyError: 'score'"),
+        ("def score(**row): return -float('inf')", "the score -inf is not finite"),
+        ("def score(extra_info, **row): return extra_info['difficulty']", "KeyError: 'difficulty'"),
+        ("async def score(**row): return 1.0", None),
+        ("def score(**row): return 0.0", None),
+    ],
+)
+def test_a_reward_function_is_tried_where_the_form_of_an_answer_is_not_known(look, function, value):
+    found = look(team="single", source="mine", question="How many?", function=function)
+    assert len(found) == bool(value) and all(value in one[0] for one in found)
+
+
+def test_a_ground_truth_of_another_kind_than_verls_scorer_reads_is_refused(look):
+    assert "TypeError" in look("searchR1_nq", "Paris", "Where?", "single")[0][0]
+
+
+def test_a_ground_truth_that_is_a_solution_is_refused_where_verl_compares_it(look):
+    refused = look(team="single", truth="6 x 12\n#### 72")
+    assert len(refused) == 1 and "is '6 x 12" in refused[0][0], refused
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
         (lambda answer: 1.0, "TypeError"),
         (lambda truth, answer: truth["value"], "TypeError"),
         (lambda truth, answer: 0.0, "no reward"),
+        (lambda truth, answer: 100.0, "is not within 0 and 1"),
         (lambda truth, answer: float(truth == answer), None),
         (lambda truth, answer: None, None),
     ],

@@ -82,7 +82,7 @@ def test_a_template_that_leaves_the_task_out_is_refused(look):
         "{% for message in messages %}{% if message.role == 'system' %}{{ message.content }}{% endif %}{% endfor %}"
     )
     refused, *_ = look(actor_rollout_ref__model__custom_chat_template=template)
-    assert "leaves out the user's message" in refused and "custom_chat_template" in refused
+    assert "leaves out a message" in refused and "custom_chat_template" in refused
     spaced = "{% for message in messages %}{{ message.content | upper | lower | tojson }}{% endfor %}"
     assert not any("leaves out" in problem for problem in look(actor_rollout_ref__model__custom_chat_template=spaced))
 

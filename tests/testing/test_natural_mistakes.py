@@ -91,7 +91,14 @@ def team(tmp_path, monkeypatch):
         (f'agents = ("a",)\n    {RUN.replace(", team)", ")")}', "write `async def run(self, task, team)`"),
         (f'agents = ("a",)\n    rounds: int = "two"\n    {RUN}', "Mine.rounds"),
         (f'agents = ("a",)\n    seen: list = []\n    {RUN}', "use default_factory"),
-        (f'agents = ("a", "b")\n    {RUN}', "note: b acts in no case"),
+        (f'agents = ("a", "b")\n    {RUN}', "the workflow never asks b"),
+        (
+            f'agents = ("a",)\n    seen = []\n    {RUN.rstrip()}\n'.replace(
+                "return", "self.seen.append(1)\n        return"
+            ),
+            "sessions change seen, which belongs to the class",
+        ),
+        (f'agents = ("a",)\n    probes = True\n    {RUN}', "probes = True, and no act is a probe"),
     ],
 )
 def test_a_mistake_in_a_class_is_answered_without_a_traceback(team, capsys, body, says):

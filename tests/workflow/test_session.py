@@ -171,6 +171,16 @@ def test_a_conversation_is_one_row_and_its_observations_are_masked(run):
     assert [m["role"] for m in done.session.replies[1].messages] == ["system", "user", "assistant", "user"]
 
 
+def test_two_acts_of_one_conversation_at_once_fail_the_session(run):
+    async def talks(task, team):
+        talk = team.a.conversation()
+        await asyncio.gather(talk.act("hi"), talk.act("more"))
+        return Outcome(reward=1.0)
+
+    done = run(talks, ScriptedLLM("x", latency=0.01))
+    assert done.failed and "two acts of a's conversation at once" in done.faults[-1].cause
+
+
 def test_a_session_and_a_reply_are_shown_in_one_line_without_token_ids(run):
     session = run(Pair, ScriptedLLM("long " * 100)).session
     assert repr(session).startswith("<Session of task task_0: 3 acts, answer 'long long")

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+import math
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
 from typing import cast
 
@@ -44,30 +45,36 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
     for first in sound_rows(run.config):
         source, truth = first.row.get(DATA_SOURCE), _truth_of(first.row)
         form = workflow.answer_form(source if isinstance(source, str) else None)
-        if form is None or source in seen:
+        if source in seen:
             continue
         seen.append(source)
+        if custom and form and not by_verl:
+            value = f"reward.custom_reward_function.path={custom}"
+            reason = f"{run.mas.workflow.name} grades its answers itself, and calls no reward function"
+            fix = "remove it, or set ++mas.workflow.args.score=verl" if hasattr(workflow, "score") else "remove it"
+            yield ConfigWarning(value, reason, fix)
+            custom = ""
+        compared = not custom and (form is not None or by_verl)
+        if compared and isinstance(truth, str) and any(mark in truth for mark in MARKS.values()):
+            value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
+            rule = "an answer is compared with it, and this is a solution that has its answer marked"
+            yield ConfigError(value, rule=rule, fix="write the answer alone into reward_model.ground_truth")
+            continue
+        if form is None:
+            if by_function and (custom or by_verl) and truth is not None:
+                yield from _scored(run, first, workflow, form)
+            continue
         lacking = [number for number, row in enumerate(first.sample, 1) if _truth_of(row) is None]
         if lacking:
             rule = "an answer is scored by comparing it with the ground truth"
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
             yield ConfigError(f"{first.file} has no ground truth in row {lacking[0]}", rule=rule, fix=fix)
             continue
-        if custom and not by_verl:
-            value = f"reward.custom_reward_function.path={custom}"
-            reason = f"{run.mas.workflow.name} grades its answers itself, and calls no reward function"
-            fix = "remove it, or set ++mas.workflow.args.score=verl" if hasattr(workflow, "score") else "remove it"
-            yield ConfigWarning(value, reason, fix)
-            custom = ""
         tasks = {str(row.get(str(run.config.data.prompt_key))) for row in first.sample}
         if len(tasks) > FEW and len({str(_truth_of(row)) for row in first.sample}) == 1:
             value = f"the first {len(tasks)} tasks of {first.file} have one ground truth, {truth!r:.120}"
             reason = "an agent is rewarded for this answer, whatever the task is"
             yield ConfigWarning(value, reason, "write the answer of each task into reward_model.ground_truth")
-        if not by_verl and isinstance(truth, str) and any(mark in truth for mark in MARKS.values()):
-            value = f"the ground truth of the first row of {first.file} is {truth!r:.120}"
-            rule = "a grader compares an answer with it, and this is a solution that has its answer marked"
-            yield ConfigError(value, rule=rule, fix="write the answer alone into reward_model.ground_truth")
         scores = by_function if by_verl else isinstance(workflow, WithVerlOrGrader)
         refused = list(_scored(run, first, workflow, form)) if scores else []
         yield from refused or _other_form(run, first, workflow, form)
@@ -78,7 +85,8 @@ def _truth_of(row: Fields) -> object:
     return given.get(GROUND_TRUTH) if isinstance(given, dict) else None
 
 
-def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> Iterator[Problem]:
+def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | None) -> Iterator[Problem]:
+    """Without a form, which replies are right is not known; that each has a score is."""
     custom, graded = OmegaConf.select(run.config, "reward.custom_reward_function.path"), None
     name = str(custom) if custom else f"verl's scorer of {first.row[DATA_SOURCE]!r}"
     if isinstance(workflow, WithVerlOrGrader) and (graded := workflow.optional_grader()):
@@ -95,12 +103,13 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> 
     except DataError:
         answer = str(truth)
     try:
-        reply = form.render(answer)
+        reply = form.render(answer) if form else answer
         with user_code(run.mas.workflow.check_timeout_s):
-            score = partial(_grade, graded, truth, form) if graded else partial(_score, _function(run.config), first)
+            by_grader = graded and form and partial(_grade, graded, truth, form)
+            score = by_grader or partial(_score, _function(run.config), first)
             nothing = score("")
-            rewarded = [each for each, known in FORMS.items() if score(known.render(answer)) > nothing]
-            right = score(reply) > nothing
+            rewarded = [each for each, written in _in_every_form(answer) if score(written) > nothing]
+            right = score(reply) > nothing or form is None
     except MasError as error:
         # It may need a package or a server of the run's machines.
         value = f"{name} on the ground truth of the first row of {first.file}: {as_refusal(error).value}"
@@ -120,6 +129,12 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str]) -> 
     yield ConfigError(value, rule=rule, fix=fix)
 
 
+def _in_every_form(answer: str) -> Iterator[tuple[str, str]]:
+    for name, form in FORMS.items():
+        with suppress(MasError):  # A form may have no place for it, as one line has none for two.
+            yield name, form.render(answer)
+
+
 def _function(config: DictConfig) -> Callable[..., object]:
     from verl.trainer.ppo.reward import get_custom_reward_fn
     from verl.utils.reward_score import default_compute_score
@@ -136,15 +151,20 @@ def _score(function: Callable[..., object], first: FirstRow, reply: str) -> floa
             ground_truth=first.row[REWARD_MODEL][GROUND_TRUTH],
             extra_info=first.row.get(EXTRA_INFO) or {},
         )
-        if inspect.iscoroutine(result):
-            result = asyncio.run(result)
-    return float(result["score"] if isinstance(result, dict) else cast(float, result))
+        if inspect.iscoroutinefunction(function):
+            result = asyncio.run(cast(Coroutine[None, None, object], result))
+    score = float(result["score"] if isinstance(result, dict) else cast(float, result))
+    if not math.isfinite(score):
+        raise ValueError(f"the score {score} is not finite")
+    return score
 
 
 def _grade(grader: Grader, truth: object, form: Codec[str], reply: str) -> float:
     """1 for what the grader cannot check."""
     answer = form.parse(reply)
     grade = 0.0 if isinstance(answer, Malformed) else asyncio.run(grader(grader.read(truth), answer))
+    if grade is not None and not 0 <= grade <= 1:
+        raise ValueError(f"the grade {grade} is not within 0 and 1")
     return 1.0 if grade is None else grade
 
 

@@ -38,6 +38,7 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         mas=mas,
         workflow=workflow,
         estimator=estimator,
+        scale=estimator and estimator.defaults.get("scale"),
         remembers=estimator is not None and (estimator.remembers or mas.advantage.get("shrinkage") is not None),
         candidates=mas.branch.k if branching else 1,
         penalised=penalised and " and ".join(penalised),

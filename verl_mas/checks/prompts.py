@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.tools import rendered_tools
 from verl_mas.checks.tried import apart, check_tried
@@ -22,9 +22,9 @@ from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
+from verl_mas.gateway.program import Program
 from verl_mas.registry import nearest
-from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
-from verl_mas.verl_.types import Fields
+from verl_mas.row import AGENT_NAME, EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Generation, LLMClient, Message, Request
 from verl_mas.workflow.marks import plain_request
@@ -45,17 +45,15 @@ TIME_LIMIT = 5  # seconds for the workflow to reach its first act
 
 
 class Recorder:
-    """An LLMClient that keeps the requests that start a row. It serves none, or replies with so many tokens."""
+    """An LLMClient that keeps the requests that start a row, and replies with so many tokens."""
 
-    def __init__(self, tokens: Mapping[str, int] | None = None):
+    def __init__(self, tokens: Mapping[str, int]):
         self.tokens = tokens
         self.requests: list[Request] = []
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         if request.continues is None:
             self.requests.append(request)
-        if self.tokens is None:
-            raise SessionFault(FaultKind.LIMIT, "the check ends at the first act")
         return [Generation(WORD * self.tokens[request.agent])] * n
 
 
@@ -63,10 +61,10 @@ def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator
     """Of a run without a team, the prompt is the row's. `tools`: those that the configuration has."""
     yield from _unread_settings(run)
     for first in sound_rows(run.config):
-        if not _has_media(run.config, first.row):
+        if not _has_media(run.config, first):
             yield from _check(run, tools or {}, first)
         elif (model := config_of(run.config[SECTION].model)) and not READS_MEDIA & model.keys():
-            value = f"the first row of {first.file} has images, videos or sounds"
+            value = f"rows of {first.file} have images, videos or sounds"
             rule = f"the model reads them, and {run.config[SECTION].model.path} is one of text"
             yield ConfigError(value, rule=rule, fix=f"set {SECTION}.model.path, or leave the column out")
 
@@ -81,7 +79,7 @@ def _unread_settings(run: Run) -> Iterator[ConfigWarning]:
             places[f"mas.agents.{name}.chat_template_kwargs"] = run.view(spec.policy), spec.chat_template_kwargs
     for place, (view, given) in places.items():
         chat = ChatTemplate.of_model(view.section("model")) if given and not view.spec.remote else None
-        known = [*chat.variables(), *OF_TOKENIZERS] if chat else given
+        known = dict.fromkeys([*chat.variables(), *OF_TOKENIZERS]) if chat else given
         for name in (str(name) for name in given if name not in known):
             fix = f"remove it, or correct it; {nearest(name, list(known))}"
             yield ConfigWarning(f"{place}.{name}", reason="the chat template of the model reads no such name", fix=fix)
@@ -98,12 +96,15 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     if run.mode is None:
         yield from of_row
         return
+    loop = run.config.actor_rollout_ref.rollout.agent.default_agent_loop
+    if (named := first.row.get(AGENT_NAME, loop)) != loop:
+        reason = "verl's agent loop of that name plays such rows, and the team does not"
+        yield ConfigWarning(f"{first.file}, column {AGENT_NAME!r}, first row: {named!r}", reason, "remove the column")
     what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
     workflow, limits = resolve(run.mas.workflow), _limits(run)
     stated = any(workflow.longest_prompt(own.member.role) for own in limits.values())
     # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
-    tokens = {name: 1 if stated else own.reply for name, own in limits.items()}
-    recorder = Recorder(None if first.validation else tokens)
+    recorder = Recorder({name: 1 if stated or first.validation else own.reply for name, own in limits.items()})
     task, tools = _task_of(run.config, first), _with_unread(run.mas, tools)
     result = _played(run.mas, tools, recorder, task)
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
@@ -112,8 +113,9 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
         yield from found
         if not first.validation:
+            yield from _of_program(result, what) if isinstance(workflow, Program) else ()
             yield from check_tried(run, tools, task, what)
-        yield from _reported(run, result, what)
+        yield from _reported(run, result, what, validation=first.validation)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
             yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
     elif result is None:
@@ -127,14 +129,36 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield ConfigWarning(what, reason="no agent acted, so nothing is trained", fix=fix)
 
 
-def _reported(run: Run, result: SessionResult | None, what: str) -> Iterator[ConfigWarning]:
-    """What the run reads of a session that ended, where verl's score does not add it."""
+def _of_program(result: SessionResult | None, what: str) -> Iterator[ConfigWarning]:
+    for fault in result.faults[-1:] if result else ():
+        reason = "a session that ends so is not trained on; replies may hold anything, and here they are ' a a a'"
+        yield ConfigWarning(f"{what}: {fault.cause}", reason, "correct the program, and see `verl-mas try`")
+
+
+def _reported(run: Run, result: SessionResult | None, what: str, *, validation: bool) -> Iterator[Problem]:
+    """What the run reads of a session that ended, and what it does not."""
     outcome = result.session.outcome if result and not result.failed else None
-    by, rewarded = run.mas.filter.by, result and outcome and not needs_score(outcome, result.session.replies)
-    if by == "acc" and rewarded and outcome and by not in outcome.info:
+    if result is None or outcome is None:
+        return
+    workflow, replies = resolve(run.mas.workflow), result.session.replies
+    scored = needs_score(outcome, replies)
+    if scored and not workflow.scored_by_verl:
+        yield from check_scored(run.config)
+    if validation:
+        return
+    own = ", ".join(sorted({reply.agent for reply in replies if reply.reward is not None}))
+    if own and not run.mas.reward.local and not workflow.own_rewards:
+        reason = f"{what} gives acts of {own} rewards of their own, and this is their weight"
+        yield ConfigWarning(f"mas.reward.local=0 (preset {run.mas.reward.preset})", reason, "set ++mas.reward.local=1")
+    if scored:
+        return
+    setting = "reward.custom_reward_function.path"
+    if (path := OmegaConf.select(run.config, setting)) and workflow.answer_form(None) is None:
+        yield ConfigWarning(f"{setting}={path}", f"{what} rewards itself, and calls no reward function", "remove it")
+    if run.mas.filter.by == "acc" and "acc" not in outcome.info:
         reason = "the run ends at the first session without it"
         fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"
-        yield ConfigWarning(f"mas.filter.by={by}, and {what} reports none", reason, fix)
+        yield ConfigWarning(f"mas.filter.by=acc, and {what} reports none", reason, fix)
 
 
 def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> Iterator[Problem]:
@@ -167,12 +191,15 @@ def _all_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Pro
             yield ConfigWarning(value, reason=rule, fix="raise data.max_prompt_length")
 
 
-def _has_media(config: DictConfig, row: Fields) -> bool:
+def _has_media(config: DictConfig, first: FirstRow) -> bool:
     """verl puts images and sounds into the messages, and their processor counts the tokens."""
-    kinds = ("image", "video", "audio")
+    kinds, row = ("image", "video", "audio"), first.row
     parts = [part for message in row[str(config.data.prompt_key)] for part in message.get("content") or ()]
-    return any(row.get(str(config.data[f"{kind}_key"])) for kind in kinds) or any(
-        isinstance(part, dict) and part.get("type") in kinds for part in parts
+    keys = {str(config.data[f"{kind}_key"]) for kind in kinds}
+    return (
+        any(row.get(key) for key in keys)
+        or any(leaf.split(".")[0] in keys for leaf in first.types)
+        or any(isinstance(part, dict) and part.get("type") in kinds for part in parts)
     )
 
 
@@ -240,7 +267,7 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
         return
     chat, text = rendered
     if unread := _left_out(request.messages, text):
-        value = f"the chat template of policy {view.name} leaves out the user's message on the first row of {file}"
+        value = f"the chat template of policy {view.name} leaves out a message on the first row of {file}"
         rule = f"an agent reads what it is asked, here {unread!r:.120}"
         yield ConfigError(value, rule=rule, fix=f"correct the template, or set {SECTION}.model.custom_chat_template")
         return
@@ -280,10 +307,13 @@ def _text_of(view: View, request: Request) -> tuple[ChatTemplate, str] | None:
 
 
 def _left_out(messages: Sequence[Message], text: str) -> str:
-    """What the user asks last, if its longest word is not in the text of the prompt, which may be spaced and escaped in
-    another way."""
-    asked = next((text_of(message) for message in reversed(messages) if message.get("role") == "user"), "")
-    return "" if max(re.findall(r"[A-Za-z0-9]+", asked), key=len, default="") in text else asked
+    """What the user asks last, or the system says, if its longest word is not in the text of the prompt, which may be
+    spaced and escaped in another way."""
+    last = {message.get("role"): text_of(message) for message in messages}
+    for written in (last.get("user", ""), last.get("system", "")):
+        if max(re.findall(r"[A-Za-z0-9]+", written), key=len, default="") not in text:
+            return written
+    return ""
 
 
 # Whether the longest prompts of a session fit: by what the workflow states, or as they are in a session that is played.
@@ -331,9 +361,6 @@ def _longest_prompts(
     if stated:
         yield from check_stated_prompts(run, max(counted.values(), default=0))
         return
-    ended = result.session if result and not result.failed else None
-    if ended and needs_score(ended.outcome, ended.replies) and not resolve(run.mas.workflow).scored_by_verl:
-        yield from check_scored(run.config)
     how = "measured in a session with replies of the longest length"
     yield from _longest(limits, {name: (tokens, how) for name, tokens in counted.items()})
 

@@ -42,7 +42,7 @@ from verl_mas.row import Act
 from verl_mas.user_code import load_module, load_user_code
 from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
-from verl_mas.workflow.members import Member, wrong_names
+from verl_mas.workflow.members import Member, role_of, wrong_names
 from verl_mas.workflow.team import Team
 
 # Checks of snapshots: policies with the weights that a trained policy had at an earlier step.
@@ -198,6 +198,11 @@ def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
     yield from check_assignment(mas, members)
     for name in (name for name in members if hasattr(Team, name)):
         yield ConfigError(f"an agent {name}", rule=f"team.{name} is a method of a team", fix="rename the agent")
+    for name in members:
+        role = role_of(name)
+        if name != role and name in mas.agents and role in mas.agents:
+            value, reason = f"mas.agents.{name}", f"it has its own settings in place of those of mas.agents.{role}"
+            yield ConfigWarning(value, reason, f"write those that it shares into mas.agents.{name}, too")
     for name in workflow.own_rewards:
         yield from combinations("own_rewards", run.config, mas=mas, argument=name, paid=getattr(workflow, name))
     for (role, policy), acting in Counter((one.role, one.spec.policy) for one in members.values()).items():

@@ -34,7 +34,7 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
     report = apart(lambda: check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated), TIME_LIMIT)
     for problem in report.causes if report else ():
         first, *rest = problem.splitlines()
-        reason = " ".join(line.strip() for line in rest) or "replies may hold anything, and acts may fail"
+        reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
         yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see {_how(spec.name, spec.path)}")
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
 import inspect
+import re
 import sys
 import threading
 import time
@@ -12,7 +14,7 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -23,7 +25,7 @@ from verl_mas.testing.report import MACHINERY, CaseResult, Report, case_of, desc
 from verl_mas.testing.scripted_llm import Answer, Calls, Fault, Script, ScriptedLLM, calls
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.client import Request
-from verl_mas.workflow.members import members_of
+from verl_mas.workflow.members import members_of, role_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
@@ -34,6 +36,7 @@ from verl_mas.workflow.tools import ToolLike
 
 LIMIT_S = 3.0
 BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may stand still, and how often that is looked at
+MUTABLE = list, dict, set, bytearray
 # Texts that a policy may generate, whatever its prompt.
 UNREADABLE = {
     "empty replies": "",
@@ -85,6 +88,7 @@ async def _check(good: _Runner) -> Report:
     no_acts = _faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     notes: list[str] = []
+    kept, once = _kept(good.workflow()), iter([RuntimeError("refused")])
     first = await good.case("good replies", also=partial(of_good, notes, good.replies != NONE_GIVEN))
     idle = [name for name in good.workflow().agents if name not in good.acted]
     cases = [
@@ -92,7 +96,7 @@ async def _check(good: _Runner) -> Report:
         await good.case("4 branches", branch=BranchSpec(k=4), also=_never_committed),
         await but(task=replace(good.task, validate=True)).case("validation", also=_no_candidates),
         *[await but(replies=text).case(name) for name, text in UNREADABLE.items()],
-        await but(fault=lambda _: RuntimeError("refused")).fault_case("refused acts", FaultKind.REFUSED),
+        await but(fault=lambda _: next(once, None)).fault_case("a refused act", FaultKind.REFUSED),
         await but(latency=60.0).fault_case("time-outs", FaultKind.TIMEOUT),
         await good.case("no acts left", faults=no_acts, may_fail=True),
         await but(latency=60.0).cancelled(),
@@ -100,10 +104,36 @@ async def _check(good: _Runner) -> Report:
     if good.uses_tools:
         cases += [await but(wrong=call).case(name) for name, call in WRONG_CALLS.items()]
         cases.append(await but(wrong=lambda name: calls((name, {})), endless=True).case("calls without end"))
+    problems = list(_of_all_cases(good, kept))
+    cases[0] = replace(first, problems=[*first.problems, *problems])
     for name in idle:
         where = "does not act on the good replies" if name in good.acted else "acts in no case"
         notes.append(f"{name} {where}, so it was not tried: give replies with which it acts")
     return Report(cases, notes)
+
+
+def _kept(workflow: Workflow) -> dict[str, object]:
+    """What the class has, and an object of it does not: all sessions of a worker share it."""
+    own = {name: value for name, value in vars(type(workflow)).items() if not name.startswith("__")}
+    return {name: copy.deepcopy(value) for name, value in own.items() if isinstance(value, MUTABLE)}
+
+
+def _of_all_cases(good: _Runner, kept: Mapping[str, object]) -> Iterator[str]:
+    workflow = good.workflow()
+    for name, value in kept.items():
+        if getattr(type(workflow), name) != value:
+            rule = "all sessions of a worker have it, and none reads what another one wrote"
+            yield f"sessions change {name}, which belongs to the class\n  rule: {rule}\n  fix:  set it in `run`"
+    if workflow.probes and not good.probed:
+        rule = "a continuation acts with the team that it is given, and its acts are then probes"
+        yield f"probes = True, and no act is a probe\n  rule: {rule}\n  fix:  act with it, or remove probes"
+    source = ""
+    with suppress(OSError, TypeError):  # of a class that no file has
+        source = inspect.getsource(type(workflow))
+    for name in workflow.agents:
+        if source and name not in good.acted and len(re.findall(rf"\b{role_of(name)}\b", source)) == 1:
+            fix = f"call team.{name}.act, or take it out of `agents`"
+            yield f"the workflow never asks {name}\n  rule: each agent acts in some session\n  fix:  {fix}"
 
 
 def _faults(**changes: float) -> FaultSpec:
@@ -126,6 +156,7 @@ class _Runner:
     endless: bool = False
     uses_tools: bool = False
     acted: set[str] = field(default_factory=set)  # the agents that acted, in all cases
+    probed: set[str] = field(default_factory=set)  # those with acts that are probes
 
     async def case(
         self,
@@ -202,7 +233,9 @@ class _Runner:
         self.acted |= {request.agent for request in llm.requests}
         problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
         problems += [*dict.fromkeys(unawaited), *_unknown_sampling(llm)]
-        if any(reply.probe for reply in result.session.replies) and not first.probes:
+        probed = {reply.agent for reply in result.session.replies if reply.probe}
+        self.probed |= probed
+        if probed and not first.probes:
             problems.append(
                 "has probes (team.continue_from, without or aside); a check of the run needs to know: set probes = True"
             )

@@ -288,6 +288,7 @@ class Conversation(KnownNames):
         self._agent, self.messages, self._tools = agent, messages, tools
         self._state: Continuation | None = None
         self._temperature: object = None  # of the open row, where an act has one of its own
+        self._acting = False
 
     async def act(self, messages: Prompt = (), **sampling: object) -> Reply:
         """The reply to the conversation so far, extended by `messages`."""
@@ -317,7 +318,14 @@ class Conversation(KnownNames):
             value = f"tools in an act of {self._agent.name}'s conversation"
             rule = "the first prompt of a conversation has the schemas of its tools"
             raise WorkflowError(value, rule=rule, fix="give them where it begins: conversation(tools=[...])")
-        return await self._agent._act(prompt, sampling, n, self._tools, state)  # noqa: SLF001
+        if self._acting:
+            value, rule = f"two acts of {self._agent.name}'s conversation at once", "a turn follows the one before it"
+            raise WorkflowError(value, rule=rule, fix="await one after the other, or begin a conversation for each")
+        self._acting = True
+        try:
+            return await self._agent._act(prompt, sampling, n, self._tools, state)  # noqa: SLF001
+        finally:
+            self._acting = False
 
     def after(self, candidate: Reply, team: Team) -> Conversation:
         """The conversation on the line of `team`, as it is after one of its candidates, which is played on there."""

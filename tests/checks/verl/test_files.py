@@ -55,6 +55,12 @@ def test_a_later_row_without_a_prompt_is_counted_by_the_footer(look, tmp_path):
     assert isinstance(error, ConfigError) and "'prompt': 1 rows or messages without a role" in error.value
 
 
+def test_a_later_row_without_a_ground_truth_is_counted_by_the_footer(look, tmp_path):
+    files(tmp_path, {"rows.parquet": [ROW] * 99 + [{**ROW, "reward_model": {"ground_truth": None}}]})
+    warning, *_ = look(tmp_path / "rows.parquet")
+    assert "1 rows have no reward_model.ground_truth" in warning.value
+
+
 def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(look, tmp_path):
     files(tmp_path, {"rows.parquet": [{"prompt": ROW["prompt"]}]})
     warning, *_ = look(tmp_path / "rows.parquet")

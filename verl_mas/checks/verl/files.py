@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -37,6 +37,7 @@ class FirstRow:
     sample: Sequence[Fields]
     total: int
     nulls: Mapping[str, int] = field(default_factory=dict)  # of a leaf of a column, in some part of a Parquet file
+    types: Mapping[str, str] = field(default_factory=dict)  # of those that some row has
     validation: bool = False
 
     @property
@@ -56,8 +57,18 @@ def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
                 yield from _columns(config, first, scored=scored)
             else:
                 yield first
+        yield from _apart([first for first in found if isinstance(first, FirstRow)])
         if setting == SETTINGS[0]:
             yield from _batches(config, found)
+
+
+def _apart(found: Sequence[FirstRow]) -> Iterator[ConfigError]:
+    for first, other in pairwise(found):
+        for leaf in sorted(first.types.keys() & other.types.keys()):
+            if (kinds := (first.types[leaf], other.types[leaf])) and kinds[0] != kinds[1]:
+                value = f"{leaf} is {kinds[0]} in {first.file}, and {kinds[1]} in {other.file}"
+                rule = "verl joins the files of a setting, and a column has one type"
+                yield ConfigError(value, rule=rule, fix="write both files with the same types")
 
 
 def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
@@ -118,9 +129,13 @@ def _parquet(file: Path) -> FirstRow | None:
             return None
         footer = opened.metadata
         groups = [footer.row_group(number).to_dict()["columns"] for number in range(footer.num_row_groups)]
-        counts = [(one["path_in_schema"], (one["statistics"] or {}).get("null_count")) for one in chain(*groups)]
-        nulls = {leaf: count for leaf, count in counts if count}
-        return FirstRow(str(file), opened.schema_arrow.names, batch.to_pylist(), footer.num_rows, nulls)
+        nulls, types = dict[str, int](), dict[str, str]()
+        for part in chain(*groups):
+            leaf, count = part["path_in_schema"], (part["statistics"] or {}).get("null_count") or 0
+            nulls |= {leaf: count} if count else {}
+            types |= {leaf: part["physical_type"]} if count < part["num_values"] else {}
+        names = opened.schema_arrow.names
+        return FirstRow(str(file), names, batch.to_pylist(), footer.num_rows, nulls, types)
 
 
 def _json(file: Path) -> FirstRow | None:
@@ -154,6 +169,10 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
     for name in _no_mappings(first.row):
         value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
         yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")
+    truth = f"{REWARD_MODEL}.{GROUND_TRUTH}"
+    if (count := first.nulls.get(truth)) and (first.row.get(REWARD_MODEL) or {}).get(GROUND_TRUTH) is not None:
+        reason = "the first row has one, and a session without it has nothing to be scored by"
+        yield ConfigWarning(f"{first.file}: {count} rows have no {truth}", reason, "write it into every row")
     if lacking := list(_reward_columns(config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"
@@ -330,8 +349,8 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
 
 def _wandb_key() -> bool:
     """Where wandb looks for it; offline it needs none."""
-    given = os.environ.get("WANDB_MODE") in ("offline", "disabled") or "WANDB_API_KEY" in os.environ
-    return given or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
+    given = os.environ.get("WANDB_MODE") in ("offline", "disabled") or os.environ.get("WANDB_API_KEY")
+    return bool(given) or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
 
 
 def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
