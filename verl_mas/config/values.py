@@ -184,6 +184,8 @@ class _Reader:
         self.errors: list[ConfigError] = []
 
     def read(self, hint: Hint, value: object, path: str) -> object:
+        if hint is Any:
+            return value
         if value is None and _takes_none(hint):
             return None
         core, rules = _core(hint)
