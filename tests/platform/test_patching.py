@@ -10,9 +10,12 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import torch
 import verl
+from hydra import compose, initialize_config_dir
 from torch import distributed
 from verl.single_controller.ray import base
+from verl.trainer.ppo.core_algos import agg_loss
 
 from verl_mas import platform
 from verl_mas.errors import PatchRefused
@@ -20,6 +23,7 @@ from verl_mas.platform import process_group
 from verl_mas.platform.process_group import AFTER, BEFORE, DIFF, FUNCTIONS
 
 DIFFS = Path(__file__).parents[2] / "patches"
+NORM = "seq-mean-token-sum-norm"
 SITE_PACKAGES = Path(verl.__file__).parents[1]
 
 
@@ -69,10 +73,25 @@ def test_a_diff_and_its_runtime_twin_change_the_same_lines():
     assert len(removed) == len(FUNCTIONS)
 
 
-def test_every_diff_has_a_runtime_twin_and_a_line_in_the_index():
-    names = {diff.name for diff in DIFFS.glob("*.diff")}
-    assert names == {DIFF}
-    assert all(name in (DIFFS / "README.md").read_text() for name in names)
+def test_every_diff_has_a_line_in_the_index():
+    assert all(diff.name in (DIFFS / "README.md").read_text() for diff in DIFFS.glob("*.diff"))
+
+
+def test_a_loss_without_a_factor_depends_on_the_split_and_with_the_diff_it_has_one(tmp_path):
+    rows = [torch.ones(1, 2), torch.ones(1, 5)]
+
+    def loss(parts, factor):
+        summed = (agg_loss(part, part, NORM, global_batch_size=2, loss_scale_factor=factor) for part in parts)
+        return sum(summed).item()
+
+    together = [torch.nn.utils.rnn.pad_sequence([row[0] for row in rows], batch_first=True)]
+    assert loss(rows, None) != pytest.approx(loss(together, None))
+    shutil.copytree(SITE_PACKAGES / "verl/trainer/config", tmp_path / "verl/trainer/config")
+    subprocess.run(["git", "apply", str(DIFFS / "sum-norm-factor.diff")], cwd=tmp_path, check=True)
+    with initialize_config_dir(str(tmp_path / "verl/trainer/config"), version_base=None):
+        config = compose("ppo_trainer", ["data.max_response_length=7"])
+    factor = config.actor_rollout_ref.actor.loss_scale_factor
+    assert factor == 7 and loss(rows, factor) == pytest.approx(loss(together, factor))
 
 
 def test_a_rendezvous_is_at_a_port_that_the_kernel_gives_to_no_connection(monkeypatch, tmp_path):
