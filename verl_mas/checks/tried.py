@@ -32,7 +32,11 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
     # A configured tool is not called here.
     stated = [Tool(tool.schema) for tool in tools.values()]
     report = apart(lambda: check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated), TIME_LIMIT)
-    for problem in report.causes if report else ():
+    if report is None:
+        fix = "make `run` shorter without a model, such as with a server that answers at once"
+        yield ConfigWarning(what, f"not tried with replies of every kind: that takes more than {TIME_LIMIT} s", fix)
+        return
+    for problem in report.causes:
         first, *rest = problem.splitlines()
         reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
         yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see {_how(spec.name, spec.path)}")

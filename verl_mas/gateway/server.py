@@ -76,7 +76,9 @@ class GatewayServer:
     async def _start(self) -> None:
         listens = socket.create_server((LOOPBACK, 0))
         self._host = f"{LOOPBACK}:{listens.getsockname()[1]}"
-        config = uvicorn.Config(self, http="httptools", ws="none", lifespan="off", log_config=None, timeout_keep_alive=IDLE_S)
+        config = uvicorn.Config(
+            self, http="httptools", ws="none", lifespan="off", log_config=None, timeout_keep_alive=IDLE_S
+        )
         config.load()
         # Signals and the loop belong to the worker: the server is only started, and never run.
         self._server = uvicorn.Server(config)

@@ -61,6 +61,17 @@ def test_a_later_row_without_a_ground_truth_is_counted_by_the_footer(look, tmp_p
     assert "1 rows have no reward_model.ground_truth" in warning.value
 
 
+def test_files_of_one_setting_may_differ_in_what_a_row_lacks(make, tmp_path):
+    rows = [{**ROW, "extra_info": extra, "images": []} for extra in ({"a": None}, {"a": "x", "b": 1}, {"b": 2.5})]
+    files(tmp_path, {f"{place}.parquet": [row] for place, row in enumerate(rows)})
+    config = make(data__train_files=[str(tmp_path / "0.parquet"), str(tmp_path / "1.parquet")])
+    assert not any(
+        isinstance(problem, ConfigError) and "joins" in problem.rule for problem in check_data(config, scored=False)
+    )
+    config.data.train_files = [str(tmp_path / "1.parquet"), str(tmp_path / "2.parquet")]
+    assert any("extra_info.b is INT64" in str(problem) for problem in check_data(config, scored=False))
+
+
 def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(look, tmp_path):
     files(tmp_path, {"rows.parquet": [{"prompt": ROW["prompt"]}]})
     warning, *_ = look(tmp_path / "rows.parquet")

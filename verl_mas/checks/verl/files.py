@@ -131,9 +131,10 @@ def _parquet(file: Path) -> FirstRow | None:
         groups = [footer.row_group(number).to_dict()["columns"] for number in range(footer.num_row_groups)]
         nulls, types = dict[str, int](), dict[str, str]()
         for part in chain(*groups):
-            leaf, count = part["path_in_schema"], (part["statistics"] or {}).get("null_count") or 0
+            # A column of nothing but nulls has no statistics.
+            leaf, count = part["path_in_schema"], (part["statistics"] or {}).get("null_count")
             nulls |= {leaf: count} if count else {}
-            types |= {leaf: part["physical_type"]} if count < part["num_values"] else {}
+            types |= {leaf: part["physical_type"]} if count is not None and count < part["num_values"] else {}
         names = opened.schema_arrow.names
         return FirstRow(str(file), names, batch.to_pylist(), footer.num_rows, nulls, types)
 
