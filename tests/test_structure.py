@@ -31,7 +31,7 @@ BUDGETS = {
     "type: ignore": 68,
     "SLF001": 29,
     "entries of the root": 19,
-    "words of docs": 72_865,
+    "words of docs": 72_885,
 }
 CORE = ("config", "workflow", "advantage", "rollout", "trainer", "engines", "platform", "data_plane.py")
 EMBEDDED_ENGINE = "engines/transformers"

@@ -243,7 +243,7 @@ TASK = Task(
         Group("clues_team", TEAM_ARMS, ("shuffled",)),
         Group("clues_adapters", ADAPTER_ARMS, ("shuffled",)),
         Group("clues_ahead", AHEAD_ARMS, ("shuffled",)),
-        Group("clues_gateway", (AGAIN, BY_GATEWAY), ("shuffled",)),
+        Group("clues_by_gateway", (AGAIN, BY_GATEWAY), ("shuffled",)),
         Group("clues_credit", CREDIT_ARMS, ("shuffled",)),
         Group("clues_two_rounds", TWO_ROUND_ARMS, ("shuffled",)),
         Group("clues_three", THREE_ARMS, ("shuffled",)),
