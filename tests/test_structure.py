@@ -20,7 +20,7 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 1.6
 # What only goes down; `python tests/test_structure.py` prints what it is now.
 BUDGETS = {
-    "lines of verl_mas": 51_149,
+    "lines of verl_mas": 51_146,
     "lines of its core": 16_845,
     "lines of tests": 45_167,
     "lines of headers": 6_464,

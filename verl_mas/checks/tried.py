@@ -36,10 +36,11 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         fix = "make `run` shorter without a model, such as with a server that answers at once"
         yield ConfigWarning(what, f"not tried with replies of every kind: that takes more than {TIME_LIMIT} s", fix)
         return
+    named = f"{spec.path}:{spec.name}" if spec.path else spec.name
     for problem in report.causes:
         first, *rest = problem.splitlines()
         reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
-        yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see {_how(spec.name, spec.path)}")
+        yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see `verl-mas try {named}`")
 
 
 def apart(call: Callable[[], T], seconds: float) -> T | None:
@@ -58,7 +59,3 @@ def apart(call: Callable[[], T], seconds: float) -> T | None:
         threading.Thread(target=work, daemon=True).start()
         ended, _ = wait([future], seconds)
     return future.result() if ended else None
-
-
-def _how(name: str, path: str | None) -> str:
-    return f"`verl-mas try {path}:{name}`" if path else f"`verl-mas try {name}`"

@@ -57,16 +57,16 @@ def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
                 yield from _columns(config, first, scored=scored)
             else:
                 yield first
-        yield from _apart([first for first in found if isinstance(first, FirstRow)])
+        yield from _other_types([first for first in found if isinstance(first, FirstRow)])
         if setting == SETTINGS[0]:
             yield from _batches(config, found)
 
 
-def _apart(found: Sequence[FirstRow]) -> Iterator[ConfigError]:
+def _other_types(found: Sequence[FirstRow]) -> Iterator[ConfigError]:
     for first, other in pairwise(found):
         for leaf in sorted(first.types.keys() & other.types.keys()):
-            if (kinds := (first.types[leaf], other.types[leaf])) and kinds[0] != kinds[1]:
-                value = f"{leaf} is {kinds[0]} in {first.file}, and {kinds[1]} in {other.file}"
+            if first.types[leaf] != other.types[leaf]:
+                value = f"{leaf} is {first.types[leaf]} in {first.file}, and {other.types[leaf]} in {other.file}"
                 rule = "verl joins the files of a setting, and a column has one type"
                 yield ConfigError(value, rule=rule, fix="write both files with the same types")
 
