@@ -43,7 +43,7 @@ ORDER = [
     ["user_code"],
     ["workflow"],
     ["mcp", "endpoints"],
-    ["gateway", "grading", "execution", "retrieval"],
+    ["gateway", "grading", "execution", "retrieval", "worlds"],
     ["coding"],
     ["workflows", "data"],
     ["advantage", "rollout", "engines", "platform", "testing", "recipes", "planning"],

@@ -13,6 +13,8 @@ from types import ModuleType
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 
+USER_MODULE = "verl_mas_user_"  # what the names of modules from files begin with
+
 
 def load_user_code(mas: MasConfig) -> None:
     """Load everything that mas.plugins and mas.workflow.path name."""
@@ -38,7 +40,7 @@ def _load_file(where: str, setting: str) -> ModuleType:
     # Of a path that the system refuses, these functions of os say that there is no file.
     file = Path(os.path.realpath(where))
     # One name per file, so that a second load finds the first and registers nothing twice.
-    name = "verl_mas_user_" + "".join(c if c.isalnum() else "_" for c in str(file))
+    name = USER_MODULE + "".join(c if c.isalnum() else "_" for c in str(file))
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, file)

@@ -22,7 +22,7 @@ from verl_mas.workflow.team import Team
 class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
-    Override: `agents`, `run`, and where needed `branches`, `probes`, `forks`, `sparse`, `own_rewards`,
+    Override: `agents`, `run`, and where needed `branches`, `unbranched`, `probes`, `forks`, `sparse`, `own_rewards`,
     `never_trained`, `scored_by_verl`, `answered_by`, `answer_form`, `most_acts`, `longest_prompt` and `check`, and
     annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's
     type is refused. The base owns construction only.
@@ -42,6 +42,11 @@ class Workflow:
     def branches(self) -> bool:
         """Whether `run` branches; at_grpo compares the candidates of a branch. A plain bool in most workflows."""
         return False
+
+    @property
+    def unbranched(self) -> str:
+        """Why `run` does not branch, where its arguments decide: `: the reason`. Empty in most workflows."""
+        return ""
 
     @property
     def probes(self) -> bool:

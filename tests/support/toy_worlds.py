@@ -1,0 +1,74 @@
+"""Worlds that tests register under the hub `toy`."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+
+from verl_mas.worlds import Observation, Setup, View, World, register_world
+
+PLAYERS = ("left", "right")
+LEGAL = {digit: int(digit) for digit in "012345"}
+
+
+@register_world("toy")
+class Count(World):
+    """Players add digits in turn, or at once in `toy/both`, until `steps` are played; each earns its digits, and chance
+    adds one of 0 to 9 at every step of `toy/chance`. A digit above 5 is illegal and costs 1."""
+
+    @classmethod
+    def players(cls, setup: Setup) -> Sequence[str]:
+        return PLAYERS
+
+    @classmethod
+    def fixed(cls, setup: Setup) -> str | None:
+        return "toy/once has no copies" if setup.name == "once" else None
+
+    def start(self) -> View:
+        self.rng = random.Random(self.setup.seed)
+        self.steps, self.turn = int(str(self.setup.options.get("steps", 4))), 0
+        self.rewards = dict.fromkeys(PLAYERS, 0.0)
+        self.refused = dict.fromkeys(PLAYERS, 0)
+        self.events: list[str] = []
+        return self.view()
+
+    def step(self, actions: Mapping[str, str | None]) -> View:
+        name = self.setup.name
+        if name == "hangs":
+            time.sleep(60)
+        if name == "dies":
+            os._exit(3)
+        if name == "raises":
+            raise KeyError("no such room")
+        for player, action in actions.items():
+            if action is not None and action in LEGAL:
+                self.rewards[player] += LEGAL[action]
+            else:
+                self.rewards[player] -= 1
+                self.refused[player] += 1
+            self.events.append(f"{player} {action}")
+        if name == "chance":
+            self.rewards["left"] += self.rng.randrange(10)
+        if name == "nonsense":
+            self.rewards["left"] = float("nan")
+        self.turn += 1
+        return self.view()
+
+    def view(self) -> View:
+        acting = PLAYERS if self.setup.name == "both" else (PLAYERS[self.turn % 2],)
+        over = self.turn == self.steps
+        seen = {} if over else {player: self.observed(player) for player in acting}
+        return View(seen, dict(self.rewards), dict(self.refused), {"turns": self.turn}, board=str(self.turn))
+
+    def observed(self, player: str) -> Observation:
+        text = f"turn {self.turn} of {player}"
+        return Observation(text, legal=list(LEGAL), news=self.events[-1] if self.events else None)
+
+    def copy(self) -> Count:
+        return copy.deepcopy(self)
+
+    def reseed(self, seed: int) -> None:
+        self.rng = random.Random(seed)

@@ -1,0 +1,106 @@
+"""Where worlds run: they are kept warm, and one that hangs, dies or raises is a fault of its session alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+import toy_worlds
+
+from verl_mas.errors import FaultKind, SessionFault
+from verl_mas.worlds import Setup
+from verl_mas.worlds.hosts import Pool, Way
+
+KINDS = ["thread", "process"]
+FILE = toy_worlds.__file__
+
+
+def way(kind, limit_s=20.0):
+    return Way("toy/it", kind, limit_s, (FILE,) if kind == "process" else ())
+
+
+async def played(pool, kind, name="turns", limit_s=20.0, steps=2):
+    """The rewards of an episode in which everybody takes 3."""
+    async with pool.stage(way(kind, limit_s)) as stages:
+        place = await stages.open("toy", Setup(name, options={"steps": steps}))
+        while place.view.observations:
+            place = await stages.step(place, dict.fromkeys(place.view.observations, "3"))
+        return place.view.rewards
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_host_is_used_again(kind):
+    async def twice():
+        pool = Pool()
+        before = threading.active_count()
+        results = [await played(pool, kind) for _ in range(3)]
+        assert threading.active_count() <= before + 1
+        return results
+
+    assert asyncio.run(twice()) == [{"left": 3.0, "right": 3.0}] * 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("raises", "world toy/it: step: KeyError: 'no such room'"),
+        (
+            "nonsense",
+            "world toy/it: step: ValueError: nonsense gives rewards that are no finite numbers: {'left': nan}",
+        ),
+        ("hangs", "world toy/it: step took more than 0.2 s"),
+    ],
+)
+def test_a_failure_is_a_fault_of_its_session_and_the_next_one_plays(kind, name, cause):
+    async def failed_and_next():
+        pool = Pool()
+        await played(pool, kind)
+        with pytest.raises(SessionFault) as fault:
+            await played(pool, kind, name, limit_s=0.2)
+        return fault.value, await played(pool, kind)
+
+    began = time.monotonic()
+    fault, after = asyncio.run(failed_and_next())
+    assert fault.kind is FaultKind.WORLD and fault.kind.worth_retrying and cause in str(fault)
+    assert after == {"left": 3.0, "right": 3.0} and time.monotonic() - began < 30
+
+
+def test_a_process_that_ends_is_named_with_its_code():
+    async def died():
+        pool = Pool()
+        with pytest.raises(SessionFault, match="world toy/it: step: its process ended with 3"):
+            await played(pool, "process", "dies")
+        return await played(pool, "process")
+
+    assert asyncio.run(died()) == {"left": 3.0, "right": 3.0}
+
+
+def test_a_world_that_blocks_stops_no_other_session():
+    async def beside():
+        pool = Pool()
+        slow = asyncio.ensure_future(played(pool, "thread", "hangs", limit_s=0.5))
+        began = time.monotonic()
+        await played(pool, "thread")
+        quick = time.monotonic() - began
+        with pytest.raises(SessionFault):
+            await slow
+        return quick
+
+    assert asyncio.run(beside()) < 0.3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cancelled_session_leaves_its_host(kind):
+    async def cancelled():
+        pool = Pool()
+        session = asyncio.ensure_future(played(pool, kind, "hangs"))
+        await asyncio.sleep(0.2)
+        session.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await session
+        return await played(pool, kind)
+
+    assert asyncio.run(cancelled()) == {"left": 3.0, "right": 3.0}

@@ -1,0 +1,64 @@
+"""The data set `world`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_mas.cli._arguments import add_rows, add_seed, add_settings, values
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
+from verl_mas.data.items import Item
+from verl_mas.errors import DataError
+from verl_mas.worlds.world import OPTIONS, SEED, Setup, find
+
+APART = 10_000_000  # between the seeds of two training sets; the held-out episodes have those below
+
+
+@dataclass(frozen=True)
+class Episode(Item):
+    """The start of an episode, by its seed."""
+
+    seed: int = 0
+    options: str = "{}"
+
+    def row(self, index: int, split: str) -> dict[str, object]:
+        row = super().row(index, split)
+        return row | {"extra_info": {"split": split, "index": index, SEED: self.seed, OPTIONS: self.options}}
+
+
+def episodes(world: str, seeds: Sequence[int], options: str) -> list[Episode]:
+    return [Episode(f"{world} {seed}", "", world, seed, options) for seed in seeds]
+
+
+@DATA_SETS.register("world")
+class Worlds(DataSet):
+    """Episodes of a world, by their seeds, for the workflow `world`. Held-out ones begin otherwise where a world has
+    more than one start."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("world", metavar="HUB/NAME", help="such as open_spiel/tic_tac_toe")
+        add_settings(parser, "--options", "options of the hub")
+        add_rows(parser, train=1024, test=128)
+        add_seed(parser, "seed of the training episodes; the held-out ones are the same for every seed")
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        return prepared(options.world, values(options.options, "--options NAME=VALUE"), options)
+
+
+def prepared(world: str, settings: dict[str, object], rows: argparse.Namespace) -> Prepared:
+    _, kind, name = find(world)
+    starts = kind.starts(Setup(name, options=settings))
+    test = range(rows.test_rows)
+    if starts is None:
+        first = APART * (rows.seed + 1)
+        train = range(first, first + rows.train_rows)
+    elif starts > rows.test_rows:
+        train = range(rows.test_rows, min(starts, rows.test_rows + rows.train_rows))
+    else:
+        value = f"--test-rows {rows.test_rows} of {world}, which has {starts} starts"
+        raise DataError(value, rule="at least one start is left to train on", fix=f"set --test-rows {starts // 5 or 1}")
+    encoded = json.dumps(settings, sort_keys=True)
+    held_out = episodes(world, test, encoded)
+    return Prepared(episodes(world, train, encoded), held_out, held_out, {world: {"options": settings}})

@@ -1,0 +1,256 @@
+"""A world of others as a team: each of its players is an agent, or one of them learns and others play against it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import fmean
+from typing import Annotated, Literal, TypeAlias
+
+from verl_mas.config.values import Count, Positive, Range, Text
+from verl_mas.errors import ConfigError
+from verl_mas.user_code import USER_MODULE
+from verl_mas.workflow import (
+    Conversation,
+    Malformed,
+    Message,
+    Outcome,
+    Reply,
+    Tag,
+    Task,
+    Team,
+    Workflow,
+    instances,
+    register_workflow,
+    with_instruction,
+)
+from verl_mas.workflow.codecs import visible
+from verl_mas.workflow.tasks import together
+from verl_mas.worlds.hosts import POOL, Place, Stages, Way
+from verl_mas.worlds.stage import Draw
+from verl_mas.worlds.world import NAME, OPTIONS, SEED, Observation, Setup, View, World, find
+
+ACTION = Tag("action")
+PAST = "opponent"
+Opponent: TypeAlias = Literal["self", "past", "random", "optimal"]
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Who plays a player: an agent, or a strategy that needs no LLM."""
+
+    agents: Mapping[str, str]  # player -> agent
+    drawn: Mapping[str, Draw]
+    learners: Sequence[str]  # players whose mean reward is that of the session
+
+
+@register_workflow("world")
+class WorldTeam(Workflow):
+    """Each player is an agent. An act is rewarded with what its player earns from it to the end of the episode."""
+
+    world: Text = "open_spiel/tic_tac_toe"
+    """`<hub>/<name>`; `verl-mas list worlds` lists the hubs."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    """What the hub makes the world with."""
+
+    opponent: Opponent = "self"
+    """Who plays the other players: self, agents that learn as well; past, an agent `opponent`, whose policy should be a
+    snapshot of the learner's; random or optimal, a player without an LLM. But for self the learner plays another player
+    in each session."""
+
+    validation_opponent: Opponent = "self"
+    """The same in validation."""
+
+    opponents: Count = 1
+    """Earlier selves. More than one are `opponent_0`, `opponent_1`, ..., each on a policy; a session draws one."""
+
+    text: Literal["words", "compact"] = "words"
+    """words: prompts for language models. compact: prompts of a few tokens, for tiny models."""
+
+    memory: Literal["none", "conversation"] = "none"
+    """none: an act is a row, whose prompt is all that the player sees now. conversation: the acts of a player are one
+    row, in which each prompt has what is new."""
+
+    continuations: Annotated[int, Range(0, 64)] = 0
+    """How often each candidate is played on to the end; its reward is the mean of what its player earns. 0: a candidate
+    has what its own step earns."""
+
+    runs_in: Literal["thread", "process"] = "thread"
+    """Where an episode lives. process: it is ended if it hangs, and blocks no other session; a step costs more."""
+
+    step_timeout_s: Positive = 60.0
+    """How long the world may take for a step; more is a fault of the session."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.hub, self.kind, self.name = find(self.world)
+        if self.continuations and (reason := self.fixed):
+            value = f"mas.workflow.args.continuations={self.continuations} with {self.world}"
+            raise ConfigError(value, rule=f"candidates are played on from copies, and {reason}", fix="set it to 0")
+
+    @property
+    def fixed(self) -> str | None:
+        """Why an episode is not copied."""
+        if self.memory == "conversation":
+            return "a conversation has no copies (mas.workflow.args.memory)"
+        return self.kind.fixed(self.setup())
+
+    @property
+    def players(self) -> Sequence[str]:
+        return self.kind.players(self.setup())
+
+    @property
+    def agents(self) -> Sequence[str]:
+        past = instances(PAST, self.opponents) if self.opponents > 1 else (PAST,)
+        return (*self.players, *(past if "past" in (self.opponent, self.validation_opponent) else ()))
+
+    @property
+    def branches(self) -> bool:
+        return self.fixed is None
+
+    @property
+    def unbranched(self) -> str:
+        return f": {self.fixed}" if self.fixed else ""
+
+    @property
+    def probes(self) -> bool:
+        return self.continuations > 0
+
+    def setup(self, task: Task | None = None) -> Setup:
+        """A row of data may name another world of the hub, and options of its own."""
+        row = task.extra_info if task else {}
+        options = {**self.options, **json.loads(row.get(OPTIONS) or "{}")}
+        return Setup(row.get(NAME) or self.name, int(row.get(SEED) or 0), options, self.text == "compact")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        way = Way(self.world, self.runs_in, self.step_timeout_s, source_of(self.kind))
+        async with POOL.stage(way) as stages:
+            start = await stages.open(self.hub, self.setup(task))
+            episode = Episode(self, stages, self.cast(task), team)
+            end = (await episode.play(start)).view
+        episode.reward(end)
+        own = fmean(end.rewards[player] for player in episode.cast.learners)
+        ending = {"acc": float(own > 0), "draw": float(own == 0), "loss": float(own < 0), "steps": episode.steps}
+        earned = {f"reward_{player}": reward for player, reward in end.rewards.items()}
+        illegal = {f"illegal_{player}": float(end.illegal.get(player, 0)) for player in end.rewards}
+        listed = ", ".join(f"{player} {reward:+g}" for player, reward in end.rewards.items())
+        return Outcome(answer=f"{self.world}: {listed}", reward=own, info={**ending, **earned, **illegal, **end.info})
+
+    def cast(self, task: Task) -> Cast:
+        players = self.players
+        opponent = self.validation_opponent if task.validate else self.opponent
+        if opponent == "self":
+            return Cast({player: player for player in players}, {}, players)
+        # The learner changes players from session to session; in validation, with one session, from task to task.
+        learner = players[(task.session + int(task.extra_info.get("index", 0))) % len(players)]
+        others = [player for player in players if player != learner]
+        # In training the uid has the step; in validation every step repeats the same draws.
+        seed = f"{task.question} {'' if task.validate else task.uid} {task.session}"
+        if opponent == "past":
+            past = random.Random(seed).choice(self.agents[len(players) :])
+            return Cast({learner: learner, **dict.fromkeys(others, past)}, {}, [learner])
+        return Cast({learner: learner}, {player: Draw(opponent, f"{seed} {player}") for player in others}, [learner])
+
+    def prompt(self, seen: Observation, *, news: bool = False) -> Sequence[Message]:
+        """`news`: in a conversation that has begun."""
+        content = seen.news if news and seen.news is not None else seen.content
+        messages: list[Message] = [{"role": "user", "content": content}]
+        if self.text == "compact":
+            return messages
+        legal = f"Legal actions: {', '.join(seen.legal)}\n\n" if seen.legal else ""
+        return with_instruction(messages, f"{legal}{seen.form or ACTION.prompt()}")
+
+    def read(self, reply: Reply, seen: Observation) -> str | None:
+        """The action of a reply, in the world's own spelling where it is a legal one."""
+        action: str | Malformed
+        if self.text == "compact":
+            action = reply.text
+        elif seen.form:
+            action = visible(reply.text)
+        else:
+            action = reply.parse(ACTION)
+        if isinstance(action, Malformed):
+            return None
+        spelled = {legal.casefold(): legal for legal in seen.legal or ()}
+        return spelled.get(action.strip().casefold(), action.strip())
+
+
+class Episode:
+    """Plays an episode to the end; and its candidates, each in an episode of its own from there."""
+
+    def __init__(self, world: WorldTeam, stages: Stages, cast: Cast, team: Team, steps: int = 0):
+        self.world, self.stages, self.cast, self.team, self.steps = world, stages, cast, team, steps
+        self._acts: list[tuple[Reply, str, float]] = []  # with its player, and what that had earned before
+        self._conversations: dict[str, Conversation] = {}
+
+    async def play(self, place: Place) -> Place:
+        while place.view.observations:
+            self.team.draw(place.view.board)
+            place = await self._turn(place)
+            self.steps += 1
+        self.team.draw(place.view.board)
+        return place
+
+    def reward(self, end: View) -> None:
+        for reply, player, before in self._acts:
+            if reply.team_reward is None:
+                reply.team_reward = end.rewards[player] - before
+
+    async def _turn(self, place: Place) -> Place:
+        seen = place.view.observations
+        acting = [player for player in seen if player in self.cast.agents]
+        if len(acting) == 1 and self.world.branches:
+            return await self._branch(place, acting[0])
+        replies = await together([partial(self._act, player, seen[player]) for player in acting])
+        return await self._step(place, dict(zip(acting, replies, strict=True)))
+
+    async def _act(self, player: str, seen: Observation) -> Reply:
+        agent = self.team[self.cast.agents[player]]
+        if self.world.memory == "none":
+            return await agent.act(self.world.prompt(seen))
+        begun = player in self._conversations
+        if not begun:
+            self._conversations[player] = agent.conversation()
+        return await self._conversations[player].act(self.world.prompt(seen, news=begun))
+
+    async def _branch(self, place: Place, player: str) -> Place:
+        """Every candidate is a step of a copy, and all copies have the same chance."""
+        agent = self.team[self.cast.agents[player]]
+        replies = await agent.branch(self.world.prompt(place.view.observations[player]))
+        if len(replies) == 1:
+            return await self._step(place, {player: replies[0]})
+        copied = place.copy()
+        copied.reseed(self.team.random("candidates"))
+        reached = {reply: await self._step(copied, {player: reply}) for reply in replies}
+        before = place.view.rewards[player]
+        await together([partial(self._score, reply, player, before, after) for reply, after in reached.items()])
+        return reached[self.team.commit(replies)]
+
+    async def _score(self, reply: Reply, player: str, before: float, after: Place) -> None:
+        async def play_on(team: Team, _: Reply, place: Place) -> float:
+            rest = Episode(self.world, self.stages, self.cast, team, self.steps + 1)
+            return (await rest.play(place)).view.rewards[player] - before
+
+        if after.view.observations and self.world.continuations:
+            await self.team.continue_from(reply, play_on, after, self.world.continuations)
+        else:
+            reply.team_reward = after.view.rewards[player] - before
+
+    async def _step(self, place: Place, replies: Mapping[str, Reply]) -> Place:
+        seen, earned = place.view.observations, place.view.rewards
+        self._acts += [(reply, player, earned[player]) for player, reply in replies.items()]
+        read = {player: self.world.read(reply, seen[player]) for player, reply in replies.items()}
+        drawn = {player: self.cast.drawn[player].at(self.steps) for player in seen if player not in replies}
+        return await self.stages.step(place, {**read, **drawn})
+
+
+def source_of(world: type[World]) -> tuple[str, ...]:
+    """The file of the user that registers a world: a process that runs it has to load it."""
+    module = inspect.getmodule(world)
+    own = module is not None and module.__name__.startswith(USER_MODULE)
+    return (inspect.getfile(world),) if own else ()

@@ -1,0 +1,201 @@
+"""Threads and processes in which worlds run, so that none stops the loop of a worker. They are kept warm: a session
+takes one and gives it back, and one that hangs or dies is not used again."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import random
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import Pipe
+from typing import Any, Literal, Protocol, TypeAlias
+
+from verl_mas.errors import FaultKind, MasError, SessionFault
+from verl_mas.worlds.stage import Draw, Move, Stage
+from verl_mas.worlds.world import Setup, View
+
+Kind: TypeAlias = Literal["thread", "process"]
+
+
+class Died(Exception):
+    """The process of a world ended."""
+
+
+class Failed(Exception):
+    """What a world raised in its process, with its traceback there."""
+
+
+class Actor(Protocol):
+    """Runs methods of a stage, one after the other."""
+
+    def call(self, method: str, arguments: Sequence[object]) -> object: ...
+
+    def kill(self) -> None:
+        """From another thread, in the middle of a call."""
+        ...
+
+
+class InThread:
+    def __init__(self) -> None:
+        self._stage = Stage()
+
+    def call(self, method: str, arguments: Sequence[object]) -> object:
+        return getattr(self._stage, method)(*arguments)
+
+    def kill(self) -> None:
+        """No thread can be ended: this one is left alone."""
+
+
+class InProcess:
+    """A stage that can be killed, and that keeps the interpreter of the worker free. `sources`: files of the user that
+    register worlds."""
+
+    def __init__(self, sources: Sequence[str]):
+        self._connection, other = Pipe()
+        command = [sys.executable, "-m", "verl_mas.worlds.process", str(other.fileno()), *sources]
+        self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+        other.close()
+
+    def call(self, method: str, arguments: Sequence[object]) -> object:
+        try:
+            self._connection.send((method, arguments))
+            result, error = self._connection.recv()
+        except (EOFError, OSError) as broken:
+            raise Died(f"its process ended with {self._process.wait()}") from broken
+        if error is not None:
+            raise Failed(error)
+        return result
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+class Host:
+    """A thread with an actor, which it makes at the first call."""
+
+    def __init__(self, make: Callable[[], Actor]):
+        self.usable = True
+        self._make = make
+        self._actor: Actor | None = None
+        self._calls: queue.SimpleQueue[tuple[Future[object], str, Sequence[object]] | None] = queue.SimpleQueue()
+        # A daemon: a world that hangs does not keep its worker alive.
+        threading.Thread(target=self._run, name="world", daemon=True).start()
+
+    async def call(self, method: str, arguments: Sequence[object], limit_s: float) -> object:
+        result: Future[object] = Future()
+        self._calls.put((result, method, arguments))
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(result), limit_s)
+        except (TimeoutError, asyncio.TimeoutError, asyncio.CancelledError, Died):
+            self.end()  # it is still at this call, or gone
+            raise
+
+    def end(self) -> None:
+        self.usable = False
+        self._calls.put(None)
+        if self._actor is not None:
+            self._actor.kill()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            result, method, arguments = call
+            if not result.set_running_or_notify_cancel():
+                continue
+            try:
+                self._actor = self._actor or self._make()
+                result.set_result(self._actor.call(method, arguments))
+            except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
+                result.set_exception(error)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A state of an episode, as the session has it. Candidates that are played on get a `copy`: its first step is one
+    of a copy of the episode, whose chance `seed` draws anew."""
+
+    episode: int
+    view: View
+    seed: int | None = None
+
+    def copy(self) -> Place:
+        return replace(self, seed=0)
+
+    def reseed(self, rng: random.Random) -> None:
+        object.__setattr__(self, "seed", rng.getrandbits(32))
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where the worlds of a team run, and how long one call may take."""
+
+    world: str
+    kind: Kind
+    limit_s: float
+    sources: tuple[str, ...] = ()
+
+
+class Stages:
+    """What a session does with its episode. Failures are faults of the session, with the name of the world."""
+
+    def __init__(self, host: Host, way: Way):
+        self._host, self._way = host, way
+
+    async def open(self, hub: str, setup: Setup) -> Place:
+        return Place(*await self._call("open", hub, setup))
+
+    async def step(self, place: Place, actions: Mapping[str, str | Draw | None]) -> Place:
+        return Place(*await self._call("step", Move(place.episode, actions, place.seed)))
+
+    async def close(self) -> None:
+        if self._host.usable:
+            await self._call("close")
+
+    async def _call(self, method: str, *arguments: object) -> Any:
+        name, limit = self._way.world, self._way.limit_s
+        try:
+            return await self._host.call(method, arguments, limit)
+        except (TimeoutError, asyncio.TimeoutError) as error:
+            cause = f"world {name}: {method} took more than {limit:g} s; rule: mas.workflow.args.step_timeout_s; "
+            cause += "fix: raise it, or set mas.workflow.args.runs_in=process, where a world that hangs is ended"
+            raise SessionFault(FaultKind.WORLD, cause) from error
+        except MasError:
+            raise
+        except Exception as error:  # the boundary: worlds of others may raise anything
+            raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {_described(error)}") from error
+
+
+class Pool:
+    """The hosts that are free. A process has imported its hub by then, which takes seconds."""
+
+    def __init__(self) -> None:
+        self._free: dict[tuple[Kind, tuple[str, ...]], list[Host]] = defaultdict(list)
+
+    @asynccontextmanager
+    async def stage(self, way: Way) -> AsyncIterator[Stages]:
+        free = self._free[way.kind, way.sources]
+        host = free.pop() if free else Host(InThread if way.kind == "thread" else partial(InProcess, way.sources))
+        stages = Stages(host, way)
+        try:
+            yield stages
+        finally:
+            await stages.close()
+            if host.usable:
+                free.append(host)
+
+
+POOL = Pool()
+
+
+def _described(error: Exception) -> str:
+    if isinstance(error, Died | Failed):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

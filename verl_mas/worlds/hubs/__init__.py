@@ -1,0 +1,1 @@
+"""One hub per file, under the name with which it is registered."""

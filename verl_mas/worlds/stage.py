@@ -1,0 +1,77 @@
+"""Where the episodes of a session live: the other side of `hosts.py`, in a thread or in a process of its own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from verl_mas.worlds.world import WORLDS, Script, Setup, View, World
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The action of a player without an LLM, which is drawn where the world is."""
+
+    script: Script
+    seed: str
+
+    def at(self, step: int) -> Draw:
+        return replace(self, seed=f"{self.seed} {step}")
+
+
+@dataclass(frozen=True)
+class Move:
+    """A step: of the episode itself, or, with a seed, of a copy whose chance is drawn anew."""
+
+    episode: int
+    actions: Mapping[str, str | Draw | None]
+    copy: int | None = None
+
+
+class Stage:
+    """The episodes of one session by number: the first one, and copies of it that are played on."""
+
+    def __init__(self) -> None:
+        self._episodes: dict[int, World] = {}
+        self._opened = 0
+
+    def open(self, hub: str, setup: Setup) -> tuple[int, View]:
+        world = WORLDS.find(hub)(setup)
+        number = self._add(world)
+        return number, checked(world.start(), world, setup)
+
+    def step(self, move: Move) -> tuple[int, View]:
+        number, world = move.episode, self._episodes[move.episode]
+        if move.copy is not None:
+            world = world.copy()
+            world.reseed(move.copy)
+            number = self._add(world)
+        drawn = {
+            player: world.scripted(action.script, player, random.Random(action.seed))
+            for player, action in move.actions.items()
+            if isinstance(action, Draw)
+        }
+        actions = {player: action for player, action in move.actions.items() if not isinstance(action, Draw)}
+        return number, checked(world.step({**actions, **drawn}), world, world.setup)
+
+    def close(self) -> None:
+        episodes, self._episodes = self._episodes, {}
+        for world in episodes.values():
+            world.close()
+
+    def _add(self, world: World) -> int:
+        self._opened += 1
+        self._episodes[self._opened] = world
+        return self._opened
+
+
+def checked(view: View, world: World, setup: Setup) -> View:
+    """A view that names players of the world, and rewards that are finite numbers."""
+    players = set(world.players(setup))
+    if strange := {*view.observations, *view.rewards} - players:
+        raise ValueError(f"{setup.name} names the players {sorted(strange)}; it has {sorted(players)}")
+    rewards = {player: float(reward) for player, reward in view.rewards.items()}
+    if wrong := {player: reward for player, reward in rewards.items() if not abs(reward) < float("inf")}:
+        raise ValueError(f"{setup.name} gives rewards that are no finite numbers: {wrong}")
+    return replace(view, rewards=rewards)

@@ -1,0 +1,135 @@
+"""The interface of every world: who acts now, what each player sees, what an action leads to, what each has earned."""
+
+from __future__ import annotations
+
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Literal, TypeAlias, TypeVar, cast
+
+from verl_mas.errors import ConfigError
+from verl_mas.registry import Registry
+from verl_mas.workflow.client import Message
+
+# A text, or the parts of a message, such as images.
+Content: TypeAlias = str | Sequence[Message]
+# Who plays without an LLM, where the world knows how.
+Script: TypeAlias = Literal["random", "optimal"]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Which world of a hub, and how an episode of it starts."""
+
+    name: str
+    seed: int = 0
+    options: Mapping[str, object] = field(default_factory=dict)  # of the hub
+    compact: bool = False  # observations in a few words of one token each, for tiny models
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a player that has to act sees."""
+
+    content: Content
+    legal: Sequence[str] | None = None  # None: any text is an action
+    news: Content | None = None  # what a conversation adds to what the player saw before; None: `content`
+    form: str | None = None  # how an action is written; None: the workflow's own words
+
+
+@dataclass(frozen=True)
+class View:
+    """A state of an episode, as everybody outside of it sees it."""
+
+    observations: Mapping[
+        str, Observation
+    ]  # of the players that act now, together if there are several; {}: it is over
+    rewards: Mapping[str, float]  # what each player has earned since the start
+    illegal: Mapping[str, int] = field(default_factory=dict)  # actions that the world refused, by player
+    info: Mapping[str, object] = field(
+        default_factory=dict
+    )  # for the metrics, at the end; `acc`, `draw` and `loss` too
+    board: str = ""  # for transcripts; empty: nothing to show
+
+
+class World(ABC):
+    """One episode. Every method may block: it runs in a thread or in a process, and never at once with another one of
+    its session. Exceptions are faults of the session."""
+
+    @classmethod
+    @abstractmethod
+    def players(cls, setup: Setup) -> Sequence[str]:
+        """Everybody who may act in an episode; the agents of a team have these names."""
+
+    @classmethod
+    def fixed(cls, setup: Setup) -> str | None:
+        """Why an episode cannot be copied; None if it can."""
+        return "its hub has no copies of a state"
+
+    @classmethod
+    def starts(cls, setup: Setup) -> int | None:
+        """How many seeds begin different episodes: 0 to one less than that. None: any seed does."""
+        return None
+
+    def __init__(self, setup: Setup):
+        self.setup = setup
+
+    @abstractmethod
+    def start(self) -> View:
+        """Begin the episode of the seed."""
+
+    @abstractmethod
+    def step(self, actions: Mapping[str, str | None]) -> View:
+        """The action of every player that `observations` names. It may be illegal, and None could not be read: what
+        either costs is the world's own rule, and is counted in `illegal`."""
+
+    def copy(self) -> World:
+        """An independent copy of this state."""
+        raise NotImplementedError
+
+    def reseed(self, seed: int) -> None:  # noqa: B027  (most worlds have no chance)
+        """What chance decides from here on is drawn anew: a copy that is played on must not know the future."""
+
+    def scripted(self, script: Script, player: str, rng: random.Random) -> str:
+        """What a player without an LLM does now."""
+        if script == "random" and (legal := self.observed(player).legal):
+            return rng.choice(list(legal))
+        rule = "a world knows such a player if it lists its legal actions, or has a strategy of its own"
+        raise ConfigError(f"{self.setup.name} with a player {script!r}", rule=rule, fix="set opponent=self or past")
+
+    def observed(self, player: str) -> Observation:
+        """What a player sees now, for `scripted`."""
+        raise NotImplementedError
+
+    def close(self) -> None:  # noqa: B027  (most worlds hold nothing)
+        """Give back what the episode holds: connections, files, processes."""
+
+
+# In the extra_info of a row of data; all but the seed may be left out.
+SEED, NAME, OPTIONS = "world_seed", "world", "world_options"
+WORLDS: Registry[type[World]] = Registry("world", package="verl_mas.worlds.hubs", group="verl_mas.worlds")
+LISTED = "+mas=world mas.workflow.args.world=<hub>/<name>", WORLDS  # by `verl-mas list worlds`
+W = TypeVar("W", bound=type[World])
+
+
+def register_world(hub: str) -> Callable[[W], W]:
+    """Register a class of worlds under the name of its hub: `mas.workflow.args.world` is `<hub>/<name>`."""
+    return cast("Callable[[W], W]", WORLDS.register(hub))
+
+
+def find(world: str) -> tuple[str, type[World], str]:
+    """The hub, its class, and the name that it knows."""
+    hub, _, name = world.partition("/")
+    return hub, WORLDS.find(hub, "the hub of mas.workflow.args.world"), name
+
+
+def library(module: str, extra: str) -> ModuleType:
+    """The package of a hub, which is installed with an extra of ours."""
+    if find_spec(module) is None:
+        rule = "the worlds of a hub are in its own package, on every node of the run"
+        raise ConfigError(f"{module} is not installed", rule=rule, fix=f"pip install 'verl-mas[{extra}]'")
+    return import_module(module)
