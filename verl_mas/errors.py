@@ -144,7 +144,7 @@ class FaultKind(str, Enum):
     SESSION_TIMEOUT = "session_timeout"  # mas.faults.session_timeout_s
     LIMIT = "limit"  # max_acts, or a prompt that does not fit: a retry cannot help
     CANCELLED = "cancelled"
-    WORLD = "world"  # the world of the session raised, took too long or died
+    WORLD = "world"  # what `mas.workflow.args.world` names raised, took too long, or ended
     WORKFLOW = "workflow"  # an exception in the workflow's own code
 
     @property

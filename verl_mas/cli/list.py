@@ -95,6 +95,7 @@ KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "recipes": ("+recipe=NAME", recipes),
     "workflows": ("mas.workflow.name=NAME", _registry("verl_mas.workflow.base:WORKFLOWS")),
     "estimators": ("algorithm.adv_estimator=NAME", _registry("verl_mas.advantage.estimator:ESTIMATORS")),
+    "worlds": ("mas.workflow.args.world=NAME/WORLD", _registry("verl_mas.worlds.world:WORLDS")),
     "codecs": ("verl_mas.NAME, in a workflow", codecs),
     "commit-rules": ("mas.branch.commit=NAME", commit_rules),
     "graders": ("mas.workflow.args.score=NAME", _registry("verl_mas.grading.grader:GRADERS")),

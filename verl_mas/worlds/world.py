@@ -112,7 +112,6 @@ class World(ABC):
 # In the extra_info of a row of data; all but the seed may be left out.
 SEED, NAME, OPTIONS = "world_seed", "world", "world_options"
 WORLDS: Registry[type[World]] = Registry("world", package="verl_mas.worlds.hubs", group="verl_mas.worlds")
-LISTED = "+mas=world mas.workflow.args.world=<hub>/<name>", WORLDS  # by `verl-mas list worlds`
 W = TypeVar("W", bound=type[World])
 
 

@@ -1,0 +1,89 @@
+"""What a step of a world costs in a session: in the thread and in the process of a host, beside the world's own step.
+
+    python -m benchmarks.worlds open_spiel/tic_tac_toe textarena/TicTacToe-v0 --episodes 200
+
+Players draw among the legal actions, or all answer `--action`. Every way plays the same episodes, whose rewards are
+compared. The rows are the median microseconds of a step, and how much more than the world's own that is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import time
+from collections.abc import Mapping
+from statistics import median
+
+from verl_mas.worlds.hosts import Pool, Way
+from verl_mas.worlds.stage import Move, Stage
+from verl_mas.worlds.world import Setup, View, find
+
+Actions = Mapping[str, str]
+
+
+def actions_of(view: View, action: str | None, rng: random.Random) -> Actions:
+    return {
+        player: action if seen.legal is None else rng.choice(list(seen.legal))
+        for player, seen in view.observations.items()
+    }
+
+
+def own(hub: str, setup: Setup, action: str | None, spent: list[float]) -> Mapping[str, float]:
+    """An episode in this thread."""
+    stage, rng = Stage(), random.Random(setup.seed)
+    number, view = stage.open(hub, setup)
+    while view.observations:
+        move = Move(number, actions_of(view, action, rng))
+        began = time.perf_counter()
+        number, view = stage.step(move)
+        spent.append(time.perf_counter() - began)
+    stage.close()
+    return view.rewards
+
+
+async def hosted(
+    pool: Pool, way: Way, hub: str, setup: Setup, action: str | None, spent: list[float]
+) -> Mapping[str, float]:
+    rng = random.Random(setup.seed)
+    async with pool.stage(way) as stages:
+        place = await stages.open(hub, setup)
+        while place.view.observations:
+            actions = actions_of(place.view, action, rng)
+            began = time.perf_counter()
+            place = await stages.step(place, actions)
+            spent.append(time.perf_counter() - began)
+    return place.view.rewards
+
+
+async def measured(world: str, episodes: int, action: str | None, options: dict[str, object]) -> str:
+    hub, _, name = find(world)
+    pool, spent = Pool(), {kind: list[float]() for kind in ("own", "thread", "process")}
+    for seed in range(episodes):
+        setup = Setup(name, seed, options)
+        # One after the other, so that a busy machine slows all of them.
+        rewards = [own(hub, setup, action, spent["own"])]
+        for kind in ("thread", "process"):
+            way = Way(world, kind, 60)
+            rewards.append(await hosted(pool, way, hub, setup, action, spent[kind]))
+        if rewards[1:] != rewards[:-1]:
+            raise SystemExit(f"{world}, seed {seed}: {rewards}")
+    steps = {kind: median(times) * 1e6 for kind, times in spent.items()}
+    more = " ".join(f"{kind} {steps[kind]:8.1f} (+{steps[kind] - steps['own']:6.1f})" for kind in ("thread", "process"))
+    return f"{world:40} {len(spent['own']):7} steps: own {steps['own']:8.1f} {more}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("worlds", nargs="+")
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--action", help="of worlds that list no legal actions")
+    parser.add_argument("--options", type=json.loads, default={})
+    given = parser.parse_args()
+    for world in given.worlds:
+        print(asyncio.run(measured(world, given.episodes, given.action, given.options)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
