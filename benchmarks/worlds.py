@@ -30,10 +30,10 @@ def actions_of(view: View, action: str | None, rng: random.Random) -> Actions:
     }
 
 
-def own(hub: str, setup: Setup, action: str | None, spent: list[float]) -> Mapping[str, float]:
+def own(world: str, setup: Setup, action: str | None, spent: list[float]) -> Mapping[str, float]:
     """An episode in this thread."""
     stage, rng = Stage(), random.Random(setup.seed)
-    number, view = stage.open(hub, setup)
+    number, view = stage.open(world, setup)
     while view.observations:
         move = Move(number, actions_of(view, action, rng))
         began = time.perf_counter()
@@ -43,12 +43,10 @@ def own(hub: str, setup: Setup, action: str | None, spent: list[float]) -> Mappi
     return view.rewards
 
 
-async def hosted(
-    pool: Pool, way: Way, hub: str, setup: Setup, action: str | None, spent: list[float]
-) -> Mapping[str, float]:
+async def hosted(pool: Pool, way: Way, setup: Setup, action: str | None, spent: list[float]) -> Mapping[str, float]:
     rng = random.Random(setup.seed)
     async with pool.stage(way) as stages:
-        place = await stages.open(hub, setup)
+        place = await stages.open(setup)
         while place.view.observations:
             actions = actions_of(place.view, action, rng)
             began = time.perf_counter()
@@ -58,15 +56,15 @@ async def hosted(
 
 
 async def measured(world: str, episodes: int, action: str | None, options: dict[str, object]) -> str:
-    hub, _, name = find(world)
+    world, _, name = find(world)
     pool, spent = Pool(), {kind: list[float]() for kind in ("own", "thread", "process")}
     for seed in range(episodes):
         setup = Setup(name, seed, options)
         # One after the other, so that a busy machine slows all of them.
-        rewards = [own(hub, setup, action, spent["own"])]
+        rewards = [own(world, setup, action, spent["own"])]
         for kind in ("thread", "process"):
             way = Way(world, kind, 60)
-            rewards.append(await hosted(pool, way, hub, setup, action, spent[kind]))
+            rewards.append(await hosted(pool, way, setup, action, spent[kind]))
         if rewards[1:] != rewards[:-1]:
             raise SystemExit(f"{world}, seed {seed}: {rewards}")
     steps = {kind: median(times) * 1e6 for kind, times in spent.items()}

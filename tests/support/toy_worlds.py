@@ -1,4 +1,4 @@
-"""Worlds that tests register under the hub `toy`."""
+"""A world for tests: `world=TOY + "/turns"`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 
-from verl_mas.worlds import Observation, Setup, View, World, register_world
+from verl_mas.worlds import Observation, Setup, View, World
 
+TOY = f"{__file__}:Count"
 PLAYERS = ("left", "right")
 LEGAL = {digit: int(digit) for digit in "012345"}
 
 
-@register_world("toy")
 class Count(World):
-    """Players add digits in turn, or at once in `toy/both`, until `steps` are played; each earns its digits, and chance
-    adds one of 0 to 9 at every step of `toy/chance`. A digit above 5 is illegal and costs 1."""
+    """Players add digits in turn, or at once in `both`, until `steps` are played; each earns its digits, and chance
+    adds one of 0 to 9 at every step of `chance`. A digit above 5 is illegal and costs 1."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -25,7 +25,7 @@ class Count(World):
 
     @classmethod
     def fixed(cls, setup: Setup) -> str | None:
-        return "toy/once has no copies" if setup.name == "once" else None
+        return "once has no copies" if setup.name == "once" else None
 
     def start(self) -> View:
         self.rng = random.Random(self.setup.seed)

@@ -7,24 +7,23 @@ import threading
 import time
 
 import pytest
-import toy_worlds
+from toy_worlds import TOY
 
 from verl_mas.errors import FaultKind, SessionFault
 from verl_mas.worlds import Setup
 from verl_mas.worlds.hosts import Pool, Way
 
 KINDS = ["thread", "process"]
-FILE = toy_worlds.__file__
 
 
 def way(kind, limit_s=20.0):
-    return Way("toy/it", kind, limit_s, (FILE,) if kind == "process" else ())
+    return Way(TOY, kind, limit_s)
 
 
 async def played(pool, kind, name="turns", limit_s=20.0, steps=2):
     """The rewards of an episode in which everybody takes 3."""
     async with pool.stage(way(kind, limit_s)) as stages:
-        place = await stages.open("toy", Setup(name, options={"steps": steps}))
+        place = await stages.open(Setup(name, options={"steps": steps}))
         while place.view.observations:
             place = await stages.step(place, dict.fromkeys(place.view.observations, "3"))
         return place.view.rewards
@@ -46,12 +45,12 @@ def test_a_host_is_used_again(kind):
 @pytest.mark.parametrize(
     ("name", "cause"),
     [
-        ("raises", "world toy/it: step: KeyError: 'no such room'"),
+        ("raises", "toy_worlds.py:Count: step: KeyError: 'no such room'"),
         (
             "nonsense",
-            "world toy/it: step: ValueError: nonsense gives rewards that are no finite numbers: {'left': nan}",
+            "step: ValueError: nonsense gives rewards that are no finite numbers: {'left': nan}",
         ),
-        ("hangs", "world toy/it: step took more than 0.2 s"),
+        ("hangs", "step took more than 0.2 s"),
     ],
 )
 def test_a_failure_is_a_fault_of_its_session_and_the_next_one_plays(kind, name, cause):
@@ -71,7 +70,7 @@ def test_a_failure_is_a_fault_of_its_session_and_the_next_one_plays(kind, name, 
 def test_a_process_that_ends_is_named_with_its_code():
     async def died():
         pool = Pool()
-        with pytest.raises(SessionFault, match="world toy/it: step: its process ended with 3"):
+        with pytest.raises(SessionFault, match=r"toy_worlds.py:Count: step: its process ended with 3"):
             await played(pool, "process", "dies")
         return await played(pool, "process")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-import toy_worlds  # noqa: F401  (registers the hub)
 from played import played
+from toy_worlds import TOY
 
 from verl_mas.errors import ConfigError
+from verl_mas.user_code import load_module
 from verl_mas.workflow import Task
 from verl_mas.workflows.world import WorldTeam
 
@@ -27,9 +29,9 @@ def rewards(session):
 
 
 def test_every_act_has_what_its_player_earns_from_it_on():
-    session, prompts = played(WorldTeam(world="toy/turns"), task(), digits)
+    session, prompts = played(WorldTeam(world=f"{TOY}/turns"), task(), digits)
     assert rewards(session) == [("left", 4.0), ("right", 4.0), ("left", 2.0), ("right", 2.0)]
-    assert session.team_reward == 4.0 and session.answer == "toy/turns: left +4, right +4"
+    assert session.team_reward == 4.0 and session.answer == f"{TOY}/turns: left +4, right +4"
     assert session.info["reward_left"] == 4.0 and session.info["steps"] == 4 and session.info["turns"] == 4
     assert prompts[0] == (
         "turn 0 of left\n\nLegal actions: 0, 1, 2, 3, 4, 5\n\nPut your answer between <action> and </action>."
@@ -37,19 +39,19 @@ def test_every_act_has_what_its_player_earns_from_it_on():
 
 
 def test_players_that_act_at_once_take_one_step():
-    session, _ = played(WorldTeam(world="toy/both", options={"steps": 2}), task(), digits)
+    session, _ = played(WorldTeam(world=f"{TOY}/both", options={"steps": 2}), task(), digits)
     assert [reply.agent for reply in session.replies] == ["left", "right"] * 2 and session.info["steps"] == 2
 
 
 @pytest.mark.parametrize("reply", ["no tags", "<action>9</action>", ""])
 def test_the_world_decides_what_an_illegal_action_costs(reply):
-    session, _ = played(WorldTeam(world="toy/turns"), task(), {"left": reply, "right": "<action>1</action>"})
+    session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(), {"left": reply, "right": "<action>1</action>"})
     assert session.info["illegal_left"] == 2 and session.info["illegal_right"] == 0
     assert session.info["reward_left"] == -2 and session.info["reward_right"] == 2
 
 
 def test_a_conversation_is_one_row_with_what_is_new():
-    workflow = WorldTeam(world="toy/turns", memory="conversation")
+    workflow = WorldTeam(world=f"{TOY}/turns", memory="conversation")
     session, prompts = played(workflow, task(), digits)
     assert [reply.row for reply in session.replies] == [0, 1, 0, 1]
     assert [prompt.partition("\n")[0] for prompt in prompts] == [
@@ -62,7 +64,7 @@ def test_a_conversation_is_one_row_with_what_is_new():
 
 
 def test_candidates_are_steps_of_copies_and_one_is_committed():
-    workflow = WorldTeam(world="toy/turns", options={"steps": 2})
+    workflow = WorldTeam(world=f"{TOY}/turns", options={"steps": 2})
     session, _ = played(workflow, task(), lambda request, branch: f"<action>{branch}</action>", k=3)
     assert [(reply.agent, reply.team_reward, reply.committed) for reply in session.replies] == [
         *(("left", float(number), number == 2) for number in range(3)),
@@ -72,7 +74,7 @@ def test_candidates_are_steps_of_copies_and_one_is_committed():
 
 
 def test_a_candidate_is_played_on_and_has_what_its_player_earns():
-    workflow = WorldTeam(world="toy/turns", options={"steps": 3}, continuations=2)
+    workflow = WorldTeam(world=f"{TOY}/turns", options={"steps": 3}, continuations=2)
     session, _ = played(workflow, task(), lambda request, branch: f"<action>{branch + 1}</action>", k=2)
     first = [reply for reply in session.replies if reply.turn == 0 and reply.agent == "left" and not reply.probe]
     # One more act of `left` follows, in which the only candidate takes 1.
@@ -81,21 +83,21 @@ def test_a_candidate_is_played_on_and_has_what_its_player_earns():
 
 
 def test_the_chance_of_all_candidates_is_the_same():
-    workflow = WorldTeam(world="toy/chance", options={"steps": 1})
+    workflow = WorldTeam(world=f"{TOY}/chance", options={"steps": 1})
     session, _ = played(workflow, task(), "<action>0</action>", k=4)
     assert len({reply.team_reward for reply in session.replies}) == 1
 
 
 def test_a_world_without_copies_says_so():
-    workflow = WorldTeam(world="toy/once")
-    assert not workflow.branches and workflow.unbranched == ": toy/once has no copies"
-    with pytest.raises(ConfigError, match="toy/once has no copies"):
-        WorldTeam(world="toy/once", continuations=1)
+    workflow = WorldTeam(world=f"{TOY}/once")
+    assert not workflow.branches and workflow.unbranched == ": once has no copies"
+    with pytest.raises(ConfigError, match="once has no copies"):
+        WorldTeam(world=f"{TOY}/once", continuations=1)
 
 
 @pytest.mark.parametrize(("number", "learner"), [(0, "left"), (1, "right")])
 def test_the_learner_changes_players_and_the_reward_is_its_own(number, learner):
-    workflow = WorldTeam(world="toy/turns", opponent="past")
+    workflow = WorldTeam(world=f"{TOY}/turns", opponent="past")
     replies = {"opponent": "<action>0</action>", learner: "<action>5</action>"}
     session, _ = played(workflow, task(session=number), replies)
     assert {reply.agent for reply in session.replies} == {learner, "opponent"} and session.team_reward == 10
@@ -103,7 +105,7 @@ def test_the_learner_changes_players_and_the_reward_is_its_own(number, learner):
 
 
 def test_a_player_without_an_llm_is_drawn_by_the_world_and_repeats_its_draws_in_validation():
-    workflow = WorldTeam(world="toy/turns", opponent="random", validation_opponent="random")
+    workflow = WorldTeam(world=f"{TOY}/turns", opponent="random", validation_opponent="random")
     sessions = [played(workflow, task(validate=True, uid=uid), "<action>1</action>")[0] for uid in "ab"]
     assert {reply.agent for session in sessions for reply in session.replies} == {"left"}
     assert sessions[0].answer == sessions[1].answer
@@ -113,10 +115,32 @@ def test_a_player_without_an_llm_is_drawn_by_the_world_and_repeats_its_draws_in_
 
 def test_a_row_names_its_seed_and_options():
     row = {"world_seed": 3, "world": "both", "world_options": '{"steps": 1}'}
-    session, _ = played(WorldTeam(world="toy/turns"), task(extra_info=row), digits)
+    session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(extra_info=row), digits)
     assert [reply.agent for reply in session.replies] == ["left", "right"]
 
 
 def test_an_unknown_hub_lists_those_that_there_are():
-    with pytest.raises(ConfigError, match=r"(?s)mas.workflow.args.world=toys.*toy"):
-        WorldTeam(world="toys/turns")
+    with pytest.raises(ConfigError, match=r"(?s)mas.workflow.args.world=open_spie.*did you mean 'open_spiel'"):
+        WorldTeam(world="open_spie/turns")
+
+
+@pytest.mark.parametrize("runs_in", ["thread", "process"])
+def test_a_world_is_a_class_of_a_file_or_one_that_it_registers(tmp_path, runs_in):
+    file = tmp_path / "mine.py"
+    file.write_text(f"""
+import sys
+sys.path.append({str(Path(TOY).parent)!r})
+from verl_mas.worlds import register_world
+from toy_worlds import Count
+
+@register_world("mine_{runs_in}")
+class Mine(Count):
+    pass
+""")
+    load_module(str(file), "mas.plugins")
+    for world in (f"{file}:Mine/both", f"mine_{runs_in}/both"):
+        workflow = WorldTeam(world=world, options={"steps": 1}, runs_in=runs_in)
+        session, _ = played(workflow, task(), digits)
+        assert [reply.agent for reply in session.replies] == ["left", "right"]
+    with pytest.raises(ConfigError, match="name a class of"):
+        WorldTeam(world=f"{file}:sys")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import random
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,6 @@ from typing import Annotated, Literal, TypeAlias
 
 from verl_mas.config.values import Count, Positive, Range, Text
 from verl_mas.errors import ConfigError
-from verl_mas.user_code import USER_MODULE
 from verl_mas.workflow import (
     Conversation,
     Malformed,
@@ -32,7 +30,7 @@ from verl_mas.workflow.codecs import visible
 from verl_mas.workflow.tasks import together
 from verl_mas.worlds.hosts import POOL, Place, Stages, Way
 from verl_mas.worlds.stage import Draw
-from verl_mas.worlds.world import NAME, OPTIONS, SEED, Observation, Setup, View, World, find
+from verl_mas.worlds.world import NAME, OPTIONS, SEED, Observation, Setup, View, find
 
 ACTION = Tag("action")
 PAST = "opponent"
@@ -53,7 +51,7 @@ class WorldTeam(Workflow):
     """Each player is an agent. An act is rewarded with what its player earns from it to the end of the episode."""
 
     world: Text = "open_spiel/tic_tac_toe"
-    """`<hub>/<name>`; `verl-mas list worlds` lists the hubs."""
+    """`<hub>/<name>`; `verl-mas list worlds` lists the hubs. Or a class of a file: `my_world.py:MyWorld`."""
 
     options: Mapping[str, object] = field(default_factory=dict)
     """What the hub makes the world with."""
@@ -88,7 +86,7 @@ class WorldTeam(Workflow):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.hub, self.kind, self.name = find(self.world)
+        self.address, self.kind, self.name = find(self.world)
         if self.continuations and (reason := self.fixed):
             value = f"mas.workflow.args.continuations={self.continuations} with {self.world}"
             raise ConfigError(value, rule=f"candidates are played on from copies, and {reason}", fix="set it to 0")
@@ -128,9 +126,9 @@ class WorldTeam(Workflow):
         return Setup(row.get(NAME) or self.name, int(row.get(SEED) or 0), options, self.text == "compact")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        way = Way(self.world, self.runs_in, self.step_timeout_s, source_of(self.kind))
+        way = Way(self.address, self.runs_in, self.step_timeout_s)
         async with POOL.stage(way) as stages:
-            start = await stages.open(self.hub, self.setup(task))
+            start = await stages.open(self.setup(task))
             episode = Episode(self, stages, self.cast(task), team)
             end = (await episode.play(start)).view
         episode.reward(end)
@@ -247,10 +245,3 @@ class Episode:
         read = {player: self.world.read(reply, seen[player]) for player, reply in replies.items()}
         drawn = {player: self.cast.drawn[player].at(self.steps) for player in seen if player not in replies}
         return await self.stages.step(place, {**read, **drawn})
-
-
-def source_of(world: type[World]) -> tuple[str, ...]:
-    """The file of the user that registers a world: a process that runs it has to load it."""
-    module = inspect.getmodule(world)
-    own = module is not None and module.__name__.startswith(USER_MODULE)
-    return (inspect.getfile(world),) if own else ()

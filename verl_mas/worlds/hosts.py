@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import Pipe
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -55,12 +54,11 @@ class InThread:
 
 
 class InProcess:
-    """A stage that can be killed, and that keeps the interpreter of the worker free. `sources`: files of the user that
-    register worlds."""
+    """A stage that can be killed, and that keeps the interpreter of the worker free."""
 
-    def __init__(self, sources: Sequence[str]):
+    def __init__(self) -> None:
         self._connection, other = Pipe()
-        command = [sys.executable, "-m", "verl_mas.worlds.process", str(other.fileno()), *sources]
+        command = [sys.executable, "-m", "verl_mas.worlds.process", str(other.fileno())]
         self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
         other.close()
 
@@ -140,7 +138,6 @@ class Way:
     world: str
     kind: Kind
     limit_s: float
-    sources: tuple[str, ...] = ()
 
 
 class Stages:
@@ -149,8 +146,8 @@ class Stages:
     def __init__(self, host: Host, way: Way):
         self._host, self._way = host, way
 
-    async def open(self, hub: str, setup: Setup) -> Place:
-        return Place(*await self._call("open", hub, setup))
+    async def open(self, setup: Setup) -> Place:
+        return Place(*await self._call("open", self._way.world, setup))
 
     async def step(self, place: Place, actions: Mapping[str, str | Draw | None]) -> Place:
         return Place(*await self._call("step", Move(place.episode, actions, place.seed)))
@@ -177,12 +174,12 @@ class Pool:
     """The hosts that are free. A process has imported its hub by then, which takes seconds."""
 
     def __init__(self) -> None:
-        self._free: dict[tuple[Kind, tuple[str, ...]], list[Host]] = defaultdict(list)
+        self._free: dict[Kind, list[Host]] = defaultdict(list)
 
     @asynccontextmanager
     async def stage(self, way: Way) -> AsyncIterator[Stages]:
-        free = self._free[way.kind, way.sources]
-        host = free.pop() if free else Host(InThread if way.kind == "thread" else partial(InProcess, way.sources))
+        free = self._free[way.kind]
+        host = free.pop() if free else Host(InThread if way.kind == "thread" else InProcess)
         stages = Stages(host, way)
         try:
             yield stages

@@ -6,14 +6,11 @@ import sys
 import traceback
 from multiprocessing.connection import Connection
 
-from verl_mas.user_code import load_module
 from verl_mas.worlds.stage import Stage
 
 
 def main() -> None:
     connection, stage = Connection(int(sys.argv[1])), Stage()
-    for source in sys.argv[2:]:
-        load_module(source, "mas.plugins")
     # What worlds print is not for the run.
     sys.stdout = sys.stderr
     while True:

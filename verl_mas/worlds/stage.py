@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from verl_mas.worlds.world import WORLDS, Script, Setup, View, World
+from verl_mas.worlds.world import Script, Setup, View, World, find
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Stage:
         self._episodes: dict[int, World] = {}
         self._opened = 0
 
-    def open(self, hub: str, setup: Setup) -> tuple[int, View]:
-        world = WORLDS.find(hub)(setup)
+    def open(self, address: str, setup: Setup) -> tuple[int, View]:
+        _, kind, _ = find(address)
+        world = kind(setup)
         number = self._add(world)
         return number, checked(world.start(), world, setup)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Literal, TypeAlias, TypeVar, cast
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
+from verl_mas.user_code import USER_MODULE, load_module
 from verl_mas.workflow.client import Message
 
 # A text, or the parts of a message, such as images.
@@ -111,6 +113,7 @@ class World(ABC):
 
 # In the extra_info of a row of data; all but the seed may be left out.
 SEED, NAME, OPTIONS = "world_seed", "world", "world_options"
+SETTING = "mas.workflow.args.world"
 WORLDS: Registry[type[World]] = Registry("world", package="verl_mas.worlds.hubs", group="verl_mas.worlds")
 W = TypeVar("W", bound=type[World])
 
@@ -121,9 +124,22 @@ def register_world(hub: str) -> Callable[[W], W]:
 
 
 def find(world: str) -> tuple[str, type[World], str]:
-    """The hub, its class, and the name that it knows."""
-    hub, _, name = world.partition("/")
-    return hub, WORLDS.find(hub, "the hub of mas.workflow.args.world"), name
+    """An address at which every process finds the same, its class, and the name that this knows.
+
+    `<hub>/<name>`, or `my_world.py:MyWorld`, also with a `/<name>` after it.
+    """
+    file, in_file, rest = world.partition(".py:")
+    hub, _, name = (rest if in_file else world).partition("/")
+    if in_file:
+        kind = getattr(load_module(f"{file}.py", SETTING), hub, None)
+        if not (inspect.isclass(kind) and issubclass(kind, World)):
+            fix = f"name a class of {file}.py that is a World"
+            raise ConfigError(f"{SETTING}={world}", rule="it is <file>.py:<class>, or <hub>/<name>", fix=fix)
+        return world, kind, name
+    kind = WORLDS.find(hub, f"the hub of {SETTING}")
+    if kind.__module__.startswith(USER_MODULE):  # registered by mas.plugins, which other processes have not loaded
+        return f"{inspect.getfile(kind)}:{kind.__name__}/{name}", kind, name
+    return world, kind, name
 
 
 def library(module: str, extra: str) -> ModuleType:
