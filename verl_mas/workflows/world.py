@@ -133,11 +133,13 @@ class WorldTeam(Workflow):
             end = (await episode.play(start)).view
         episode.reward(end)
         own = fmean(end.rewards[player] for player in episode.cast.learners)
-        ending = {"acc": float(own > 0), "draw": float(own == 0), "loss": float(own < 0), "steps": episode.steps}
         earned = {f"reward_{player}": reward for player, reward in end.rewards.items()}
         illegal = {f"illegal_{player}": float(end.illegal.get(player, 0)) for player in end.rewards}
+        info: dict[str, object] = {"steps": episode.steps, **earned, **illegal}
+        if len(episode.cast.learners) == 1:
+            info |= {"acc": float(own > 0), "draw": float(own == 0), "loss": float(own < 0)}
         listed = ", ".join(f"{player} {reward:+g}" for player, reward in end.rewards.items())
-        return Outcome(answer=f"{self.world}: {listed}", reward=own, info={**ending, **earned, **illegal, **end.info})
+        return Outcome(answer=f"{self.world}: {listed}", reward=own, info={**info, **end.info})
 
     def cast(self, task: Task) -> Cast:
         players = self.players
