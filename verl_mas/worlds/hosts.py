@@ -58,8 +58,7 @@ class InProcess:
 
     def __init__(self) -> None:
         self._connection, other = Pipe()
-        command = [sys.executable, "-m", "verl_mas.worlds.process", str(other.fileno())]
-        self._process = subprocess.Popen(command, pass_fds=[other.fileno()], stdin=subprocess.DEVNULL)
+        self._process = subprocess.Popen([sys.executable, "-m", "verl_mas.worlds.process"], stdin=other.fileno())
         other.close()
 
     def call(self, method: str, arguments: Sequence[object]) -> object:

@@ -1,7 +1,9 @@
-"""The process of `hosts.InProcess`: runs the methods of a stage that it is sent, until the other end is closed."""
+"""The process of `hosts.InProcess`: runs the methods of a stage that come by its standard input, a socket on which it
+answers, until the other end is closed."""
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from multiprocessing.connection import Connection
@@ -10,8 +12,9 @@ from verl_mas.worlds.stage import Stage
 
 
 def main() -> None:
-    connection, stage = Connection(int(sys.argv[1])), Stage()
-    # What worlds print is not for the run.
+    connection, stage = Connection(os.dup(0)), Stage()
+    # Worlds read nothing there, and what they print is not for the run.
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout = sys.stderr
     while True:
         try:

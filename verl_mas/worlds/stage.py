@@ -72,6 +72,8 @@ def checked(view: View, world: World, setup: Setup) -> View:
     players = set(world.players(setup))
     if strange := {*view.observations, *view.rewards} - players:
         raise ValueError(f"{setup.name} names the players {sorted(strange)}; it has {sorted(players)}")
+    if missing := players - set(view.rewards):
+        raise ValueError(f"{setup.name} says nothing of what {sorted(missing)} earned")
     rewards = {player: float(reward) for player, reward in view.rewards.items()}
     if wrong := {player: reward for player, reward in rewards.items() if not abs(reward) < float("inf")}:
         raise ValueError(f"{setup.name} gives rewards that are no finite numbers: {wrong}")

@@ -1,0 +1,28 @@
+"""A world trains a team: two players on two policies, whose candidates are played on in copies."""
+
+from __future__ import annotations
+
+import pytest
+from toy_worlds import TOY
+
+pytestmark = pytest.mark.e2e
+
+
+def test_candidates_of_two_policies_are_played_on_in_processes(main_ppo, tmp_path):
+    world = f"world:'{TOY}/turns',options:{{steps:4}},text:compact,continuations:1,runs_in:process"
+    run = (
+        "algorithm.adv_estimator=at_grpo data.train_batch_size=4 data.max_prompt_length=128 data.max_response_length=1 "
+        "data.val_max_samples=4 actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.n=1 "
+        "trainer.test_freq=-1 trainer.val_before_train=false trainer.total_training_steps=2 mas.updates_per_step=1 "
+        f"+mas=world mas.branch.k=4 mas.workflow.args={{{world}}} mas.policies={{main:{{}},other:{{}}}} "
+        "mas.agents={left:{policy:main},right:{policy:other}}"
+    )
+    done = main_ppo(tmp_path / "run", *run.split())
+    assert done.exit_code == 0, done.output[-6000:]
+    assert len(done.steps) == 2
+    for metrics in done.steps.values():
+        assert metrics["session/dropped"] == metrics["session/retried"] == 0
+        assert metrics["session/acts/mean"] == 16
+        for policy, agent in (("main", "left"), ("other", "right")):
+            assert metrics[f"policy/{policy}/rows/real"] == metrics[f"agent/{agent}/acts"] == 32
+            assert metrics[f"policy/{policy}/actor/grad_norm"] > 0
