@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 
+import psutil
 import pytest
 from toy_worlds import TOY
 
@@ -103,3 +106,27 @@ def test_a_cancelled_session_leaves_its_host(kind):
         return await played(pool, kind)
 
     assert asyncio.run(cancelled()) == {"left": 3.0, "right": 3.0}
+
+
+def test_a_process_in_which_a_world_hangs_ends_with_its_worker():
+    worker = f"""
+import asyncio
+import subprocess
+import sys
+from verl_mas.worlds import Setup
+from verl_mas.worlds.hosts import Pool, Way
+
+async def hang():
+    async with Pool().stage(Way({TOY!r}, "process", 600)) as stages:
+        place = await stages.open(Setup("hangs"))
+        print("open", flush=True)
+        await stages.step(place, {{"left": "1"}})
+
+asyncio.run(hang())
+"""
+    with subprocess.Popen([sys.executable, "-c", worker], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "open\n"
+        (world,) = psutil.Process(process.pid).children()
+        time.sleep(0.2)
+        process.kill()
+    world.wait(timeout=20)

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 
 from verl_mas.worlds.stage import Stage
 
+WATCH_S = 1.0
+
 
 def main() -> None:
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     connection, stage = Connection(os.dup(0)), Stage()
     # Worlds read nothing there, and what they print is not for the run.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -27,6 +32,13 @@ def main() -> None:
         except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
             failure = f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
         connection.send((result, failure))
+
+
+def _end_with(parent: int) -> None:
+    """A world that hangs does not see that the other end was closed."""
+    while os.getppid() == parent:
+        time.sleep(WATCH_S)
+    os._exit(1)
 
 
 if __name__ == "__main__":
