@@ -176,8 +176,9 @@ class WorldTeam(Workflow):
             action = reply.parse(ACTION)
         if isinstance(action, Malformed):
             return None
-        spelled = {legal.casefold(): legal for legal in seen.legal or ()}
-        return spelled.get(action.strip().casefold(), action.strip())
+        text, legal = action.strip(), seen.legal or ()
+        # Case counts only where it decides: in chess, bxc3 and Bxc3 are two moves.
+        return text if text in legal else {name.casefold(): name for name in legal}.get(text.casefold(), text)
 
 
 class Episode:
