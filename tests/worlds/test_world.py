@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from played import played
@@ -13,6 +14,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.user_code import load_module
 from verl_mas.workflow import Task
 from verl_mas.workflows.world import WorldTeam
+from verl_mas.worlds import Observation
 
 
 def task(**fields):
@@ -48,6 +50,12 @@ def test_the_world_decides_what_an_illegal_action_costs(reply):
     session, _ = played(WorldTeam(world=f"{TOY}/turns"), task(), {"left": reply, "right": "<action>1</action>"})
     assert session.info["illegal_left"] == 2 and session.info["illegal_right"] == 0
     assert session.info["reward_left"] == -2 and session.info["reward_right"] == 2
+
+
+@pytest.mark.parametrize(("text", "action"), [("bxc3", "bxc3"), ("Bxc3", "Bxc3"), (" kd2 ", "Kd2"), ("no", "no")])
+def test_case_counts_where_it_decides(text, action):
+    seen = Observation("a board of chess", legal=["bxc3", "Bxc3", "Kd2"])
+    assert WorldTeam(world=f"{TOY}/turns", text="compact").read(SimpleNamespace(text=text), seen) == action
 
 
 def test_a_conversation_is_one_row_with_what_is_new():

@@ -10,10 +10,10 @@ STEPS = 60
 TRIAL = Trial(
     "tic_tac_toe",
     STEPS,
-    "val-core/tic_tac_toe/pass@1",
+    "val-core/open_spiel/tic_tac_toe/pass@1",
     settings=("+recipe=self_play/laptop", f"trainer.total_training_steps={STEPS}"),
 )
-START = Start("tic_tac_toe", ("data", "self_play", "--game", "tic_tac_toe", "--noise", "0.3"))
+START = Start("tic_tac_toe", ("data", "self_play", "open_spiel/tic_tac_toe", "--options", "opening=2", "--noise", "0.3"))
 # Against an earlier self, which is refreshed every ten steps.
 PAST = Training("tic_tac_toe_past", TRIAL, START, "self_play", seeds=3)
 

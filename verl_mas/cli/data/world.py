@@ -51,7 +51,7 @@ def prepared(world: str, settings: dict[str, object], rows: argparse.Namespace) 
     _, kind, name = find(world)
     starts = kind.starts(Setup(name, options=settings))
     test = range(rows.test_rows)
-    if starts is None:
+    if starts in (None, 1):  # a single start is that of all episodes
         first = APART * (rows.seed + 1)
         train = range(first, first + rows.train_rows)
     elif starts > rows.test_rows:

@@ -1,1 +1,0 @@
-"""Games of two players in which one wins what the other loses."""

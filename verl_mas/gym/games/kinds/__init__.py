@@ -1,1 +1,0 @@
-"""One game per file, under the name with which it is registered."""
