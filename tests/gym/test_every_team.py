@@ -27,7 +27,6 @@ SECRET = task_of(secret_words.items("asked", 1)[0].row(0, TRAIN)), "red"
 TALK = task_of(split_clues.items(1)[0].row(0, TRAIN)), {"sender": SAID, "receiver": "<answer>a</answer>"}
 # b -> c -> a, in the first shard and then in the second.
 TABLE = Task([{"role": "user", "content": "b"}], ground_truth="a", extra_info={SHARDS: CUT.join(["1 d c", "2 a b"])})
-GAME = Task.of("tic_tac_toe 1"), "<move>5</move>"
 # (team, its arguments, (task, replies))
 TEAMS = [
     ("planner_executor", {"max_turns": 2}, PLAY),
@@ -52,9 +51,6 @@ TEAMS = [
     ("split_clues", {"left_out": 1}, TALK),
     ("sharded_lookup", {}, (TABLE, {"leader": [" b", " c", " = a"], "worker": " c"})),
     ("single_reader", {}, (TABLE, " c a")),
-    ("self_play", {}, GAME),
-    ("self_play", {"opponent": "past"}, GAME),
-    ("self_play", {"text": "compact"}, GAME),
 ]
 OURS = [name for name in WORKFLOWS if find(name).__module__.startswith("verl_mas.gym.")]
 

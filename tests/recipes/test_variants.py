@@ -126,7 +126,7 @@ def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(command, pa
     team = load(composed(command).mas)
     assert (trained(team), snapshots(team)) == (["main"], past)
     learns = {name: member.trainable for name, member in agents_of(team).items()}
-    assert learns == {"first": True, "second": True} | ({"opponent": False} if past else {})
+    assert learns == {"player_0": True, "player_1": True} | ({"opponent": False} if past else {})
 
 
 @pytest.mark.parametrize(

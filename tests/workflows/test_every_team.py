@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("math_verify")
 pytest.importorskip("tantivy")
+pytest.importorskip("pyspiel")
 
 from in_process_programs import NAME
 from scripted_sessions import APPROVE, box, python
@@ -52,6 +53,10 @@ TEAMS = [
                                "searcher": SEARCH, "answerer": ANSWER}),
     ("search_chain", {"fork": "round_robin", **SEARCHES},
      {"rewriter": SEARCH, "reranker": "<keep>1</keep>", "answerer": ANSWER}),
+    ("world", {"world": "open_spiel/kuhn_poker"}, "<action>Pass</action>"),
+    ("world", {"world": "open_spiel/kuhn_poker", "continuations": 1}, "<action>Bet</action>"),
+    ("world", {"world": "open_spiel/matrix_rps", "memory": "conversation"}, "<action>Rock</action>"),
+    ("world_exploitability", {"asked": 1}, "<action>Pass</action>"),
 ]  # fmt: skip
 TRUTHS = {
     "single_coder": PROBLEM.text(),
@@ -77,7 +82,9 @@ def test_no_reply_breaks_it(index, name, arguments, replies):
     assert json.dumps(report.cases[0].info)
 
 
-GRADED = [team[:2] for team in TEAMS if team[0] != "single" and team[:2] != ("ensemble", RUNS)]
+# A world gives its rewards itself.
+WITHOUT = ("single", "world", "world_exploitability")
+GRADED = [team[:2] for team in TEAMS if team[0] not in WITHOUT and team[:2] != ("ensemble", RUNS)]
 
 
 @pytest.mark.parametrize(("name", "arguments"), GRADED)

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Annotated, Literal, TypeAlias
 
 from verl_mas.config.values import Count, Positive, Range, Text
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.workflow import (
     Conversation,
     Malformed,
@@ -127,8 +127,12 @@ class WorldTeam(Workflow):
 
     async def run(self, task: Task, team: Team) -> Outcome:
         way = Way(self.address, self.runs_in, self.step_timeout_s)
+        setup = self.setup(task)
+        if tuple(players := self.kind.players(setup)) != tuple(self.players):
+            value, fix = f"a row of {setup.name} with the players {', '.join(players)}", "give it the players of the team"
+            raise DataError(value, rule=f"the team has {', '.join(self.players)}", fix=fix)
         async with POOL.stage(way) as stages:
-            start = await stages.open(self.setup(task))
+            start = await stages.open(setup)
             episode = Episode(self, stages, self.cast(task), team)
             end = (await episode.play(start)).view
         episode.reward(end)

@@ -6,14 +6,16 @@ import itertools
 import random
 
 import pytest
+import toy_worlds  # noqa: F401  (registers the hub `toy`)
 from played import played
 
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.worlds import Setup
 
 pyspiel = pytest.importorskip("pyspiel")
 
 from verl_mas.workflow import Task  # noqa: E402
+from verl_mas.workflows.world import WorldTeam  # noqa: E402
 from verl_mas.workflows.world_exploitability import Exploitability  # noqa: E402
 from verl_mas.worlds.game_tree import exploitability, information_states, optimal  # noqa: E402
 from verl_mas.worlds.hubs.open_spiel import OpenSpiel  # noqa: E402
@@ -185,6 +187,12 @@ def test_an_optimal_player_of_kuhn_poker_is_an_equilibrium():
 def test_what_cannot_be_played_is_refused(refused, match):
     with pytest.raises(ConfigError, match=f"(?s){match}"):
         refused()
+
+
+def test_a_row_with_other_players_than_the_team_is_refused():
+    row = {"world_options": '{"players": 3}'}
+    with pytest.raises(SessionFault, match="the players player_0, player_1, player_2"):
+        played(WorldTeam(world="open_spiel/kuhn_poker"), Task([], extra_info=row), "<action>Pass</action>")
 
 
 def test_validation_asks_in_every_information_state_and_leaves_out_what_is_illegal():

@@ -85,9 +85,10 @@ class OpenSpiel(World):
             acting = (
                 [p for p in range(len(self.names)) if state.legal_actions(p)] if at_once else [state.current_player()]
             )
-        self.legal = {self.names[player]: legal_actions(state, player, self.setup.compact) for player in acting}
-        seen = {self.names[player]: observation(state, player, self.setup.compact) for player in acting}
-        return View(seen, self.forfeited or self.earned(), self.illegal, board=str(state))
+        seen = {self.names[player]: observed(state, player, self.setup.compact) for player in acting}
+        self.legal = {player: legal for player, (_, legal) in seen.items()}
+        observations = {player: observation for player, (observation, _) in seen.items()}
+        return View(observations, self.forfeited or self.earned(), self.illegal, board=str(state))
 
     def copy(self) -> OpenSpiel:
         twin = copy.copy(self)
@@ -103,24 +104,25 @@ class OpenSpiel(World):
         return names[rng.choices(list(chances), list(chances.values()))[0]]
 
 
-def legal_actions(state: State, player: int, compact: bool) -> dict[str, int]:
-    """Actions by their names; by their numbers if a name is not unique, or not one word in a compact world."""
-    actions = state.legal_actions(player)
-    names = [" ".join(state.action_to_string(player, action).split()).strip(" ,;") for action in actions]
-    named = len({*names}) == len(names) and not (compact and not all(map(str.isalpha, names)))
-    return dict(zip(names if named else map(str, actions), actions, strict=True))
-
-
-def observation(state: State, player: int, compact: bool) -> Observation:
-    """What is seen now where that is all there is to know, else all that the player has seen, if the game has it."""
+def observed(state: State, player: int, compact: bool) -> tuple[Observation, dict[str, int]]:
+    """What is seen now where that is all there is to know, else all that the player has seen, if the game has it; and
+    the legal actions by their names."""
     kind = state.get_game().get_type()
     open_to_all = kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION
     now = kind.provides_observation_string and (open_to_all or not kind.provides_information_state_string)
     text = state.observation_string(player) if now else state.information_state_string(player)
-    legal = list(legal_actions(state, player, compact))
+    legal = named(state, player, compact)
     if compact:
-        return Observation(" ".join([str(player), *words(text)]), legal)
-    return Observation(f"You are player_{player} of the game {kind.long_name}.\n\n{text.strip()}", legal)
+        return Observation(" ".join([str(player), *words(text)]), list(legal)), legal
+    return Observation(f"You are player_{player} of the game {kind.long_name}.\n\n{text.strip()}", list(legal)), legal
+
+
+def named(state: State, player: int, compact: bool) -> dict[str, int]:
+    """Actions by their names; by their numbers if a name is not unique, or not one word in a compact world."""
+    actions = state.legal_actions(player)
+    names = [" ".join(state.action_to_string(player, action).split()).strip(" ,;") for action in actions]
+    fit = len({*names}) == len(names) and not (compact and not all(map(str.isalpha, names)))
+    return dict(zip(names if fit else map(str, actions), actions, strict=True))
 
 
 def words(text: str) -> list[str]:

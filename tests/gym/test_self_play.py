@@ -1,0 +1,29 @@
+"""Lessons in the rules of a world, and its episodes as rows."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+import toy_worlds  # noqa: F401  (registers the hub `toy`)
+
+from verl_mas.errors import DataError
+from verl_mas.gym.self_play import lessons
+
+CELLS = "012345678"
+
+
+# At 0.5 a random cell may be free.
+@pytest.mark.parametrize(("noise", "least", "most"), [(0.0, 0, 0), (0.5, 0.1, 0.4)])
+def test_lessons_are_legal_but_for_the_noise(noise, least, most):
+    pytest.importorskip("pyspiel")
+    moves = list(islice(lessons("open_spiel/tic_tac_toe", {"opening": 2}, noise=noise), 2000))
+    taken = sum(lesson.prompt.split()[1:][CELLS.index(lesson.reply)] != "." for lesson in moves)
+    assert least <= taken / 2000 <= most
+    assert {(lesson.agent, lesson.prompt[0]) for lesson in moves} == {("player_0", "0"), ("player_1", "1")}
+
+
+def test_a_world_without_a_list_of_actions_has_no_lessons(monkeypatch):
+    monkeypatch.setattr(toy_worlds, "LEGAL", {})
+    with pytest.raises(DataError, match="lists its legal actions"):
+        next(lessons("toy/turns", {}, noise=0.1))
