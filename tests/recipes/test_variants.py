@@ -117,6 +117,7 @@ def test_who_is_trained_is_one_word(command, agents):
     ("command", "past"),
     [
         ("+recipe=self_play/laptop", ["past"]),
+        ("+recipe=self_play/laptop_kuhn", ["past"]),
         ("+recipe=self_play/qwen3", ["past"]),
         ("+recipe=self_play/laptop mas.workflow.args.opponent=self ~mas.policies.past ~mas.agents.opponent", []),
         ("+recipe=self_play/qwen3_self", []),
