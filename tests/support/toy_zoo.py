@@ -126,7 +126,8 @@ class Once(ParallelEnv[str, Any, Any]):
 
     def step(self, actions: dict[str, Any]) -> Any:
         self.agents = []
-        return {}, {agent: 2.5 for agent in actions}, {}, {}, {}
+        earned = {"ghost": 1.0} if self.observes == "named" else {agent: 2.5 for agent in actions}
+        return {}, earned, {}, {}, {}
 
 
 OBSERVATIONS: dict[str, object] = {

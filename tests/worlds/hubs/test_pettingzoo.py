@@ -22,6 +22,7 @@ from verl_mas.workflows.world import WorldTeam
 from verl_mas.worlds import Setup
 from verl_mas.worlds.hosts import Pool, Way
 from verl_mas.worlds.hubs.pettingzoo import PettingZoo, opened, player_of
+from verl_mas.worlds.stage import checked
 
 WORLDS = {
     "classic/tictactoe_v3": 9,
@@ -119,6 +120,12 @@ def test_players_die_and_appear_and_have_names_of_agents():
         view = world.step(dict.fromkeys(view.observations, "1"))
     assert world.players(world.setup) == ["a_b", "agent_3", "late"]
     assert order == ["a_b", "agent_3", "a_b", "late", "late", "a_b"]
+
+
+def test_a_player_that_possible_agents_lacks_is_an_error():
+    world, _ = begun("toy_zoo:Once", observes="named")
+    with pytest.raises(ValueError, match=r"names the players \['ghost'\]; it has \['alone'\]"):
+        checked(world.step({"alone": "1"}), world, world.setup)
 
 
 @pytest.mark.parametrize("name", [name for name in WORLDS if name != "toy_zoo:Signals"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import random
 import re
 from collections import Counter
@@ -37,7 +38,7 @@ CHANCE = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Turns:
-    """An AEC environment. Agents that are dead take the last step that the library asks of them."""
+    """An AEC environment. Dead agents take the step without an action that the library asks of them."""
 
     def __init__(self, env: AECEnv):
         self.env = env
@@ -113,7 +114,8 @@ class PettingZoo(World):
             earned = self.game.step({self.agents[player]: action for player, action in chosen.items()})
             acting = self.game.acting()
         for agent, reward in earned.items():
-            self.rewards[player_of(agent)] += float(reward)
+            player = player_of(agent)
+            self.rewards[player] = self.rewards.get(player, 0.0) + float(reward)
         return self._view(acting)
 
     def observed(self, player: str) -> Observation:
@@ -131,6 +133,7 @@ class PettingZoo(World):
         return twin
 
     def reseed(self, seed: int) -> None:
+        """What the environment drew at its start, such as a shuffled deck, stays."""
         for number, chance in enumerate(self.chance, seed):
             if isinstance(chance, np.random.Generator):
                 chance.bit_generator.state = type(chance.bit_generator)(number).state
@@ -221,6 +224,8 @@ def difference(name: str, options: str) -> str | None:
 
 def opened(setup: Setup) -> Turns | AtOnce:
     zoo, name = library("pettingzoo", "pettingzoo"), setup.name
+    # Its warnings of illegal moves are in the metrics.
+    logging.getLogger("pettingzoo.utils.env_logger").setLevel(logging.ERROR)
     options = {option: value for option, value in setup.options.items() if option not in OWN}
     make = function(name, "mas.workflow.args.world") if ":" in name else registered(name)
     try:
