@@ -302,7 +302,7 @@ def rows(observation: object, world: str) -> Iterator[str]:
         value = f"pettingzoo/{world}: an observation of {array.size} values of type {array.dtype}"
         fix = "set mas.workflow.args.options.describe=my_module:function, or give the environment a wrapper"
         raise ConfigError(value, rule=f"it is a text, a picture, or at most {NUMBERS} numbers", fix=fix)
-    if array.ndim == 3 and np.isin(array, (0, 1)).all() and array.sum(-1).max() <= 1:
+    if array.ndim == 3 and array.dtype.kind != "f" and (array >= 0).all() and (array.sum(-1) <= 1).all():
         # A cell is in at most one of several planes: the number of its plane, from 1.
         array = array @ np.arange(1, array.shape[-1] + 1)
     for row in array.reshape(-1, array.shape[-1] if array.ndim else 1).tolist():
