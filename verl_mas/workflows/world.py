@@ -119,6 +119,9 @@ class WorldTeam(Workflow):
     def probes(self) -> bool:
         return self.continuations > 0
 
+    def check(self) -> None:
+        self.kind.check(self.setup())
+
     def setup(self, task: Task | None = None) -> Setup:
         """A row of data may name another world of the hub, and options of its own."""
         row = task.extra_info if task else {}

@@ -12,7 +12,7 @@ import threading
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from typing import Any, Literal, Protocol, TypeAlias
@@ -112,6 +112,9 @@ class Host:
                 result.set_result(self._actor.call(method, arguments))
             except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
                 result.set_exception(error)
+        if self._actor is not None:
+            with suppress(Exception):  # a process is gone by now; a thread has come back, and may hold connections
+                self._actor.call("close", ())
 
 
 @dataclass(frozen=True)
