@@ -77,8 +77,8 @@ class World(ABC):
         """How many seeds begin different episodes: 0 to one less than that. None: any seed does."""
         return None
 
-    @classmethod
-    def check(cls, setup: Setup) -> None:  # noqa: B027  (most worlds need nothing outside of the process)
+    @classmethod  # noqa: B027  (most worlds need nothing outside of their process)
+    def check(cls, setup: Setup) -> None:
         """Raise, before a run starts, if every episode would fail: a package is missing, a name is unknown, a server is
         down."""
 
