@@ -1,0 +1,91 @@
+"""An environment of the library verifiers: the seats that it has are agents, and it scores what they do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, field, replace
+from pathlib import Path
+
+from verl_mas import worlds
+from verl_mas.config.values import Text
+from verl_mas.errors import ConfigError, WorkflowError
+from verl_mas.gateway.host import environment, host_of
+from verl_mas.gateway.program import Program
+from verl_mas.gateway.runner import Gateway, ProgramTask
+from verl_mas.workflow import Outcome, Task, Team, register_workflow
+from verl_mas.workflow.codecs import JsonObject
+
+PROGRAM = Path(worlds.__file__).with_name("verifiers_program.py")
+# In the extra_info of a row of data.
+NUMBER, OPTIONS = "verifiers_task", "verifiers_options"
+
+
+@register_workflow("verifiers")
+class Verifiers(Program):
+    """A task of a taskset of verifiers, played in its environment. The requests of its harnesses are the acts, and each
+    has the reward of its rollout."""
+
+    taskset: Text = "gsm8k-v1"
+    """The id of the taskset: a module, which `python` can import."""
+
+    options: Mapping[str, object] = field(default_factory=dict)
+    """Settings of the taskset."""
+
+    environment: Mapping[str, object] = field(default_factory=dict)
+    """The rest of verifiers' `[env]`: the `id` of an environment that is not the taskset's own, its settings and those
+    of its seats."""
+
+    agents: Sequence[str] = ("agent",)
+    """The seats that agents of the team play. Others have a `model` and a `client` in `environment`."""
+
+    python: str | None = None
+    """The interpreter that has verifiers, which needs neither verl nor verl-mas. null: that of the run."""
+
+    folder: str | None = None
+    """Where it also looks for modules."""
+
+    def settings(self, row: Mapping[str, object]) -> JsonObject:
+        options = {**self.options, **json.loads(str(row.get(OPTIONS) or "{}"))}
+        own = {"taskset": self.taskset, "environment": dict(self.environment), "folder": self.folder}
+        return {**own, "options": options, "agents": list(self.agents)}
+
+    async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
+        if not isinstance(number := task.extra_info.get(NUMBER), int):
+            rule = "a row names a task of the taskset"
+            fix = f"write the rows with `verl-mas data verifiers {self.taskset} --out FOLDER`"
+            raise WorkflowError(f"extra_info.{NUMBER}={number!r}", rule=rule, fix=fix)
+        named = {"settings": self.settings(task.extra_info), "number": number}
+        host = host_of(self.python or sys.executable)
+        return await host.play(str(PROGRAM), "play", asdict(replace(task, extra_info=named)), asdict(gateway))
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        outcome = await super().run(task, team)
+        info = dict(outcome.info)
+        earned: list[tuple[str, float]] = info.pop("acts")  # type: ignore[assignment]
+        for agent in self.agents:
+            acts = [reply for reply in team.replies if reply.agent == agent]
+            for reply, reward in zip(acts, [reward for name, reward in earned if name == agent], strict=True):
+                reply.team_reward = reward
+        return replace(outcome, info=info)
+
+    def check(self) -> None:
+        self.described(0)
+
+    def described(self, count: int) -> JsonObject:
+        """The seats, and the prompts of the first tasks."""
+        where, python = "mas.workflow.args", self.python or sys.executable
+        if shutil.which(python) is None:
+            rule = "every node of the run has that program"
+            raise ConfigError(f"{where}.python={python}", rule=rule, fix="give its path")
+        asked = [python, str(PROGRAM), json.dumps(self.settings({})), str(count)]
+        done = subprocess.run(asked, env=environment(), capture_output=True, text=True, check=False)
+        if done.returncode:
+            says = done.stderr.strip().rpartition("\n")[2]
+            rule, fix = f"{python} makes it an environment of verifiers", f"it says: {says}"
+            raise ConfigError(f"{where}.taskset={self.taskset}", rule=rule, fix=fix)
+        found: JsonObject = json.loads(done.stdout)
+        return found

@@ -1,0 +1,219 @@
+"""Plays tasks of environments of the library verifiers; their seats are agents of the run.
+
+It runs with the interpreter that has verifiers, which needs not have verl-mas. `python FILE SETTINGS COUNT` describes an
+environment.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from functools import lru_cache
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+import httpx
+import verifiers.v1 as vf
+from verifiers.v1.clients import ModelContext
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.harnesses.null import NullHarness
+from verifiers.v1.harnesses.utils.compaction import CONTEXT_OVERFLOW_MARKERS, bound_tool_message
+from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
+
+__all__ = ["InProcess"]
+IN_PROCESS = "verl_mas_in_process"
+# Verifiers finds a harness by the name of its module.
+sys.modules.setdefault(IN_PROCESS, sys.modules[__name__])
+
+
+class InProcess(NullHarness):
+    """The chat loop of verifiers' `null`, without its process per turn, which takes a second."""
+
+    SUPPORTS_TOOL_INTERCEPTION = False
+
+    async def setup(self, runtime: vf.Runtime) -> None:
+        """There is no program to install."""
+
+    async def launch(
+        self,
+        ctx: ModelContext,
+        trace: vf.Trace,
+        runtime: vf.Runtime,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: vf.TaskData,
+    ) -> vf.ProgramResult:
+        messages = self._messages(data)
+        servers = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
+        async with AsyncExitStack() as stack:
+            # The endpoint is of this machine: no proxy, and no certificates, which take longer to load than an act.
+            own = {"timeout": None, "trust_env": False, "verify": False}
+            client = await stack.enter_async_context(httpx.AsyncClient(**own))
+            client.headers["Authorization"] = f"Bearer {secret}"
+            tools, dispatch, connected = await connect_mcp({"mcpServers": servers}, stack)
+            request = {"model": ctx.model, "messages": messages, **({"tools": tools} if tools else {})}
+            while True:
+                answer = await client.post(f"{endpoint}/chat/completions", json=request)
+                if answer.is_error:
+                    return _refused(answer.text)
+                messages.append(answer.json()["choices"][0]["message"])
+                if not (calls := messages[-1].get("tool_calls")):
+                    return vf.ProgramResult(0, "", "")
+                messages += [await _result(call, dispatch, connected) for call in calls]
+
+    def _messages(self, data: vf.TaskData) -> list[dict[str, Any]]:
+        system, prompt = self.resolve_prompt(data)
+        first = [{"role": "system", "content": system}] if system else []
+        if isinstance(prompt, str):
+            return [*first, {"role": "user", "content": prompt}]
+        return [*first, *(message_to_wire(message) for message in prompt or ())]
+
+
+def _refused(text: str) -> vf.ProgramResult:
+    """As in `null`, a full context ends the rollout, which is scored; anything else fails it."""
+    full = any(marker in text.casefold() for marker in CONTEXT_OVERFLOW_MARKERS)
+    return vf.ProgramResult(0 if full else 1, "", text)
+
+
+async def _result(call: Mapping[str, Any], dispatch: Mapping[str, Any], connected: Mapping[str, Any]) -> dict[str, Any]:
+    """With the words of `null` for what cannot be called."""
+    name = call["function"]["name"]
+    content: Any
+    try:
+        arguments = json.loads(call["function"]["arguments"] or "{}")
+    except json.JSONDecodeError as error:
+        content = f"error: invalid JSON in tool arguments ({error}); resend the call with valid JSON"
+    else:
+        if not isinstance(arguments, dict):
+            kind = type(arguments).__name__
+            content = f"error: tool arguments must be a JSON object, got {kind}; resend as an object"
+        elif name in dispatch:
+            content = await call_mcp(connected, dispatch, name, arguments)
+        else:
+            content = f"error: unknown tool {name!r}"
+    return bound_tool_message({"role": "tool", "tool_call_id": call["id"], "name": name, "content": content})
+
+
+class Environment:
+    """An environment with its tasks, for every session of this process."""
+
+    def __init__(self, settings: Mapping[str, Any]):
+        if settings["folder"] not in (None, *sys.path):
+            _look_in(settings["folder"])
+        self.agents: Sequence[str] = settings["agents"]
+        taskset = {**settings["options"], "id": settings["taskset"]}
+        config = vf.resolve_env_config({**settings["environment"], "taskset": taskset})
+        self.seats = tuple(agent_config_fields(config))
+        self._check(config)
+        self.env = vf.load_environment(config.model_copy(update=dict(self._seats(config))))
+        self._stream, self._tasks = iter(self.env.taskset), list[vf.Task]()
+
+    def _check(self, config: vf.EnvConfig) -> None:
+        named = {name for name, seat in agent_config_fields(config).items() if seat.model and seat.client}
+        if unknown := set(self.agents) - set(self.seats):
+            raise ValueError(f"no seats {sorted(unknown)}; the seats are {', '.join(self.seats)}")
+        if missing := set(self.seats) - {*self.agents, *named}:
+            raise ValueError(f"the seats {sorted(missing)} are no agents, and have no `model` and `client` of their own")
+        if config.max_concurrent_agents != 1:
+            # The n-th act of an agent is the n-th call of its seat.
+            raise ValueError(f"max_concurrent_agents={config.max_concurrent_agents}; set 1, so that acts have an order")
+
+    def _seats(self, config: vf.EnvConfig) -> Iterator[tuple[str, vf.AgentConfig]]:
+        """A seat of an agent asks for the model of its name. Without a `runtime` of its own it runs on this machine,
+        and a chat loop does in this process."""
+        bundled = vf.default_harness_id(config.taskset.id)
+        for name, seat in agent_config_fields(config).items():
+            own: dict[str, Any] = {"model": name, "client": None} if name in self.agents else {}
+            if "runtime" not in seat.model_fields_set:
+                own["runtime"] = vf.SubprocessConfig()
+            local = isinstance(own.get("runtime", seat.runtime), vf.SubprocessConfig)
+            chats = seat.harness.id == "null" if seat.harness else bundled == "bash"
+            if local and chats:
+                known = seat.harness.model_dump(exclude={"id"}) if seat.harness else {}
+                own["harness"] = vf.harness_config_type(IN_PROCESS).model_validate({**known, "id": IN_PROCESS})
+            yield name, seat.model_copy(update=own)
+
+    def task(self, number: int) -> vf.Task:
+        self._tasks += islice(self._stream, max(0, number + 1 - len(self._tasks)))
+        if number >= len(self._tasks):
+            raise ValueError(f"there is no task {number}: the taskset has {len(self._tasks)}")
+        return self._tasks[number]
+
+    async def episode(self, number: int, client: vf.EvalClientConfig) -> vf.Episode:
+        env = copy.copy(self.env)  # which serves this episode alone
+        async with env.serving():
+            played = await env.run_episode(self.task(number), ModelContext("", client))
+        if not env.complete(played):
+            errors = [*played.errors, *(error for trace in played.traces for error in trace.errors)]
+            raise RuntimeError("; ".join(f"{error.type}: {error.message}" for error in errors) or "it is not complete")
+        return played
+
+
+def _look_in(folder: str) -> None:
+    """For modules: also in the processes of tools."""
+    sys.path.append(folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
+
+
+@lru_cache(maxsize=8)
+def environment(settings: str) -> Environment:
+    return Environment(json.loads(settings))
+
+
+async def play(task: Any, gateway: Any) -> dict[str, Any]:
+    settings, number = task.extra_info["settings"], task.extra_info["number"]
+    played = environment(json.dumps(settings, sort_keys=True))
+    with _client(gateway) as client:
+        return outcome(await played.episode(number, client), played.agents)
+
+
+@contextmanager
+def _client(gateway: Any) -> Iterator[vf.EvalClientConfig]:
+    """Verifiers reads keys of variables. It keeps those whose name has API_KEY from the processes that it starts."""
+    variable = f"VERL_MAS_API_KEY_{secrets.token_hex(8)}"
+    os.environ[variable] = gateway.api_key
+    try:
+        yield vf.EvalClientConfig(base_url=gateway.base_url, api_key_var=variable)
+    finally:
+        del os.environ[variable]
+
+
+def outcome(episode: vf.Episode, agents: Sequence[str]) -> dict[str, Any]:
+    """The reward is the mean of the rollouts that verifiers would train on. `acts` are in their order, each with its
+    agent and the reward of its rollout."""
+    ours = [trace for trace in episode.traces if trace.agent.name in agents]
+    trained = [trace for trace in ours if trace.agent.trainable] or ours
+    calls = [(call.time.start, trace) for trace in ours for call in trace.calls if call.node is not None]
+    acts = [[trace.agent.name, trace.reward] for _, trace in sorted(calls, key=lambda each: each[0])]
+    info = {name: fmean(values) for name, values in _values(trained).items()}
+    return {"reward": fmean(trace.reward for trace in trained), "info": {**info, "acts": acts}}
+
+
+def _values(traces: Sequence[vf.Trace]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for trace in traces:
+        parts = {name: part.score for name, part in trace.rewards.items() if part is not None}
+        seat = {f"reward_{trace.agent.name}": trace.reward, "turns": trace.num_turns}
+        for name, value in {**seat, **parts, **trace.metrics}.items():
+            if value is not None:
+                found.setdefault(name, []).append(float(value))
+    return found
+
+
+def described(settings: str, count: str) -> dict[str, Any]:
+    """The prompts of the first `count` tasks, fewer if there are not so many."""
+    played = environment(settings)
+    tasks = islice(played.env.taskset, int(count))
+    return {"seats": played.seats, "prompts": [task.data.prompt_text for task in tasks]}
+
+
+if __name__ == "__main__":
+    print(json.dumps(described(*sys.argv[1:])))
