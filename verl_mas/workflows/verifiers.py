@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
 from pathlib import Path
+from typing import cast
 
 from verl_mas import worlds
 from verl_mas.config.values import Text
@@ -65,27 +66,28 @@ class Verifiers(Program):
     async def run(self, task: Task, team: Team) -> Outcome:
         outcome = await super().run(task, team)
         info = dict(outcome.info)
-        earned: list[tuple[str, float]] = info.pop("acts")  # type: ignore[assignment]
+        scored = cast("Sequence[tuple[str, float, bool]]", info.pop("acts"))
         for agent in self.agents:
             acts = [reply for reply in team.replies if reply.agent == agent]
-            for reply, reward in zip(acts, [reward for name, reward in earned if name == agent], strict=True):
-                reply.team_reward = reward
+            for reply, (_, reward, trained) in zip(acts, [each for each in scored if each[0] == agent], strict=True):
+                reply.team_reward, reply.trainable = reward, reply.trainable and trained
         return replace(outcome, info=info)
 
     def check(self) -> None:
-        self.described(0)
+        self.prompts(0)
 
-    def described(self, count: int) -> JsonObject:
-        """The seats, and the prompts of the first tasks."""
+    def prompts(self, count: int) -> Sequence[str]:
+        """Of the first tasks. 0: only whether there is such an environment."""
         where, python = "mas.workflow.args", self.python or sys.executable
         if shutil.which(python) is None:
             rule = "every node of the run has that program"
             raise ConfigError(f"{where}.python={python}", rule=rule, fix="give its path")
-        asked = [python, str(PROGRAM), json.dumps(self.settings({})), str(count)]
+        asked = [python, str(PROGRAM), json.dumps(self.settings({}), sort_keys=True), str(count)]
         done = subprocess.run(asked, env=environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             says = done.stderr.strip().rpartition("\n")[2]
-            rule, fix = f"{python} makes it an environment of verifiers", f"it says: {says}"
-            raise ConfigError(f"{where}.taskset={self.taskset}", rule=rule, fix=fix)
-        found: JsonObject = json.loads(done.stdout)
+            rule = f"{python} can play it with agents={list(self.agents)}"
+            raise ConfigError(f"{where}.taskset={self.taskset}", rule=rule, fix=f"it says: {says}")
+        # Tasksets print, too.
+        found: Sequence[str] = json.loads(done.stdout.rpartition("\n")[2])
         return found

@@ -1,7 +1,7 @@
 """Plays tasks of environments of the library verifiers; their seats are agents of the run.
 
-It runs with the interpreter that has verifiers, which needs not have verl-mas. `python FILE SETTINGS COUNT` describes an
-environment.
+It runs with the interpreter that has verifiers, which needs not have verl-mas. `python FILE SETTINGS COUNT` prints the
+prompts of tasks.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class InProcess(NullHarness):
         servers = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
         async with AsyncExitStack() as stack:
             # The endpoint is of this machine: no proxy, and no certificates, which take longer to load than an act.
-            own = {"timeout": None, "trust_env": False, "verify": False}
-            client = await stack.enter_async_context(httpx.AsyncClient(**own))
+            own = httpx.AsyncClient(timeout=None, trust_env=False, verify=False)
+            client = await stack.enter_async_context(own)
             client.headers["Authorization"] = f"Bearer {secret}"
             tools, dispatch, connected = await connect_mcp({"mcpServers": servers}, stack)
             request = {"model": ctx.model, "messages": messages, **({"tools": tools} if tools else {})}
@@ -99,29 +99,29 @@ async def _result(call: Mapping[str, Any], dispatch: Mapping[str, Any], connecte
             content = await call_mcp(connected, dispatch, name, arguments)
         else:
             content = f"error: unknown tool {name!r}"
-    return bound_tool_message({"role": "tool", "tool_call_id": call["id"], "name": name, "content": content})
+    message = {"role": "tool", "tool_call_id": call["id"], "name": name, "content": content}
+    return dict(bound_tool_message(message))
 
 
 class Environment:
     """An environment with its tasks, for every session of this process."""
 
     def __init__(self, settings: Mapping[str, Any]):
-        if settings["folder"] not in (None, *sys.path):
-            _look_in(settings["folder"])
         self.agents: Sequence[str] = settings["agents"]
-        taskset = {**settings["options"], "id": settings["taskset"]}
-        config = vf.resolve_env_config({**settings["environment"], "taskset": taskset})
-        self.seats = tuple(agent_config_fields(config))
+        config = _config(settings)
         self._check(config)
         self.env = vf.load_environment(config.model_copy(update=dict(self._seats(config))))
         self._stream, self._tasks = iter(self.env.taskset), list[vf.Task]()
 
     def _check(self, config: vf.EnvConfig) -> None:
-        named = {name for name, seat in agent_config_fields(config).items() if seat.model and seat.client}
-        if unknown := set(self.agents) - set(self.seats):
-            raise ValueError(f"no seats {sorted(unknown)}; the seats are {', '.join(self.seats)}")
-        if missing := set(self.seats) - {*self.agents, *named}:
-            raise ValueError(f"the seats {sorted(missing)} are no agents, and have no `model` and `client` of their own")
+        seats = agent_config_fields(config)
+        named = {name for name, seat in seats.items() if seat.model and seat.client}
+        if unknown := set(self.agents) - set(seats):
+            raise ValueError(f"no seats {sorted(unknown)}; the seats are {', '.join(seats)}")
+        if missing := set(seats) - {*self.agents, *named}:
+            raise ValueError(
+                f"the seats {sorted(missing)} are no agents, and have no `model` and `client` of their own"
+            )
         if config.max_concurrent_agents != 1:
             # The n-th act of an agent is the n-th call of its seat.
             raise ValueError(f"max_concurrent_agents={config.max_concurrent_agents}; set 1, so that acts have an order")
@@ -157,6 +157,13 @@ class Environment:
         return played
 
 
+def _config(settings: Mapping[str, Any]) -> vf.EnvConfig:
+    if settings["folder"] not in (None, *sys.path):
+        _look_in(settings["folder"])
+    taskset = {**settings["options"], "id": settings["taskset"]}
+    return vf.resolve_env_config({**settings["environment"], "taskset": taskset})
+
+
 def _look_in(folder: str) -> None:
     """For modules: also in the processes of tools."""
     sys.path.append(folder)
@@ -188,11 +195,13 @@ def _client(gateway: Any) -> Iterator[vf.EvalClientConfig]:
 
 def outcome(episode: vf.Episode, agents: Sequence[str]) -> dict[str, Any]:
     """The reward is the mean of the rollouts that verifiers would train on. `acts` are in their order, each with its
-    agent and the reward of its rollout."""
+    agent, the reward of its rollout, and whether that is one of them."""
     ours = [trace for trace in episode.traces if trace.agent.name in agents]
     trained = [trace for trace in ours if trace.agent.trainable] or ours
     calls = [(call.time.start, trace) for trace in ours for call in trace.calls if call.node is not None]
-    acts = [[trace.agent.name, trace.reward] for _, trace in sorted(calls, key=lambda each: each[0])]
+    acts = [
+        [trace.agent.name, trace.reward, trace.agent.trainable] for _, trace in sorted(calls, key=lambda each: each[0])
+    ]
     info = {name: fmean(values) for name, values in _values(trained).items()}
     return {"reward": fmean(trace.reward for trace in trained), "info": {**info, "acts": acts}}
 
@@ -208,12 +217,21 @@ def _values(traces: Sequence[vf.Trace]) -> dict[str, list[float]]:
     return found
 
 
-def described(settings: str, count: str) -> dict[str, Any]:
-    """The prompts of the first `count` tasks, fewer if there are not so many."""
-    played = environment(settings)
-    tasks = islice(played.env.taskset, int(count))
-    return {"seats": played.seats, "prompts": [task.data.prompt_text for task in tasks]}
+def prompts(settings: str, count: int) -> list[str]:
+    """Of the first `count` tasks; fewer, if there are not so many. 0: whether there is such an environment."""
+    if not count:
+        environment(settings)
+    tasks = vf.load_taskset(_config(json.loads(settings)).taskset)
+    return [task.data.prompt_text for task in islice(tasks, count)]
+
+
+def _in_one_line(error: Exception) -> str:
+    lines = (line.strip() for line in str(error).splitlines())
+    return f"{type(error).__name__}: {'; '.join(line for line in lines if 'errors.pydantic.dev' not in line)}"
 
 
 if __name__ == "__main__":
-    print(json.dumps(described(*sys.argv[1:])))
+    try:
+        sys.stdout.write(json.dumps(prompts(sys.argv[1], int(sys.argv[2]))))
+    except Exception as error:  # noqa: BLE001  (the boundary: environments of others may raise anything)
+        sys.exit(_in_one_line(error))

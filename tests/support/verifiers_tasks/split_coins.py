@@ -8,7 +8,9 @@ COINS = 10
 
 class SplitTaskset(vf.Taskset[vf.Task, vf.TasksetConfig]):
     def load(self):
-        return [vf.Task(vf.TaskData(prompt=f"Round {n}: offer 0 to {COINS} coins."), self.config.task) for n in range(50)]
+        return [
+            vf.Task(vf.TaskData(prompt=f"Round {n}: offer 0 to {COINS} coins."), self.config.task) for n in range(50)
+        ]
 
 
 class SplitConfig(vf.EnvConfig):

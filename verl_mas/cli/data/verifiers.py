@@ -1,0 +1,61 @@
+"""The data set `verifiers`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_mas.cli._arguments import add_rows, add_settings, values
+from verl_mas.config.values import load_dataclass
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
+from verl_mas.data.items import Item
+from verl_mas.errors import DataError
+from verl_mas.workflows.verifiers import NUMBER, OPTIONS, Verifiers
+
+
+@dataclass(frozen=True)
+class Numbered(Item):
+    """A task by its number in the taskset."""
+
+    number: int = 0
+    options: str = "{}"
+
+    @property
+    def key(self) -> str:
+        """Tasks with equal prompts may have other answers."""
+        return str(self.number)
+
+    def row(self, index: int, split: str) -> dict[str, object]:
+        named = {"split": split, "index": index, NUMBER: self.number, OPTIONS: self.options}
+        return super().row(index, split) | {"extra_info": named}
+
+
+@DATA_SETS.register("verifiers")
+class Tasks(DataSet):
+    """Tasks of a taskset of verifiers, for the workflow `verifiers`. The first ones are held out."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("taskset", metavar="TASKSET", help="the id of an installed taskset, such as gsm8k-v1")
+        add_settings(parser, "--options", "settings of the taskset")
+        parser.add_argument("--python", metavar="PATH", help="the interpreter that has verifiers")
+        parser.add_argument("--folder", metavar="PATH", help="where it also looks for modules")
+        add_rows(parser, train=1024, test=128)
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        settings = values(options.options, "--options NAME=VALUE")
+        named = {name: getattr(options, name) for name in ("taskset", "python", "folder")}
+        team = load_dataclass(Verifiers, {**named, "options": settings}, "verl-mas data verifiers")
+        prompts = team.prompts(options.test_rows + options.train_rows)
+        if len(prompts) <= options.test_rows:
+            value = f"--test-rows {options.test_rows} of {options.taskset}, which has {len(prompts)} tasks"
+            fix = f"set --test-rows {len(prompts) // 5 or 1}"
+            raise DataError(value, rule="at least one task is left to train on", fix=fix)
+        tasks = numbered(options.taskset, prompts, json.dumps(settings, sort_keys=True))
+        test = tasks[: options.test_rows]
+        return Prepared(tasks[options.test_rows :], test, test, {options.taskset: {"options": settings}})
+
+
+def numbered(taskset: str, prompts: Sequence[str], options: str) -> list[Numbered]:
+    return [Numbered(prompt, "", f"verifiers/{taskset}", number, options) for number, prompt in enumerate(prompts)]
