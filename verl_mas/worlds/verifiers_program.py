@@ -7,11 +7,12 @@ prompts of tasks.
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import lru_cache
 from itertools import islice
@@ -103,6 +104,19 @@ async def _result(call: Mapping[str, Any], dispatch: Mapping[str, Any], connecte
     return dict(bound_tool_message(message))
 
 
+class Tasks:
+    """The tasks of a taskset, which may have no end."""
+
+    def __init__(self, taskset: vf.Taskset):
+        self._stream, self._read = iter(taskset), list[vf.Task]()
+
+    def __getitem__(self, number: int) -> vf.Task:
+        self._read += islice(self._stream, max(0, number + 1 - len(self._read)))
+        if number >= len(self._read):
+            raise ValueError(f"there is no task {number}: the taskset has {len(self._read)}")
+        return self._read[number]
+
+
 class Environment:
     """An environment with its tasks, for every session of this process."""
 
@@ -111,7 +125,7 @@ class Environment:
         config = _config(settings)
         self._check(config)
         self.env = vf.load_environment(config.model_copy(update=dict(self._seats(config))))
-        self._stream, self._tasks = iter(self.env.taskset), list[vf.Task]()
+        self.tasks = Tasks(self.env.taskset)
 
     def _check(self, config: vf.EnvConfig) -> None:
         seats = agent_config_fields(config)
@@ -141,16 +155,10 @@ class Environment:
                 own["harness"] = vf.harness_config_type(IN_PROCESS).model_validate({**known, "id": IN_PROCESS})
             yield name, seat.model_copy(update=own)
 
-    def task(self, number: int) -> vf.Task:
-        self._tasks += islice(self._stream, max(0, number + 1 - len(self._tasks)))
-        if number >= len(self._tasks):
-            raise ValueError(f"there is no task {number}: the taskset has {len(self._tasks)}")
-        return self._tasks[number]
-
     async def episode(self, number: int, client: vf.EvalClientConfig) -> vf.Episode:
         env = copy.copy(self.env)  # which serves this episode alone
         async with env.serving():
-            played = await env.run_episode(self.task(number), ModelContext("", client))
+            played = await env.run_episode(self.tasks[number], ModelContext("", client))
         if not env.complete(played):
             errors = [*played.errors, *(error for trace in played.traces for error in trace.errors)]
             raise RuntimeError("; ".join(f"{error.type}: {error.message}" for error in errors) or "it is not complete")
@@ -217,12 +225,38 @@ def _values(traces: Sequence[vf.Trace]) -> dict[str, list[float]]:
     return found
 
 
+async def score(task: Any, gateway: Any) -> dict[str, float]:
+    """Of a text, by its task, as of a rollout whose only reply it is."""
+    named = task.extra_info
+    scorer = tasks(json.dumps(named["settings"], sort_keys=True))[named["number"]]
+    if needs := [hook.__name__ for hook in (*scorer.hooks("reward"), *scorer.hooks("metric")) if _needs_runtime(hook)]:
+        raise ValueError(
+            f"{', '.join(needs)} of {type(scorer).__name__} need the runtime of a rollout: use +mas=verifiers"
+        )
+    about = vf.TraceTask(type=type(scorer).__name__, data=scorer.data)
+    reply = vf.MessageNode(message=vf.AssistantMessage(content=named["text"]), sampled=True)
+    trace = vf.Trace(task=about, agent=vf.AgentInfo(config=vf.AgentConfig()), nodes=[reply])
+    await scorer.score(trace)
+    return {"score": trace.reward, **{name: fmean(values) for name, values in _values([trace]).items()}}
+
+
+def _needs_runtime(hook: Callable[..., Any]) -> bool:
+    """Verifiers leaves such a reward out where there is no runtime."""
+    given = inspect.signature(hook).parameters.get("runtime")
+    return given is not None and given.default is inspect.Parameter.empty
+
+
+@lru_cache(maxsize=8)
+def tasks(settings: str) -> Tasks:
+    return Tasks(vf.load_taskset(_config(json.loads(settings)).taskset))
+
+
 def prompts(settings: str, count: int) -> list[str]:
     """Of the first `count` tasks; fewer, if there are not so many. 0: whether there is such an environment."""
     if not count:
         environment(settings)
-    tasks = vf.load_taskset(_config(json.loads(settings)).taskset)
-    return [task.data.prompt_text for task in islice(tasks, count)]
+    taskset = vf.load_taskset(_config(json.loads(settings)).taskset)
+    return [task.data.prompt_text for task in islice(taskset, count)]
 
 
 def _in_one_line(error: Exception) -> str:

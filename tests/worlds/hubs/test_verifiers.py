@@ -1,4 +1,4 @@
-"""Environments of verifiers 0.4.0, as its documentation writes them: what is asked, what is rewarded, what is refused."""
+"""Environments of verifiers 0.4.0, as its documentation writes them: who is asked, what is rewarded and refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import toy_worlds
 
 from verl_mas.cli.data.verifiers import numbered
 from verl_mas.data.dataset import Prepared
-from verl_mas.errors import ConfigError, SessionFault
+from verl_mas.data.verifiers import compute_score
+from verl_mas.errors import ConfigError, DataError, SessionFault
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -48,7 +49,7 @@ def program():
 
 def own_score(program, workflow, number, text):
     """What verifiers gives a reply to a task, without a rollout."""
-    task = program.environment(json.dumps(workflow.settings({}), sort_keys=True)).task(number)
+    task = program.environment(json.dumps(workflow.settings({}), sort_keys=True)).tasks[number]
     about = vf.TraceTask(type=type(task).__name__, data=task.data)
     trace = vf.Trace(task=about, agent=vf.AgentInfo(config=vf.AgentConfig()), root_reply=text)
     asyncio.run(task.score(trace))
@@ -57,7 +58,7 @@ def own_score(program, workflow, number, text):
 
 def test_a_task_of_one_turn_has_the_rewards_of_verifiers(program):
     workflow = team("reverse_word", options={"words": False})
-    word = program.environment(json.dumps(workflow.settings({}), sort_keys=True)).task(5).data.word
+    word = program.environment(json.dumps(workflow.settings({}), sort_keys=True)).tasks[5].data.word
     session, asked = played(workflow, word[::-1], 5)
     assert asked == [[("user", word)]] and session.team_reward == pytest.approx(1.0)
     assert session.info["right_letters"] == session.info["exact"] == 1.0 and session.info["length"] == 3.0
@@ -105,7 +106,7 @@ def test_each_seat_has_the_reward_of_its_rollout():
 
 def test_attempts_of_a_seat_have_their_own_rewards_and_a_seat_that_is_not_trained_has_none(program):
     attempts = team("reverse_word", environment={"id": "best-of-n", "n": 2})
-    word = program.environment(json.dumps(attempts.settings({}), sort_keys=True)).task(0).data.word
+    word = program.environment(json.dumps(attempts.settings({}), sort_keys=True)).tasks[0].data.word
     session, _ = played(attempts, ["", word[::-1]])
     assert [reward for _, _, reward in earned(session)] == [0.0, 1.0] and session.info["pass_at_n"] == 1.0
     users = team("reverse_word", agents=["user", "assistant"], environment={"id": "user-sim"})
@@ -147,6 +148,16 @@ def test_rows_of_a_taskset_are_apart_and_one_without_an_end_is_not_read_to_its_e
     rows = numbered("higher_lower", prompts, '{"most": 9}')
     Prepared(rows[2:], rows[:2], rows[:2]).write(tmp_path)
     assert len({row.key for row in rows}) == 5 and rows[3].row(1, "train")["extra_info"][NUMBER] == 3
+
+
+def test_the_answer_of_any_team_is_scored_without_a_rollout(program):
+    workflow = team("reverse_word", options={"words": False})
+    row = numbered("reverse_word", ["hat"] * 8, '{"words": false}')[7].row(0, "test")
+    for text in ("", "a", "".join(LETTERS)):
+        given = compute_score(row["data_source"], text, "", row["extra_info"], folder=FOLDER)
+        assert asyncio.run(given)["score"] == own_score(program, workflow, 7, text)
+    with pytest.raises(DataError, match="verl-mas data verifiers TASKSET"):
+        asyncio.run(compute_score("gsm8k", "x", "", {}))
 
 
 @pytest.mark.e2e

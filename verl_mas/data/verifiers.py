@@ -1,0 +1,39 @@
+"""The scorer of a taskset of verifiers alone, as a reward function for the answer of any team.
+
+verl-mas data verifiers gsm8k-v1 --out runs/gsm8k
+... reward.custom_reward_function.path=pkg://verl_mas.data.verifiers
+... +reward.custom_reward_function.reward_kwargs.python=/path/bin/python
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from verl_mas.errors import DataError
+from verl_mas.gateway.host import host_of
+from verl_mas.workflows.verifiers import NUMBER, OPTIONS, PROGRAM
+
+SOURCE = "verifiers/"  # before the id of the taskset
+
+
+async def compute_score(
+    data_source: str,
+    solution_str: str,
+    ground_truth: str,
+    extra_info: Mapping[str, Any],
+    python: str | None = None,
+    folder: str | None = None,
+    **_: object,
+) -> dict[str, float]:
+    """The reward that verifiers gives a rollout whose only reply is the answer, with its parts and metrics."""
+    if not data_source.startswith(SOURCE) or NUMBER not in extra_info:
+        value, rule = f"data_source={data_source} and extra_info.{NUMBER}", "a row names a task of a taskset"
+        raise DataError(value, rule=rule, fix="write the rows with `verl-mas data verifiers TASKSET --out FOLDER`")
+    options = json.loads(extra_info.get(OPTIONS) or "{}")
+    settings = {"taskset": data_source.removeprefix(SOURCE), "options": options, "environment": {}, "folder": folder}
+    named = {"settings": settings, "number": int(extra_info[NUMBER]), "text": solution_str}
+    task = {"messages": [], "extra_info": named}
+    return await host_of(python or sys.executable).play(str(PROGRAM), "score", task, {"base_url": "", "api_key": ""})
