@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from verl_mas.errors import DataError
 from verl_mas.gateway.host import host_of
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflows.verifiers import NUMBER, OPTIONS, PROGRAM
 
 SOURCE = "verifiers/"  # before the id of the taskset
@@ -23,7 +22,7 @@ async def compute_score(
     data_source: str,
     solution_str: str,
     ground_truth: str,
-    extra_info: Mapping[str, Any],
+    extra_info: JsonObject,
     python: str | None = None,
     folder: str | None = None,
     **_: object,

@@ -12,12 +12,12 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from functools import lru_cache
 from itertools import islice
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import httpx
 import verifiers.v1 as vf
@@ -28,7 +28,11 @@ from verifiers.v1.harnesses.null import NullHarness
 from verifiers.v1.harnesses.utils.compaction import CONTEXT_OVERFLOW_MARKERS, bound_tool_message
 from verifiers.v1.harnesses.utils.mcp import call_mcp, connect_mcp
 
+if TYPE_CHECKING:
+    from verl_mas.gateway.runner import Gateway, ProgramTask
+
 __all__ = ["InProcess"]
+Json: TypeAlias = dict[str, Any]
 IN_PROCESS = "verl_mas_in_process"
 # Verifiers finds a harness by the name of its module.
 sys.modules.setdefault(IN_PROCESS, sys.modules[__name__])
@@ -70,7 +74,7 @@ class InProcess(NullHarness):
                     return vf.ProgramResult(0, "", "")
                 messages += [await _result(call, dispatch, connected) for call in calls]
 
-    def _messages(self, data: vf.TaskData) -> list[dict[str, Any]]:
+    def _messages(self, data: vf.TaskData) -> list[Json]:
         system, prompt = self.resolve_prompt(data)
         first = [{"role": "system", "content": system}] if system else []
         if isinstance(prompt, str):
@@ -84,10 +88,10 @@ def _refused(text: str) -> vf.ProgramResult:
     return vf.ProgramResult(0 if full else 1, "", text)
 
 
-async def _result(call: Mapping[str, Any], dispatch: Mapping[str, Any], connected: Mapping[str, Any]) -> dict[str, Any]:
+async def _result(call: Json, dispatch: Json, connected: Json) -> Json:
     """With the words of `null` for what cannot be called."""
     name = call["function"]["name"]
-    content: Any
+    content: object
     try:
         arguments = json.loads(call["function"]["arguments"] or "{}")
     except json.JSONDecodeError as error:
@@ -120,7 +124,7 @@ class Tasks:
 class Environment:
     """An environment with its tasks, for every session of this process."""
 
-    def __init__(self, settings: Mapping[str, Any]):
+    def __init__(self, settings: Json):
         self.agents: Sequence[str] = settings["agents"]
         config = _config(settings)
         self._check(config)
@@ -145,7 +149,7 @@ class Environment:
         and a chat loop does in this process."""
         bundled = vf.default_harness_id(config.taskset.id)
         for name, seat in agent_config_fields(config).items():
-            own: dict[str, Any] = {"model": name, "client": None} if name in self.agents else {}
+            own: Json = {"model": name, "client": None} if name in self.agents else {}
             if "runtime" not in seat.model_fields_set:
                 own["runtime"] = vf.SubprocessConfig()
             local = isinstance(own.get("runtime", seat.runtime), vf.SubprocessConfig)
@@ -165,7 +169,7 @@ class Environment:
         return played
 
 
-def _config(settings: Mapping[str, Any]) -> vf.EnvConfig:
+def _config(settings: Json) -> vf.EnvConfig:
     if settings["folder"] not in (None, *sys.path):
         _look_in(settings["folder"])
     taskset = {**settings["options"], "id": settings["taskset"]}
@@ -183,15 +187,15 @@ def environment(settings: str) -> Environment:
     return Environment(json.loads(settings))
 
 
-async def play(task: Any, gateway: Any) -> dict[str, Any]:
-    settings, number = task.extra_info["settings"], task.extra_info["number"]
-    played = environment(json.dumps(settings, sort_keys=True))
+async def play(task: ProgramTask, gateway: Gateway) -> Json:
+    named: Json = task.extra_info
+    played = environment(json.dumps(named["settings"], sort_keys=True))
     with _client(gateway) as client:
-        return outcome(await played.episode(number, client), played.agents)
+        return outcome(await played.episode(named["number"], client), played.agents)
 
 
 @contextmanager
-def _client(gateway: Any) -> Iterator[vf.EvalClientConfig]:
+def _client(gateway: Gateway) -> Iterator[vf.EvalClientConfig]:
     """Verifiers reads keys of variables. It keeps those whose name has API_KEY from the processes that it starts."""
     variable = f"VERL_MAS_API_KEY_{secrets.token_hex(8)}"
     os.environ[variable] = gateway.api_key
@@ -201,7 +205,7 @@ def _client(gateway: Any) -> Iterator[vf.EvalClientConfig]:
         del os.environ[variable]
 
 
-def outcome(episode: vf.Episode, agents: Sequence[str]) -> dict[str, Any]:
+def outcome(episode: vf.Episode, agents: Sequence[str]) -> Json:
     """The reward is the mean of the rollouts that verifiers would train on. `acts` are in their order, each with its
     agent, the reward of its rollout, and whether that is one of them."""
     ours = [trace for trace in episode.traces if trace.agent.name in agents]
@@ -225,9 +229,9 @@ def _values(traces: Sequence[vf.Trace]) -> dict[str, list[float]]:
     return found
 
 
-async def score(task: Any, gateway: Any) -> dict[str, float]:
+async def score(task: ProgramTask, gateway: Gateway) -> dict[str, float]:
     """Of a text, by its task, as of a rollout whose only reply it is."""
-    named = task.extra_info
+    named: Json = task.extra_info
     scorer = tasks(json.dumps(named["settings"], sort_keys=True))[named["number"]]
     if needs := [hook.__name__ for hook in (*scorer.hooks("reward"), *scorer.hooks("metric")) if _needs_runtime(hook)]:
         raise ValueError(
@@ -240,7 +244,7 @@ async def score(task: Any, gateway: Any) -> dict[str, float]:
     return {"score": trace.reward, **{name: fmean(values) for name, values in _values([trace]).items()}}
 
 
-def _needs_runtime(hook: Callable[..., Any]) -> bool:
+def _needs_runtime(hook: Callable[..., object]) -> bool:
     """Verifiers leaves such a reward out where there is no runtime."""
     given = inspect.signature(hook).parameters.get("runtime")
     return given is not None and given.default is inspect.Parameter.empty
