@@ -98,8 +98,8 @@ def test_a_plan_knows_the_replies_alone(two):
     assert "the task (not counted) and 2 x 1024" in str(warning)
 
 
-# What a program of another framework sends is its own, and so is what a world shows.
-@pytest.mark.parametrize("name", sorted({*WORKFLOWS} - {"program", "world", "world_exploitability"}))
+# What a program of another framework or an environment of verifiers sends is its own, and so is what a world shows.
+@pytest.mark.parametrize("name", sorted({*WORKFLOWS} - {"program", "verifiers", "world", "world_exploitability"}))
 def test_every_shipped_team_states_its_longest_prompt(name):
     assert WORKFLOWS[name]().longest_prompt("any") is not None
 

@@ -16,8 +16,12 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import members_of
 
-# The agents of a program are an argument.
-TEAMS = [file for name, file in group_files("mas").items() if name not in ("team", "program") and "/" not in name]
+# The agents of a program, and of an environment of verifiers, are an argument.
+TEAMS = [
+    file
+    for name, file in group_files("mas").items()
+    if name not in ("team", "program", "verifiers") and "/" not in name
+]
 
 
 def test_every_setting_of_the_schema_can_be_overridden_without_a_plus(make):

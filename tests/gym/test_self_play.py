@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-import toy_worlds  # noqa: F401  (registers the hub `toy`)
+import toy_worlds
 
 from verl_mas.errors import DataError
 from verl_mas.gym.self_play import lessons

@@ -132,7 +132,10 @@ class WorldTeam(Workflow):
         way = Way(self.address, self.runs_in, self.step_timeout_s)
         setup = self.setup(task)
         if tuple(players := self.kind.players(setup)) != tuple(self.players):
-            value, fix = f"a row of {setup.name} with the players {', '.join(players)}", "give it the players of the team"
+            value, fix = (
+                f"a row of {setup.name} with the players {', '.join(players)}",
+                "give it the players of the team",
+            )
             raise DataError(value, rule=f"the team has {', '.join(self.players)}", fix=fix)
         async with POOL.stage(way) as stages:
             start = await stages.open(setup)
