@@ -1,0 +1,47 @@
+"""Random episodes of TextArena. As a program it drives the library alone, and prints how each episode ended."""
+
+import json
+import random
+import re
+import sys
+
+WORDS = "Cooperate Defect Accept Deny check fold call bet up down left right hit stand rock paper scissors roll hold"
+# With their numbers of players; among them games that draw at every step, that eliminate players, and of one player.
+PLAYERS = {
+    "TicTacToe-v0": 2,
+    "KuhnPoker-v0": 2,
+    "PigDice-v0": 2,
+    "SimpleNegotiation-v0": 2,
+    "IteratedPrisonersDilemma-v0": 2,
+    "LiarsDice-v0": 2,
+    "ThreePlayerIPD-v0": 3,
+    "SecretMafia-v0": 6,
+    "2048-v0": 1,
+    "Sokoban-v0": 1,
+}
+EPISODES = [(name, seed) for name in PLAYERS for seed in range(10)]
+STEPS = 60
+
+
+def action(rng: random.Random, text: str) -> str:
+    """Often one that the text names, otherwise anything."""
+    named = re.findall(r"\[[^\[\]]*\]", text)[-20:]
+    anything = [f"[{rng.randrange(10)}]", f"[{rng.choice(WORDS.split())}]", "", "no brackets", "[" * 3000]
+    return rng.choice(named if named and rng.random() < 0.85 else anything)
+
+
+def alone(name: str, seed: int) -> tuple[object, int]:
+    import textarena
+
+    rng, done, steps = random.Random(f"{name} {seed}"), False, 0
+    env = textarena.make(name)
+    env.reset(num_players=PLAYERS[name], seed=seed)
+    while not done and steps < STEPS:
+        _, text = env.get_observation()
+        done, _ = env.step(action(rng, text))
+        steps += 1
+    return env.close()[0], steps
+
+
+if __name__ == "__main__":
+    json.dump([alone(name, seed) for name, seed in EPISODES], sys.stdout)
