@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 import pytest
-import toy_worlds
+from toy_worlds import TOY
 
 from verl_mas.errors import DataError
 from verl_mas.gym.self_play import lessons
@@ -23,7 +23,6 @@ def test_lessons_are_legal_but_for_the_noise(noise, least, most):
     assert {(lesson.agent, lesson.prompt[0]) for lesson in moves} == {("player_0", "0"), ("player_1", "1")}
 
 
-def test_a_world_without_a_list_of_actions_has_no_lessons(monkeypatch):
-    monkeypatch.setattr(toy_worlds, "LEGAL", {})
+def test_a_world_without_a_list_of_actions_has_no_lessons():
     with pytest.raises(DataError, match="lists its legal actions"):
-        next(lessons("toy/turns", {}, noise=0.1))
+        next(lessons(f"{TOY}/free", {}, noise=0.1))

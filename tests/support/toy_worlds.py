@@ -18,7 +18,8 @@ DIGITS, LETTERS = ({action: number for number, action in enumerate(names)} for n
 class Count(World):
     """Players add digits in turn, or at once in `both`, until `steps` are played; each earns its digits, and chance
     adds one of 0 to 9 at every step of `chance`. A digit above 5 is illegal and
-    costs 1. Tiny models have letters for digits."""
+    costs 1. Tiny models have letters for digits. `free` lists no
+    legal actions."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -67,7 +68,8 @@ class Count(World):
 
     def observed(self, player: str) -> Observation:
         text = f"turn {self.turn} of {player}"
-        return Observation(text, legal=list(self.legal), news=self.events[-1] if self.events else None)
+        legal = None if self.setup.name == "free" else list(self.legal)
+        return Observation(text, legal, news=self.events[-1] if self.events else None)
 
     def copy(self) -> Count:
         return copy.deepcopy(self)

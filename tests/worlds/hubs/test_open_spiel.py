@@ -181,7 +181,7 @@ def test_an_optimal_player_of_kuhn_poker_is_an_equilibrium():
         (lambda: optimal("matrix_rps"), "a game of two in turns"),
         (lambda: Exploitability(world="open_spiel/leduc_poker"), "at most 100 states"),
         (lambda: Exploitability(world="open_spiel/negotiation"), "one wins what the other loses"),
-        (lambda: Exploitability(world="toy/turns"), "a game of OpenSpiel"),
+        (lambda: Exploitability(world="pettingzoo/chess"), "a game of OpenSpiel"),
     ],
 )
 def test_what_cannot_be_played_is_refused(refused, match):
