@@ -18,6 +18,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 from transformers.generation.logits_process import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from verl_mas.engines.sampling import stop_window
+from verl_mas.engines.transformers.images import Sight, visual_inputs
 from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import FinishReason, RequestSampling, Sample
 from verl_mas.errors import ConfigError, EngineLost, RequestError
@@ -73,7 +74,12 @@ class ContinuousBatcher:
         return not self._resumed and not self._waiting and not self._running
 
     def submit(
-        self, prompt: Sequence[int], sampling: RequestSampling, adapter: str | None = None, drawn: int = 0
+        self,
+        prompt: Sequence[int],
+        sampling: RequestSampling,
+        adapter: str | None = None,
+        drawn: int = 0,
+        sight: Sight | None = None,
     ) -> list[Sample]:
         """Queue a request: its `n` samples. One that cannot be served is refused here, before it touches the batch.
 
@@ -84,7 +90,8 @@ class ContinuousBatcher:
         self.adapters.require(adapter)
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         prompt = tuple(prompt)
-        samples = [Sample(prompt, sampling, random.Random(f"{seed}/{i}"), adapter, drawn) for i in range(sampling.n)]
+        generators = [random.Random(f"{seed}/{i}") for i in range(sampling.n)]
+        samples = [Sample(prompt, sampling, generator, adapter, drawn, sight) for generator in generators]
         (self._resumed if drawn else self._waiting).extend(samples)
         return samples
 
@@ -142,7 +149,7 @@ class ContinuousBatcher:
         if not joining:
             return
         # Equal prompts of one adapter side by side are prefilled once; similar lengths need little padding.
-        joining.sort(key=lambda sample: (len(sample.prompt), sample.prompt, sample.adapter or ""))
+        joining.sort(key=lambda sample: (len(sample.prompt), sample.names, sample.adapter or ""))
         columns = max(sample.max_length for sample in (*self._running, *joining))
         self._cache.reserve(len(self._running) + len(joining), -(-columns // COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE)
         batch: list[Sample] = []
@@ -172,15 +179,17 @@ class ContinuousBatcher:
         an agent begin with.
         """
         # An adapter has keys and values of its own.
-        prefixes = [(sample.adapter, sample.prompt[:-1]) for sample in joining]
-        unique = list(dict.fromkeys(prefixes))
+        prefixes = [(sample.adapter, sample.names[:-1]) for sample in joining]
+        unique = dict(zip(prefixes, joining, strict=True))
         sources, known = zip(*(self._shared(*prefix) for prefix in unique), strict=True)
-        new = [list(prompt[length:]) for (_, prompt), length in zip(unique, known, strict=True)]
+        new = [list(sample.prompt[length:-1]) for sample, length in zip(unique.values(), known, strict=True)]
         prefilled = self._cache.copy(sources, max(known))
         if width := max(map(len, new)):
             ids = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in new], device=self.model.device)
             self.adapters.aim([adapter for adapter, _ in unique])
-            self.model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True, **self._after(known, width))
+            seen = [(sample.sight, length) for sample, length in zip(unique.values(), known, strict=True)]
+            inputs = self._after(known, width) | visual_inputs(seen, width, self.model.device)
+            self.model.base_model(input_ids=ids, past_key_values=prefilled, use_cache=True, **inputs)
         number = {prefix: row for row, prefix in enumerate(unique)}
         rows = [number[prefix] for prefix in prefixes]
         longest = max(len(prompt) for _, prompt in unique)
@@ -191,7 +200,7 @@ class ContinuousBatcher:
         """The running row whose prompt begins most like this one, and so many tokens of it."""
         # What has tokens of earlier weights has their keys and values, too.
         rows = (
-            (number, _common(prompt, row.prompt[: row.cached]))
+            (number, _common(prompt, row.names[: row.cached]))
             for number, row in enumerate(self._running)
             if row.adapter == adapter and not row.versions
         )
@@ -219,11 +228,11 @@ class ContinuousBatcher:
         columns = max(sample.cached for sample in self._running) + 1
         self._cache.aim(positions, columns)
         seen = torch.arange(columns, device=device) <= positions[:, None]
-        last = torch.tensor([[sample.last_token] for sample in self._running], device=device)
+        last = torch.tensor([[sample.last_token, sample.position] for sample in self._running], device=device)
         self.adapters.aim([sample.adapter for sample in self._running])
         output = self.model(
-            input_ids=last,
-            position_ids=positions[:, None],
+            input_ids=last[:, :1],
+            position_ids=last[:, 1:],
             attention_mask=self._mask(seen[:, None, None, :]),
             past_key_values=self._cache,
             use_cache=True,

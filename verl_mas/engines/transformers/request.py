@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Literal
 
 from verl_mas.config.values import Count, Range, load_dataclass
+from verl_mas.engines.transformers.images import Sight
 from verl_mas.verl_.types import Fields
 
 PATH = "actor_rollout_ref.rollout.engine_kwargs.transformers"
@@ -77,6 +78,7 @@ class Sample:
     generator: random.Random
     adapter: str | None = None
     drawn: int = 0  # how many of the prompt's last tokens are the reply's first, which was aborted then
+    sight: Sight | None = None
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
@@ -86,6 +88,16 @@ class Sample:
     def __post_init__(self) -> None:
         for _ in range(self.drawn):
             self.generator.random()
+
+    @property
+    def names(self) -> tuple[int, ...]:
+        """What the prompt is compared by: its tokens and its images."""
+        return self.sight.names if self.sight else self.prompt
+
+    @property
+    def position(self) -> int:
+        """Of the last token."""
+        return self.cached + (self.sight.shift if self.sight else 0)
 
     @property
     def last_token(self) -> int:

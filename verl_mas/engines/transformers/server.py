@@ -9,15 +9,17 @@ from typing import cast
 import torch
 from omegaconf import DictConfig
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_torch_device
+from verl.utils.model import get_hf_auto_model_class
 from verl.utils.torch_dtypes import PrecisionType
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
 from verl_mas.config.adapters import read_table
 from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
+from verl_mas.engines.transformers.images import Images
 from verl_mas.engines.transformers.lora import Adapters, AdapterUpdate
 from verl_mas.engines.transformers.request import Options, RequestSampling, Sample
 from verl_mas.engines.transformers.weights import Packed, WeightUpdate
@@ -49,6 +51,7 @@ class TransformersServer:
         torch.set_num_threads(options.threads)
         model: HFModelConfig = omega_conf_to_dataclass(cast("DictConfig", model_config), dataclass_type=HFModelConfig)
         self.batcher = _batcher(config, model, options, replica_rank, device)
+        self.images = Images(self.batcher.model, model.processor)
         self.global_steps: int | None = None
         self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._listeners: dict[Sample, Listener] = {}
@@ -83,6 +86,8 @@ class TransformersServer:
         adapter: str | None = None,
         drawn: int = 0,
         listener: Listener | None = None,
+        image_data: Sequence[object] | None = None,
+        mm_processor_kwargs: Fields | None = None,
         **media: object,
     ) -> list[TokenOutput]:
         """`n` samples for one prompt, which is prefilled once. Without `adapter` the base replies.
@@ -92,11 +97,14 @@ class TransformersServer:
         """
         for name, value in media.items():
             if value:
-                rule = "rollout.name=transformers serves text"
+                rule = "rollout.name=transformers serves text and images"
                 raise RequestError(f"{name} in a generate call", rule=rule, fix="use rollout.name=vllm or sglang")
         params = dict(sampling_params)
         with_log_probs = params.pop("logprobs", True)
         sampling = self._sampling(params, len(prompt_ids), request_id)
+        # In a thread: a large image takes a second.
+        given = prompt_ids, image_data or (), mm_processor_kwargs or {}
+        sight = await asyncio.to_thread(self.images.read, *given) if image_data else self.images.read(*given)
         while not self._gate.is_set():
             if self._rejecting:
                 return [self._output(None, with_log_probs)] * sampling.n
@@ -106,7 +114,7 @@ class TransformersServer:
         if self._asleep:
             fix = "wake it with wake_up, or set rollout.free_cache_engine=False"
             raise RequestError(f"a generate call to {self.name}", rule="the engine sleeps between rollouts", fix=fix)
-        samples = self.batcher.submit(prompt_ids, sampling, adapter, drawn)
+        samples = self.batcher.submit(prompt_ids, sampling, adapter, drawn, sight)
         if listener is not None:
             self._listeners |= dict.fromkeys(samples, listener)
         await self._done(samples)
@@ -270,7 +278,7 @@ class TransformersServer:
 def _batcher(
     config: RolloutConfig, model_config: HFModelConfig, options: Options, replica_rank: int, device: str
 ) -> ContinuousBatcher:
-    model = AutoModelForCausalLM.from_pretrained(
+    model = get_hf_auto_model_class(model_config.hf_config).from_pretrained(
         str(model_config.local_path),
         config=model_config.hf_config,
         dtype=PrecisionType.to_dtype(config.dtype),

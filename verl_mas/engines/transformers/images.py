@@ -1,0 +1,106 @@
+"""Images of a request: their pixels, and the positions that the model gives their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from verl_mas.errors import RequestError
+
+# Of verl and transformers, whose types say less than is true.
+Positions = Callable[..., tuple[Tensor, Tensor]]
+FIX = "let the policy's own processor write the prompt"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image in a prompt: its first token there, its patches, and how many of them in time, height and width."""
+
+    start: int
+    pixels: Tensor
+    grid: Tensor
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What a model sees of a prompt beside its tokens."""
+
+    # The tokens, where those of an image are a number of its pixels: prompts that differ in a picture differ here.
+    names: tuple[int, ...]
+    pictures: tuple[Picture, ...]
+    # [3, tokens]: of a token in time, height and width. After the prompt all three are the token's number and `shift`.
+    positions: Tensor
+    shift: int
+
+    def after(self, known: int, width: int) -> Tensor:
+        """The positions of `width` tokens, of which those past the prompt's end are padding."""
+        new = self.positions[:, known : known + width]
+        return torch.nn.functional.pad(new, (0, width - new.shape[1]))
+
+
+class Images:
+    """Reads the images of requests as the model's processor does for verl's trainer."""
+
+    def __init__(self, model: PreTrainedModel, processor: object):
+        self._config = model.config
+        self._positions: Positions | None = getattr(model.base_model, "get_rope_index", None)
+        self._processor = cast(Any, getattr(processor, "image_processor", None))
+        self._token: int | None = getattr(model.config, "image_token_id", None)
+
+    def read(self, prompt: Sequence[int], images: Sequence[object], options: Mapping[str, object]) -> Sight | None:
+        """None: the prompt is text."""
+        if not images and self._token is None:
+            return None
+        if self._positions is None or self._processor is None:
+            value = f"{len(images)} images in a request to {self._config.model_type}"
+            rule = "rollout.name=transformers reads images with models of M-RoPE, such as qwen2_5_vl or qwen3_vl"
+            raise RequestError(value, rule=rule, fix="give this policy such a model, or send it text only")
+        ids = torch.tensor(prompt)
+        places = (ids == self._token).nonzero()[:, 0]
+        if not images:
+            self._check(places, 0, len(ids))
+            return None
+        found = self._processor(images=list(images), return_tensors="pt", **options)
+        grids, patches = found["image_grid_thw"], found["image_grid_thw"].prod(dim=-1)
+        sizes = patches // self._processor.merge_size**2
+        self._check(places, int(sizes.sum()), len(ids))
+        positions, shift = self._positions(ids[None], (ids == self._token).int()[None], image_grid_thw=grids)
+        names, pictures = ids.clone(), []
+        of_image = grids, found["pixel_values"].split(patches.tolist()), places.split(sizes.tolist())
+        for grid, pixels, own in zip(*of_image, strict=True):
+            names[own] = _name(pixels, grid)
+            pictures.append(Picture(int(own[0]), pixels, grid))
+        return Sight(tuple(names.tolist()), tuple(pictures), positions[:, 0], int(shift))
+
+    def _check(self, places: Tensor, expected: int, length: int) -> None:
+        if len(places) != expected:
+            value = f"a prompt with {len(places)} tokens of images"
+            raise RequestError(value, rule=f"its images have {expected}", fix=FIX)
+        if expected and places[-1] == length - 1:
+            raise RequestError("a prompt that ends with an image", rule="text follows an image", fix=FIX)
+
+
+def _name(pixels: Tensor, grid: Tensor) -> int:
+    """A number below 0, which is no token's."""
+    digest = blake2b(pixels.numpy().tobytes() + grid.numpy().tobytes(), digest_size=8).digest()
+    return -1 - (int.from_bytes(digest, "little") >> 1)
+
+
+def visual_inputs(rows: Sequence[tuple[Sight | None, int]], width: int, device: torch.device) -> dict[str, Tensor]:
+    """What a forward over `width` tokens after so many known ones of each prompt needs beside them."""
+    if all(sight is None for sight, _ in rows):
+        return {}
+    text = torch.arange(width).expand(3, -1)
+    positions = [text + known if sight is None else sight.after(known, width) for sight, known in rows]
+    new = [picture for sight, known in rows if sight for picture in sight.pictures if picture.start >= known]
+    inputs = {"position_ids": torch.stack(positions, dim=1)}
+    if new:
+        inputs["pixel_values"] = torch.cat([picture.pixels for picture in new])
+        inputs["image_grid_thw"] = torch.stack([picture.grid for picture in new])
+    return {name: value.to(device) for name, value in inputs.items()}
