@@ -1,8 +1,8 @@
 """Let PyPI's torchvision be imported beside torch's CPU build: python scripts/torchvision_on_cpu.py
 
 PyPI's build is linked against CUDA. Beside torch's CPU build its operators are not loaded, and the import fails where
-it registers two of them ("operator torchvision::nms does not exist"). Processors of images use its transforms only, so to
-declare the two is enough. torchvision's own CPU build, of https://download.pytorch.org/whl/cpu, needs none of this.
+it registers two of them ("operator torchvision::nms does not exist"). Processors of images use its transforms only, so
+to declare the two is enough. torchvision's own CPU build, of https://download.pytorch.org/whl/cpu, needs none of this.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from verl.utils.tokenizer import hf_processor
 from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
 from verl_mas.engines.transformers.images import Images
 from verl_mas.engines.transformers.request import RequestSampling
-from verl_mas.errors import RequestError
 from verl_mas.testing.tiny_vision_model import tiny_vision_model
 
 SIGHT = "<|vision_start|><|image_pad|><|vision_end|>"

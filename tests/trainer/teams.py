@@ -108,3 +108,13 @@ class Drawers(Workflow):
         drawer = Drawer(task.ground_truth)
         reply = await team.taker.act(task.messages, tools=[drawer.take])
         return Outcome(answer=reply, info={"left": len(drawer.letters)})
+
+
+class Seer(Workflow):
+    """Who sees the picture of a task names what is on it; who does not copies the name."""
+
+    agents = ("seer", "copier")
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        name = await team.seer.act(task.messages)
+        return Outcome(answer=await team.copier.act(f"Copy: {name}"))

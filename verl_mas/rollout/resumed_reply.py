@@ -71,7 +71,7 @@ class ResumedReply:
         if aborted and not refused and not self._resumable:
             return
         if (end := self._stop_across_the_cut(part.token_ids)) is not None:
-            _keep(part, end, len(self.prompt) + len(self.tokens))
+            keep(part, end, len(self.prompt) + len(self.tokens))
             part.stop_reason = "stop"
         self.tokens += part.token_ids
         if part.stop_reason in ABORTED and len(self.tokens) >= self._limit:
@@ -149,7 +149,7 @@ def _versions(part: TokenOutput) -> Versions:
     return listed or [[len(part.token_ids), part.extra_fields.get(GLOBAL_STEPS)]]
 
 
-def _keep(part: TokenOutput, end: int, before: int) -> None:
+def keep(part: TokenOutput, end: int, before: int) -> None:
     """Only the first tokens of a part; `before` it are the prompt and the other parts."""
     versions: Versions = []
     left = end

@@ -1,4 +1,4 @@
-"""Calls of tools in sampled tokens, read by verl's parser (`rollout.multi_turn.format`), and images of tools."""
+"""Calls of tools in sampled tokens, read by verl's parser (`rollout.multi_turn.format`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.workers.config import MultiTurnConfig
 
 from verl_mas.verl_.types import Fields, Tokenizer
-from verl_mas.workflow.client import Message, Request, ToolCall
+from verl_mas.workflow.client import Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_loop import ToolLimits
 
@@ -41,13 +41,6 @@ def tool_limits(multi_turn: MultiTurnConfig) -> ToolLimits:
         truncate_side=cast('Literal["left", "middle", "right"]', multi_turn.tool_response_truncate_side),
         rounds=min((most for most in rounds if most is not None), default=None),
     )
-
-
-def images_of(messages: Sequence[Message]) -> list[object]:
-    """The images in messages that were added to a row."""
-    contents = [message["content"] for message in messages if isinstance(message.get("content"), list)]
-    parts: list[JsonObject] = [part for content in contents for part in content]
-    return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]
 
 
 def _model(schema: JsonObject) -> OpenAIFunctionToolSchema:

@@ -18,15 +18,17 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 from verl.experimental.agent_loop.tool_agent_loop import SPEC_DECODE_EXTRA_KEYS, ToolAgentLoop
 from verl.trainer.ppo.v1.agent_loop_tq import apply_greedy_sampling_params
 from verl.utils.config import omega_conf_to_dataclass
+from verl.utils.tokenizer import get_processor_token_id
 from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
-from verl_mas.rollout.resumed_reply import merged_versions, reply_limit
+from verl_mas.rollout.images import images_of, with_images
+from verl_mas.rollout.resumed_reply import keep, merged_versions, reply_limit
 from verl_mas.rollout.team_client import TeamClient
-from verl_mas.rollout.tool_calls import images_of, read_calls, stopping
+from verl_mas.rollout.tool_calls import read_calls, stopping
 from verl_mas.rollout.truncation import fit
 from verl_mas.row import ABORTS, MIN_GLOBAL_STEPS, RESPONSE_MASK, VERSIONS
 from verl_mas.util.loops import PerLoop
@@ -91,6 +93,12 @@ class Model:
     def marks(self) -> re.Pattern[str]:
         return marks_of(self.tokenizer)
 
+    @cached_property
+    def placeholders(self) -> frozenset[int]:
+        """Tokens that stand for an image or a video. In a reply they would be one that no row has."""
+        found = (get_processor_token_id(self.processor, kind) for kind in ("image", "video", "audio"))
+        return frozenset(token for token in found if token is not None)
+
     def shared(self, ids: Iterable[int]) -> list[int]:
         """The same tokens: prompts that wait for an engine share the numbers, a fifth of the memory."""
         return [self._numbers.setdefault(token, token) for token in ids]
@@ -143,6 +151,7 @@ class VerlPolicy:
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
         request, forged = plain_request(request, self.model.marks)
+        request = await with_images(request, reads=self.model.processor is not None)
         return [replace(reply, forged_tokens=forged) for reply in await self._generate(request, n)]
 
     async def _generate(self, request: Request, n: int) -> list[Generation]:
@@ -273,6 +282,8 @@ class VerlPolicy:
             assert request.continues is not None
             return _empty_reply(request.continues.generation)
         params = stopping(loop, request, self.sampling(request))
+        if self.model.placeholders:
+            params["stop_token_ids"] = sorted({*(params.get("stop_token_ids") or ()), *self.model.placeholders})
         wanted = params.get("max_tokens")
         # A new row without `max_tokens` is limited by the engine.
         if wanted is not None or prompt.mask:
@@ -291,6 +302,10 @@ class VerlPolicy:
         seconds = asyncio.get_running_loop().time() - started
         if answer.stop_reason in ("aborted", "abort") and not answer.token_ids:
             raise SessionFault(FaultKind.REFUSED, "the engine aborted the request")
+        if self.model.placeholders.intersection(answer.token_ids[-1:]):
+            keep(answer, len(answer.token_ids) - 1, len(prompt.ids))
+            if not answer.token_ids:
+                raise SessionFault(FaultKind.REFUSED, "the reply begins with a token that stands for an image")
         output = await self._output(loop, prompt, answer, seconds)
         sampled = answer.token_ids[:left]
         decode = partial(self.model.tokenizer.decode, sampled, skip_special_tokens=True)

@@ -118,14 +118,14 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, initia
         "deepstack_visual_indexes": [0],
         "initializer_range": initial,
     }
-    start, end, image, video = map(tokenizer.convert_tokens_to_ids, (VISION_START, VISION_END, IMAGE, VIDEO))
+    ids = tokenizer.get_vocab()
     return Qwen3VLConfig(
         text_config=text,
         vision_config=vision,
-        vision_start_token_id=start,
-        vision_end_token_id=end,
-        image_token_id=image,
-        video_token_id=video,
+        vision_start_token_id=ids[VISION_START],
+        vision_end_token_id=ids[VISION_END],
+        image_token_id=ids[IMAGE],
+        video_token_id=ids[VIDEO],
         tie_word_embeddings=True,
         dtype="float32",
     )

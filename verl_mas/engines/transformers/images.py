@@ -57,12 +57,13 @@ class Images:
         """None: the prompt is text."""
         if not images and self._token is None:
             return None
-        if self._positions is None or self._processor is None:
+        if self._positions is None or self._processor is None or self._token is None:
             value = f"{len(images)} images in a request to {self._config.model_type}"
             rule = "rollout.name=transformers reads images with models of M-RoPE, such as qwen2_5_vl or qwen3_vl"
             raise RequestError(value, rule=rule, fix="give this policy such a model, or send it text only")
         ids = torch.tensor(prompt)
-        places = (ids == self._token).nonzero()[:, 0]
+        kinds = torch.eq(ids, self._token).int()  # 1: of an image
+        places = kinds.nonzero()[:, 0]
         if not images:
             self._check(places, 0, len(ids))
             return None
@@ -70,7 +71,7 @@ class Images:
         grids, patches = found["image_grid_thw"], found["image_grid_thw"].prod(dim=-1)
         sizes = patches // self._processor.merge_size**2
         self._check(places, int(sizes.sum()), len(ids))
-        positions, shift = self._positions(ids[None], (ids == self._token).int()[None], image_grid_thw=grids)
+        positions, shift = self._positions(ids[None], kinds[None], image_grid_thw=grids)
         names, pictures = ids.clone(), []
         of_image = grids, found["pixel_values"].split(patches.tolist()), places.split(sizes.tolist())
         for grid, pixels, own in zip(*of_image, strict=True):

@@ -285,7 +285,7 @@ def _batcher(
         attn_implementation="sdpa",
         trust_remote_code=model_config.trust_remote_code,
     )
-    model.to(device)  # type: ignore[arg-type]  # transformers' wrapper of the method hides its `self`
+    model.to(device)
     use_onednn(model)
     tokenizer = model_config.tokenizer
     return ContinuousBatcher(

@@ -1,0 +1,101 @@
+"""Images in messages: files, bytes and data URLs become images of Pillow, which is what processors take."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from verl_mas.errors import RequestError
+from verl_mas.workflow.client import Message, Request
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+TEXT, IMAGES = "text", ("image", "image_url")
+LONGEST = 200  # times the shorter side: what processors of Qwen take
+WEB = ("http://", "https://")
+
+
+async def with_images(request: Request, *, reads: bool) -> Request:
+    """The request with its new images loaded. Of a model that `reads` text only, one with media is refused."""
+    known = request.continues.known if request.continues else 0
+    kinds = {part.get("type") for message in request.messages[known:] for part in _parts(message)} - {TEXT}
+    if not kinds:
+        return request
+    if not reads:
+        rule = "the model of its policy reads text"
+        fix = "give the agent a policy with a vision-language model, or send it text"
+        raise RequestError(f"a message with a part of type {sorted(map(str, kinds))[0]}", rule=rule, fix=fix)
+    new = await asyncio.to_thread(lambda: [_loaded(message) for message in request.messages[known:]])
+    return replace(request, messages=[*request.messages[:known], *new])
+
+
+def images_of(messages: Sequence[Message]) -> list[object]:
+    """The images in messages that were added to a row."""
+    return [part["image"] for message in messages for part in _parts(message) if part.get("type") in IMAGES]
+
+
+def _parts(message: Message) -> list[Message]:
+    content = message.get("content")
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
+def _loaded(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": [_image(part) if isinstance(part, dict) else part for part in content]}
+
+
+def _image(part: Message) -> Message:
+    if part.get("type") not in IMAGES:
+        return part
+    address = part.get("image_url")
+    source = part.get("image") or part.get("bytes") or (address.get("url") if isinstance(address, Mapping) else address)
+    if "image" in part and isinstance(source, str) and source.startswith(WEB):
+        return part  # of a data set: verl loads it
+    kept = {name: value for name, value in part.items() if name not in ("bytes", "image_url")}
+    return {**kept, "type": "image", "image": _rgb(_opened(source, files="image" in part))}
+
+
+def _opened(source: object, *, files: bool) -> Image:
+    """`files`: it may be the path of one. An address in a request of somebody else may not."""
+    from PIL import Image
+
+    if isinstance(source, Image.Image):
+        return source
+    shown = repr(source[:60] if isinstance(source, str | bytes) else source)
+    try:
+        if isinstance(source, str) and source.startswith("data:"):
+            source = base64.b64decode(source.partition(",")[2], validate=True)
+        elif not isinstance(source, bytes) and not (files and isinstance(source, str)):
+            rule = "an image_url is a data URL, and an image is a path, bytes, or an image of Pillow"
+            raise RequestError(f"the image {shown}", rule=rule, fix="send data:image/png;base64,...")
+        opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else str(source).removeprefix("file://"))
+        opened.load()
+    # Of Pillow's readers: a broken file may raise any of these, and one of 180 million pixels the last.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        if isinstance(error, RequestError):
+            raise
+        value = f"the image {shown}: {str(error)[:120]}"
+        raise RequestError(value, rule="Pillow reads it", fix="send a whole PNG or JPEG") from error
+    return opened
+
+
+def _rgb(image: Image) -> Image:
+    """On white, where it is transparent."""
+    from PIL import Image as images
+
+    width, height = image.size
+    if max(width, height) > LONGEST * min(width, height):
+        rule = f"the longer side is at most {LONGEST} times the shorter one"
+        raise RequestError(f"an image of {width} x {height} pixels", rule=rule, fix="cut it, or add a margin")
+    if "A" not in image.getbands():
+        return image.convert("RGB")
+    white = images.new("RGB", image.size, "white")
+    white.paste(image, mask=image.getchannel("A"))
+    return white
