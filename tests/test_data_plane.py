@@ -175,6 +175,19 @@ def test_many_rows_are_put_in_calls_between_which_sessions_go_on(monkeypatch, ta
     assert sizes == [data_plane.ROWS_OF_A_CALL, data_plane.ROWS_OF_A_CALL, 1]
 
 
+def test_rows_of_policies_that_see_images_and_of_others_are_put_in_calls_of_their_own(monkeypatch, tags):
+    puts = []
+
+    async def put(keys, fields, **rest):
+        puts.append((keys, fields["position_ids"].dim()))
+
+    monkeypatch.setattr(data_plane.tq, "async_kv_batch_put", put)
+    shapes = {"text": (5,), "seen": (4, 5), "longer": (4, 7), "other": (6,)}
+    rows = [stored(tags, name, position_ids=torch.zeros(shape)) for name, shape in shapes.items()]
+    asyncio.run(data_plane.Writer().put(rows, data_plane.TRAIN))
+    assert puts == [(["text_0_0", "other_0_0"], 2), (["seen_0_0", "longer_0_0"], 3)]
+
+
 def test_a_call_that_fails_fails_every_task_in_it_and_no_other_one(monkeypatch, tags):
     async def put(keys, partition_id, **rest):
         await asyncio.sleep(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -207,5 +207,15 @@ class Writer:
         async with self._writing:
             # While this batch is written, the next one gathers.
             del self._open[kind]
-            for start in range(0, len(batch.rows), ROWS_OF_A_CALL):
-                await put(batch.rows[start : start + ROWS_OF_A_CALL], kind[0])
+            for rows in _alike(batch.rows):
+                for start in range(0, len(rows), ROWS_OF_A_CALL):
+                    await put(rows[start : start + ROWS_OF_A_CALL], kind[0])
+
+
+def _alike(rows: Sequence[StoredRow]) -> Iterable[list[StoredRow]]:
+    """The rows whose fields make columns: a policy that sees images has positions of one dimension more."""
+    groups: dict[tuple[int | None, ...], list[StoredRow]] = {}
+    for row in rows:
+        dimensions = tuple(field.dim() if isinstance(field, Tensor) else None for field in row.fields.values())
+        groups.setdefault(dimensions, []).append(row)
+    return groups.values()

@@ -111,10 +111,11 @@ class Drawers(Workflow):
 
 
 class Seer(Workflow):
-    """Who sees the picture of a task names what is on it; who does not copies the name."""
+    """One sees the picture of a task, one of the same policy reads what it wrote, one of another policy copies that."""
 
-    agents = ("seer", "copier")
+    agents = ("seer", "reader", "copier")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        name = await team.seer.act(task.messages)
-        return Outcome(answer=await team.copier.act(f"Copy: {name}"))
+        seen = await team.seer.act(task.messages)
+        read = await team.reader.act(f"Which letter? {seen}")
+        return Outcome(answer=await team.copier.act(f"Copy: {read}"))

@@ -91,15 +91,31 @@ def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
     for name in (REWARD_MODEL, EXTRA_INFO):
         if not isinstance(row.get(name) or {}, dict):
             raise DataError(f"{where}: {name}={row[name]!r:.80}", rule="it is an object", fix=fix)
-    extra = row.get(EXTRA_INFO) or {}
+    extra, images = row.get(EXTRA_INFO) or {}, list(row.get(IMAGES) or ())
+    given = [{name: value for name, value in one.items() if value is not None} for one in messages]
+    if images and (named := str(messages).count(IMAGE)) != len(images):
+        value, rule = f"{where}: {named} times {IMAGE}, {len(images)} images", f"{IMAGE} stands where an image is"
+        raise DataError(value, rule=rule, fix=fix)
     return {
         **row,
-        RAW_PROMPT: [{name: value for name, value in one.items() if value is not None} for one in messages],
+        RAW_PROMPT: _with_images(given, images) if images else given,
         EXTRA_INFO: extra,
         "index": extra.get("index", 0),
         "tools_kwargs": extra.get("tools_kwargs", {}),
         "interaction_kwargs": extra.get("interaction_kwargs", {}),
     }
+
+
+def _with_images(messages: Sequence[Fields], images: list[Fields]) -> list[Fields]:
+    """With the images in their places, as verl's dataset puts them there."""
+    left, placed = iter(images), []
+    for message in messages:
+        texts = str(message["content"]).split(IMAGE)
+        parts: list[Fields] = [{"type": "text", "text": texts[0]}]
+        for text in texts[1:]:
+            parts += [{"type": "image", **next(left)}, {"type": "text", "text": text}]
+        placed.append({**message, "content": [part for part in parts if part.get("text") != ""]})
+    return placed
 
 
 def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:

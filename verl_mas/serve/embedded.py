@@ -25,7 +25,7 @@ from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.rollout.verl_client import Model, VerlPolicy
 from verl_mas.serve.endpoints import EngineSettings
-from verl_mas.serve.model import available, load_tokenizer, read_record, reading
+from verl_mas.serve.model import available, load_processor, load_tokenizer, read_record, reading
 from verl_mas.serve.places import Place
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.util import cores
@@ -79,7 +79,9 @@ class Embedded:
         for name, place in placed.items():
             tokenizer = cast(Tokenizer, load_tokenizer(place.tokenizer, place.chat_template, trust=self.trust))
             client = LocalClient(server, name if name in table else None, tokenizer)
-            clients[name] = VerlPolicy(views[name], client, Model(tokenizer, None, model_type, {}), RLHFDataset)
+            processor = load_processor(place.tokenizer, place.chat_template, trust=self.trust)
+            model = Model(tokenizer, processor, model_type, {})
+            clients[name] = VerlPolicy(views[name], client, model, RLHFDataset)
         return clients
 
     def _server(self, views: Sequence[DictConfig], table: Mapping[str, Adapter]) -> TransformersServer:
@@ -151,15 +153,8 @@ class LocalClient:
     ) -> TokenOutput:
         on_text = ON_TEXT.get()
         listener = Pieces(self.tokenizer, on_text) if on_text else None
-        # The engine refuses images and videos; the rest describes them.
         return await self.server.generate(
-            prompt_ids,
-            sampling_params,
-            request_id,
-            image_data=media.get("image_data"),
-            video_data=media.get("video_data"),
-            adapter=self.adapter,
-            listener=listener,
+            prompt_ids, sampling_params, request_id, adapter=self.adapter, listener=listener, **media
         )
 
 

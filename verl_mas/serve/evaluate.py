@@ -27,7 +27,7 @@ from verl_mas.workflow.tasks import many
 from verl_mas.workflow.team_file import TEAM_FILE
 
 FORMAT = 1
-MEDIA = ("images", "videos", "audios")
+MEDIA = ("videos", "audios")
 OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # What a record has of each act, as it is
 WRITTEN = "each session is written when it has ended"
 # Number of a task, number of a session on it.
@@ -117,14 +117,16 @@ class Results:
 
 
 def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fields]:
-    """Rows as verl's dataset makes them, with the messages as `raw_prompt`. Text only."""
+    """Rows as verl's dataset makes them, with the messages as `raw_prompt`: texts and images."""
     rows = []
     for number, row in enumerate(islice(own_rows.read(path), limit)):
         where = f"--data {path}, row {number}"
         if media := next((name for name in MEDIA if row.get(name)), None):
-            raise DataError(f"{where} has {media}", rule="an evaluation asks in text", fix="leave such rows out")
+            raise DataError(
+                f"{where} has {media}", rule="an evaluation asks in text and images", fix="leave such rows out"
+            )
         fields = own_rows.as_dataset(row, where, prompt_key)
-        rows.append({name: value for name, value in fields.items() if name not in MEDIA})
+        rows.append({name: value for name, value in fields.items() if name not in (own_rows.IMAGES, *MEDIA)})
     if not rows:
         raise DataError(f"--data {path} has no row", rule="it has a row per task", fix="give another file")
     return rows

@@ -190,8 +190,9 @@ class Export:
             model.copy_tokenizer(source / model.HUGGINGFACE, folder)
             tokenizer = model.load_tokenizer(str(folder), None, trust=self.trust)
         else:
-            tokenizer = model.load_tokenizer(policy.tokenizer or base, policy.chat_template, trust=self.trust)
-            tokenizer.save_pretrained(folder)
+            named = policy.tokenizer or base, policy.chat_template
+            tokenizer = model.load_tokenizer(*named, trust=self.trust)
+            (model.load_processor(*named, trust=self.trust) or tokenizer).save_pretrained(folder)
         if not self.merge:
             adapter.write(folder, base)
             return f"an adapter of rank {adapter.config['r']} on {base}"

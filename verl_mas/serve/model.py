@@ -14,8 +14,9 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 from verl.utils.model import get_hf_auto_model_class
+from verl.utils.tokenizer import hf_processor
 from verl.utils.transformers_compat import drop_tied_target_keys
 
 from verl_mas.errors import ConfigError, DiskError, MasError
@@ -60,11 +61,20 @@ def load_tokenizer(path: str, template: str | None, *, trust: bool) -> PreTraine
     return tokenizer
 
 
+def load_processor(path: str, template: str | None, *, trust: bool) -> ProcessorMixin | None:
+    """None: of a model of text."""
+    processor: ProcessorMixin | None = hf_processor(path, trust_remote_code=trust)
+    if processor is not None and template is not None:
+        processor.chat_template = template
+    return processor
+
+
 def load_base(path: str, *, trust: bool) -> tuple[nn.Module, torch.dtype]:
     """A model in float32, and the precision of its files."""
     with available(path):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
-        model: nn.Module = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=trust)
+        kind = get_hf_auto_model_class(config)
+        model: nn.Module = kind.from_pretrained(path, dtype=torch.float32, trust_remote_code=trust)
     return model, config.dtype or torch.float32
 
 

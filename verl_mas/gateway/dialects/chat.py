@@ -36,7 +36,7 @@ def _message(given: object, where: str) -> Message:
     content = given.get("content")
     if content is None and given["role"] != "assistant":
         raise ApiError(400, f"{where}.content is neither text nor a list of texts", param=where)
-    text = text_of_parts(content, f"{where}.content", ("text", "refusal"))
+    text = _content(content, f"{where}.content", images=given["role"] == "user")
     # What clients add of their own is not a part of the prompt.
     kept = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
     message = {"role": ROLES[given["role"]], "content": text, **kept}
@@ -44,6 +44,25 @@ def _message(given: object, where: str) -> Message:
     if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
         raise ApiError(400, f"{where}.tool_calls is not a list of calls of functions", param=where)
     return {**message, "tool_calls": [as_call(call) for call in calls_of(given)]} if calls else message
+
+
+def _content(content: object, where: str, *, images: bool) -> str | list[Message]:
+    """A text, or parts of which some are images."""
+    parts = [part for part in content if isinstance(part, dict)] if images and isinstance(content, list) else []
+    if not any(part.get("type") == "image_url" for part in parts):
+        return text_of_parts(content, where, ("text", "refusal"))
+    return [_part(part, where) for part in parts]
+
+
+def _part(part: Message, where: str) -> Message:
+    if part.get("type") != "image_url":
+        return {"type": "text", "text": text_of_parts([part], where)}
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else None
+    if not isinstance(url, str) or not url.startswith("data:"):
+        shown = f"{where} has the image {str(url)[:60]!r}"
+        raise ApiError(400, f"{shown}; nothing is downloaded: send data:image/png;base64,...", param=where)
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _is_call(call: object) -> bool:
