@@ -10,11 +10,13 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from PIL import Image
+from verl.tools.base_tool import BaseTool
+from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from verl.utils.dataset.rl_dataset import RLHFDataset
 from verl.workers.config import HFModelConfig, RolloutConfig
-from verl.workers.rollout.replica import RolloutMode
+from verl.workers.rollout.replica import RolloutMode, TokenOutput
 
-from verl_mas.config.schema import FaultSpec
+from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import RequestError
@@ -160,3 +162,57 @@ def test_the_rows_of_a_conversation_with_images_have_the_log_probs_of_the_traine
         own = fields["response_mask"].bool()
         expected = log_probs[-len(own) :][own]
         torch.testing.assert_close(fields["rollout_log_probs"].float()[own], expected, rtol=0, atol=1e-5)
+
+
+class Camera(BaseTool):
+    """A tool of verl's kind that returns a picture."""
+
+    def __init__(self):
+        function = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
+        super().__init__({}, OpenAIFunctionToolSchema.model_validate({"type": "function", "function": function}))
+
+    async def execute(self, instance_id, parameters, **kwargs):
+        return ToolResponse(text="here", image=[RED, None]), 0.0, {}
+
+
+def test_images_of_tools_reach_the_engine_and_the_row(engine, policy, play):
+    call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    client, server = policy(lambda prompt, number: [call, call, "x"][number], response_length=192)
+    server.tokenizer = engine.config.tokenizer
+    client.model = Model(engine.config.tokenizer, engine.config.processor, "qwen3_vl", {})
+
+    async def looks(task, team):
+        return Outcome(answer=await team.a.act(task.messages), reward=0.0)
+
+    done = play(looks, client, agents={"a": AgentSpec(tools=["look"])}, tools=[Camera()], faults=FaultSpec(retries=0))
+    assert not done.failed, done.faults
+    sent = [[image.size for image in call["image_data"] or ()] for call in server.calls]
+    assert sent == [[], [RED.size], [RED.size] * 2]
+    (reply,) = done.session.replies
+    assert reply.steps[1]["content"] == [{"type": "image", "image": RED}, {"type": "text", "text": "here"}]
+    [row] = stored_rows(done.session, {"main": client.model}, {"uid": "u", "session_id": 0, "global_steps": 0})
+    grid = row.fields["multi_modal_inputs"]["image_grid_thw"]
+    pads = row.fields["input_ids"] == client.model.processor.image_token_id
+    assert (len(grid), int(pads.sum())) == (2, int(grid.prod(dim=-1).sum()) // 4)
+
+
+def test_a_reply_ends_before_a_token_that_stands_for_an_image(engine, seeing, play):
+    class Samples:
+        """An engine that samples one."""
+
+        def __init__(self, *tokens):
+            self.tokens = list(tokens)
+
+        async def generate(self, request_id, *, sampling_params, **rest):
+            assert {259 + 2, 259 + 3} <= {*sampling_params["stop_token_ids"]}
+            return TokenOutput(token_ids=self.tokens, log_probs=[-1.0] * len(self.tokens), stop_reason="stop")
+
+    async def acts(task, team):
+        return Outcome(answer=await team.a.act("q"), reward=0.0)
+
+    seeing.client = Samples(100, 101, 261)
+    [reply] = play(acts, seeing).session.replies
+    assert list(reply.generation.response_ids) == [100, 101] and len(reply.generation.log_probs) == 2
+    seeing.client = Samples(261)
+    done = play(acts, seeing, faults=FaultSpec(retries=0))
+    assert done.failed and "begins with a token that stands for an image" in done.faults[0].cause
