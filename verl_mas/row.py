@@ -122,7 +122,7 @@ class RowTags(Act):
     team_reward: float
     local_reward: float
     penalty: float
-    observation: int  # a stable hash of the prompt's token ids
+    observation: int  # a stable hash of the prompt: its token ids and images
     temperature: float
 
     def as_dict(self) -> dict[str, object]:

@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from verl.utils.tokenizer import hf_processor
+from verl.workers.config import HFModelConfig, RolloutConfig
+from verl.workers.rollout.replica import RolloutMode
 
+from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.batcher import Capacity, ContinuousBatcher
 from verl_mas.engines.transformers.images import Images
 from verl_mas.engines.transformers.request import RequestSampling
+from verl_mas.engines.transformers.server import TransformersServer
+from verl_mas.errors import RequestError
+from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.testing.tiny_vision_model import tiny_vision_model
 
 SIGHT = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -99,3 +107,64 @@ def test_requests_with_and_without_images_get_the_log_probs_of_the_trainer(model
             if tokens:
                 expected = trained_log_probs(model, processor, prompt, shown, tokens)
                 torch.testing.assert_close(torch.tensor(sample.log_probs[: len(tokens)]), expected, rtol=0, atol=1e-5)
+
+
+def test_a_picture_is_computed_once_for_all_that_share_it_and_again_for_another(model, processor, monkeypatch):
+    computed, forward = [], model.model.visual.forward
+    monkeypatch.setattr(
+        model.model.visual, "forward", lambda *a, **k: (computed.append(len(k["grid_thw"])), forward(*a, **k))[1]
+    )
+    batcher = ContinuousBatcher(model, max_length=256, decode=processor.tokenizer.decode)
+    images = Images(model, processor)
+
+    def ask(text, *colours, n=1):
+        shown = [picture(colour) for colour in colours]
+        prompt = prompt_of(processor, text, *shown)
+        sampling = RequestSampling(max_tokens=20, n=n, ignore_eos=True)
+        batcher.submit(prompt, sampling, sight=images.read(prompt, shown, {}))
+        batcher.step()
+        return [computed.pop() for _ in computed]
+
+    assert ask(f"what is {SIGHT} this?", "red", n=4) == [1]
+    assert ask(f"what is {SIGHT} that?", "red") == []
+    assert ask(f"what is {SIGHT} that?", "blue") == [1]
+    assert ask(f"what is {SIGHT} and {SIGHT} that?", "red", "green") == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown", "says"),
+    [
+        ("none", ["red"], "a prompt with 0 tokens of images\n  rule: its images have 6"),
+        (f"{SIGHT} one", ["red", "red"], "a prompt with 6 tokens of images\n  rule: its images have 12"),
+        (f"{SIGHT} one", [], "a prompt with 6 tokens of images\n  rule: its images have 0"),
+        ("<|image_pad|>", ["red"], "a prompt that ends with an image"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_its_images_is_refused(model, processor, text, shown, says):
+    prompt = prompt_of(processor, text, picture("red")) if "image_pad" in text else prompt_of(processor, text)
+    with pytest.raises(RequestError, match=says):
+        Images(model, processor).read(prompt, [picture(colour) for colour in shown], {})
+
+
+async def test_the_server_serves_images_and_refuses_videos_and_images_of_a_model_of_text(folder, tmp_path, processor):
+    threads = torch.get_num_threads()
+    config = RolloutConfig(name=ENGINE, tensor_model_parallel_size=1, dtype="float32", max_model_len=128)
+    seeing, reading = (
+        TransformersServer(name, config, HFModelConfig(path=str(path)), RolloutMode.STANDALONE, 0, "cpu")
+        for name, path in (("seeing", folder), ("reading", tiny_model(tmp_path, hidden=32)))
+    )
+    torch.set_num_threads(threads)
+    prompt = prompt_of(processor, f"{SIGHT} one", picture("red"))
+
+    def ask(server, colour="red", **media):
+        return server.generate(prompt, {"max_tokens": 9, "seed": 1}, "r", image_data=[picture(colour)], **media)
+
+    one, again, other = await asyncio.gather(ask(seeing), ask(seeing), ask(seeing, "blue"))
+    assert one.token_ids == again.token_ids and one.log_probs != other.log_probs
+    for refused, says in (
+        (ask(seeing, video_data=["v"]), "video_data(.|\n)*text and images"),
+        (ask(seeing, audio_data=["a"]), "audio_data"),
+        (ask(reading), "images in a request to qwen2"),
+    ):
+        with pytest.raises(RequestError, match=says):
+            await refused

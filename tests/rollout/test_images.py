@@ -175,6 +175,19 @@ class Camera(BaseTool):
         return ToolResponse(text="here", image=[RED, None]), 0.0, {}
 
 
+def test_prompts_that_differ_in_a_picture_are_different_observations(seeing, play):
+    async def looks(task, team):
+        for colour, say in (("red", "a"), ("red", "a"), ("blue", "a"), ("red", "b")):
+            asked = [*seen(colour, (32, 32)), {"type": "text", "text": say}]
+            reply = await team.a.act([{"role": "user", "content": asked}], max_tokens=2)
+        return Outcome(answer=reply, reward=1.0)
+
+    done = play(looks, seeing, faults=FaultSpec(retries=5))
+    rows = stored_rows(done.session, {"main": seeing.model}, {"uid": "u", "session_id": 0, "global_steps": 0})
+    one, same, *others = (row.tags.observation for row in rows)
+    assert one == same and len({one, *others}) == 3
+
+
 def test_images_of_tools_reach_the_engine_and_the_row(engine, policy, play):
     call = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
     client, server = policy(lambda prompt, number: [call, call, "x"][number], response_length=192)

@@ -88,7 +88,11 @@ def test_a_served_policy_that_sees_takes_data_urls_and_one_of_text_says_that_it_
 
 def test_an_evaluation_shows_the_pictures_of_its_rows(folder, tmp_path, capsys):
     data, truth = tmp_path / "test.parquet", {"ground_truth": "4"}
-    row = {"prompt": [{"role": "user", "content": "<image>Which?"}], "data_source": "openai/gsm8k", "reward_model": truth}
+    row = {
+        "prompt": [{"role": "user", "content": "<image>Which?"}],
+        "data_source": "openai/gsm8k",
+        "reward_model": truth,
+    }
     pandas.DataFrame([{**row, "images": [{"bytes": png(colour)}]} for colour in ("red", "blue")]).to_parquet(data)
     command = ["eval", folder, "--data", data, "--n", "1", "--json", "--trust-remote-code", "--engine", "threads=1"]
     found = json.loads(output_of(capsys, *command, "--out", tmp_path / "out.jsonl"))["teams"][0]

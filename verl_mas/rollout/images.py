@@ -35,8 +35,12 @@ async def with_images(request: Request, *, reads: bool) -> Request:
 
 
 def images_of(messages: Sequence[Message]) -> list[object]:
-    """The images in messages that were added to a row."""
-    return [part["image"] for message in messages for part in _parts(message) if part.get("type") in IMAGES]
+    """The images in messages that `with_images` has loaded."""
+    return [part["image"] for part in image_parts(messages)]
+
+
+def image_parts(messages: Sequence[Message]) -> list[Message]:
+    return [part for message in messages for part in _parts(message) if part.get("type") in IMAGES]
 
 
 def _parts(message: Message) -> list[Message]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopMetrics, AgentLoopO
 
 from verl_mas import row
 from verl_mas.errors import WorkflowError
+from verl_mas.rollout.images import image_parts
 from verl_mas.rollout.verl_client import Model, output_of
 from verl_mas.row import Act, RowKey, RowTags, StoredRow
 from verl_mas.verl_.types import Fields, Tokenizer
@@ -22,6 +23,9 @@ from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.verl_tools import extra_fields_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 
 def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) -> list[StoredRow]:
@@ -126,7 +130,7 @@ def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fiel
 def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
     return RowTags(
         **vars(acts.first.act),
-        **_tags_of(output, task),
+        **_tags_of(output, task, shown=len(image_parts(acts.first.messages))),
         trainable=acts.first.trainable,
         committed=acts.first.committed,
         malformed=acts.malformed,
@@ -138,8 +142,10 @@ def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
     )
 
 
-def _tags_of(output: AgentLoopOutput, task: Task) -> Fields:
-    """The tags that follow from what was generated, and for which task."""
+def _tags_of(output: AgentLoopOutput, task: Task, shown: int = 0) -> Fields:
+    """The tags that follow from what was generated, and for which task. `shown`: images of the prompt, which come first
+    among those of the row."""
+    images = (output.multi_modal_data or {}).get("images") or ()
     return dict(
         prompt_len=len(output.prompt_ids),
         response_len=len(output.response_ids),
@@ -148,14 +154,16 @@ def _tags_of(output: AgentLoopOutput, task: Task) -> Fields:
         max_global_steps=output.extra_fields.get(row.MAX_GLOBAL_STEPS),
         source=str(task.data_source or ""),
         session=task.session,
-        observation=observation(output.prompt_ids),
+        observation=observation(output.prompt_ids, images[:shown]),
     )
 
 
-def observation(prompt_ids: Sequence[int]) -> int:
+def observation(prompt_ids: Sequence[int], images: Sequence[Image] = ()) -> int:
     """A stable 63-bit hash of a prompt: equal for the candidates of a branch, in every process."""
-    digest = blake2b(np.asarray(prompt_ids, dtype=np.int64).tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    digest = blake2b(np.asarray(prompt_ids, dtype=np.int64).tobytes(), digest_size=8)
+    for image in images:
+        digest.update(image.tobytes())
+    return int.from_bytes(digest.digest(), "little") >> 1
 
 
 def answer_of(session: Session, models: Mapping[str, Model], tokenizer: Tokenizer) -> AgentLoopOutput:

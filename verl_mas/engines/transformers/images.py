@@ -58,7 +58,7 @@ class Images:
         if not images and self._token is None:
             return None
         if self._positions is None or self._processor is None or self._token is None:
-            value = f"{len(images)} images in a request to {self._config.model_type}"
+            value = f"images in a request to {self._config.model_type}"
             rule = "rollout.name=transformers reads images with models of M-RoPE, such as qwen2_5_vl or qwen3_vl"
             raise RequestError(value, rule=rule, fix="give this policy such a model, or send it text only")
         ids = torch.tensor(prompt)
