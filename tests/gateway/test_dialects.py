@@ -164,6 +164,15 @@ def test_half_a_character_is_written_out_and_other_encodings_are_refused():
             Fields.of(body)
 
 
+def test_a_user_of_chat_sends_images_as_data():
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    content = [{"type": "text", "text": "Which?"}, {**image, "detail": "low"}]
+    [message] = read("chat", messages=[{"role": "user", "content": content}]).messages
+    assert message == {"role": "user", "content": [{"type": "text", "text": "Which?"}, image]}
+    other = {"role": "user", "content": [content[0], {**image, "image_url": {"url": "data:image/png;base64,BB=="}}]}
+    assert canonical(message) != canonical(other) and canonical(message) == canonical({**message})
+
+
 ASK = {"messages": [{"role": "user", "content": "q"}]}
 
 
@@ -173,7 +182,9 @@ ASK = {"messages": [{"role": "user", "content": "q"}]}
         ("chat", {}, "messages is missing"),
         ("chat", {"messages": []}, "no messages"),
         ("chat", {"messages": [{"role": "wizard", "content": "q"}]}, "messages[0] is not an object with a role"),
-        ("chat", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "asked in text"),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "nothing is downloaded"),
+        ("chat", {"messages": [{"role": "tool", "content": [{"type": "image_url"}]}]}, "asked in text"),
+        ("chat", {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "asked in text"),
         ("chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "not a list of calls"),
         ("chat", {**ASK, "n": 3}, "send 3 requests"),
         ("chat", {**ASK, "top_logprobs": 5}, "top_logprobs is not supported"),

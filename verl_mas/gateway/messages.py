@@ -24,10 +24,19 @@ class Canonical(NamedTuple):
 
 
 def canonical(message: Message) -> Canonical:
-    """Of a message whose content is text."""
+    """Of a message whose content is text, and for a user also images."""
     role = str(message["role"])
     calls = tuple((call.name, _plain(call)) for call in calls_of(message))
-    return Canonical(role, text_of(message), calls, str(message.get("name") or "") if role == "user" else "")
+    return Canonical(
+        role, text_of(message) + _images(message), calls, str(message.get("name") or "") if role == "user" else ""
+    )
+
+
+def _images(message: Message) -> str:
+    """The data URLs."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return "".join(part["image_url"]["url"] for part in parts if part.get("type") == "image_url")
 
 
 def _plain(call: ToolCall) -> str:

@@ -72,20 +72,20 @@ def _opened(source: object, *, files: bool) -> Image:
 
     if isinstance(source, Image.Image):
         return source
-    shown = repr(source[:60] if isinstance(source, str | bytes) else source)
+    name = repr(source[:60] if isinstance(source, str | bytes) else source)
     try:
         if isinstance(source, str) and source.startswith("data:"):
             source = base64.b64decode(source.partition(",")[2], validate=True)
         elif not isinstance(source, bytes) and not (files and isinstance(source, str)):
             rule = "an image_url is a data URL, and an image is a path, bytes, or an image of Pillow"
-            raise RequestError(f"the image {shown}", rule=rule, fix="send data:image/png;base64,...")
+            raise RequestError(f"the image {name}", rule=rule, fix="send data:image/png;base64,...")
         opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else str(source).removeprefix("file://"))
         opened.load()
     # Of Pillow's readers: a broken file may raise any of these, and one of 180 million pixels the last.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, RequestError):
             raise
-        value = f"the image {shown}: {str(error)[:120]}"
+        value = f"the image {name}: {str(error)[:120]}"
         raise RequestError(value, rule="Pillow reads it", fix="send a whole PNG or JPEG") from error
     return opened
 

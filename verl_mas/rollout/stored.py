@@ -130,7 +130,7 @@ def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fiel
 def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
     return RowTags(
         **vars(acts.first.act),
-        **_tags_of(output, task, shown=len(image_parts(acts.first.messages))),
+        **_tags_of(output, task, images=len(image_parts(acts.first.messages))),
         trainable=acts.first.trainable,
         committed=acts.first.committed,
         malformed=acts.malformed,
@@ -142,10 +142,10 @@ def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
     )
 
 
-def _tags_of(output: AgentLoopOutput, task: Task, shown: int = 0) -> Fields:
-    """The tags that follow from what was generated, and for which task. `shown`: images of the prompt, which come first
+def _tags_of(output: AgentLoopOutput, task: Task, images: int = 0) -> Fields:
+    """The tags that follow from what was generated, and for which task. `images`: of the prompt, which come first
     among those of the row."""
-    images = (output.multi_modal_data or {}).get("images") or ()
+    of_row = (output.multi_modal_data or {}).get("images") or ()
     return dict(
         prompt_len=len(output.prompt_ids),
         response_len=len(output.response_ids),
@@ -154,7 +154,7 @@ def _tags_of(output: AgentLoopOutput, task: Task, shown: int = 0) -> Fields:
         max_global_steps=output.extra_fields.get(row.MAX_GLOBAL_STEPS),
         source=str(task.data_source or ""),
         session=task.session,
-        observation=observation(output.prompt_ids, images[:shown]),
+        observation=observation(output.prompt_ids, of_row[:images]),
     )
 
 

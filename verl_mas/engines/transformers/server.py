@@ -86,15 +86,14 @@ class TransformersServer:
         adapter: str | None = None,
         drawn: int = 0,
         listener: Listener | None = None,
-        image_data: Sequence[object] | None = None,
-        mm_processor_kwargs: Fields | None = None,
-        **media: object,
+        **media: Passed,
     ) -> list[TokenOutput]:
         """`n` samples for one prompt, which is prefilled once. Without `adapter` the base replies.
 
         `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`). `listener` is for a
         caller in the same process.
         """
+        images, options = media.pop("image_data", None) or (), media.pop("mm_processor_kwargs", None) or {}
         for name, value in media.items():
             if value:
                 rule = "rollout.name=transformers serves text and images"
@@ -103,8 +102,8 @@ class TransformersServer:
         with_log_probs = params.pop("logprobs", True)
         sampling = self._sampling(params, len(prompt_ids), request_id)
         # In a thread: a large image takes a second.
-        given = prompt_ids, image_data or (), mm_processor_kwargs or {}
-        sight = await asyncio.to_thread(self.images.read, *given) if image_data else self.images.read(*given)
+        given = prompt_ids, images, options
+        sight = await asyncio.to_thread(self.images.read, *given) if images else self.images.read(*given)
         while not self._gate.is_set():
             if self._rejecting:
                 return [self._output(None, with_log_probs)] * sampling.n

@@ -60,8 +60,8 @@ def _part(part: Message, where: str) -> Message:
     image = part.get("image_url")
     url = image.get("url") if isinstance(image, dict) else None
     if not isinstance(url, str) or not url.startswith("data:"):
-        shown = f"{where} has the image {str(url)[:60]!r}"
-        raise ApiError(400, f"{shown}; nothing is downloaded: send data:image/png;base64,...", param=where)
+        message = f"{where} has the image {str(url)[:60]!r}; nothing is downloaded: send data:image/png;base64,..."
+        raise ApiError(400, message, param=where)
     return {"type": "image_url", "image_url": {"url": url}}
 
 
