@@ -1,4 +1,4 @@
-"""Episodes of a world for tiny models, and lessons in its rules: self-play starts from legal, random play."""
+"""Episodes of a world for tiny models, and lessons in its rules: self-play starts from legal play."""
 
 from __future__ import annotations
 

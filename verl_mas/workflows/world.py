@@ -132,11 +132,8 @@ class WorldTeam(Workflow):
         way = Way(self.address, self.runs_in, self.step_timeout_s)
         setup = self.setup(task)
         if tuple(players := self.kind.players(setup)) != tuple(self.players):
-            value, fix = (
-                f"a row of {setup.name} with the players {', '.join(players)}",
-                "give it the players of the team",
-            )
-            raise DataError(value, rule=f"the team has {', '.join(self.players)}", fix=fix)
+            value, rule = f"a row of {setup.name} for {', '.join(players)}", f"the team has {', '.join(self.players)}"
+            raise DataError(value, rule=rule, fix="give all rows the players of the team")
         async with POOL.stage(way) as stages:
             start = await stages.open(setup)
             episode = Episode(self, stages, self.cast(task), team)

@@ -6,17 +6,18 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from verl_mas.errors import ConfigError
 from verl_mas.worlds.world import library
 
+if TYPE_CHECKING:
+    from pyspiel import Game, State
+
 pyspiel = library("pyspiel", "open-spiel")
 Kind = pyspiel.GameType
-Game: TypeAlias = Any
-State: TypeAlias = Any
 Policy: TypeAlias = Mapping[str, Mapping[int, float]]  # by information state and action
-Strategy: TypeAlias = Callable[[State], Mapping[int, float]]
+Strategy: TypeAlias = "Callable[[State], Mapping[int, float]]"
 T = TypeVar("T")
 OPENINGS, POSITIONS, HISTORIES, INFORMATION_STATES, LENGTH = 100_000, 100_000, 20_000, 100, 100
 ERROR = 5e-4  # exploitability of an equilibrium, as a share of what can be won
@@ -71,11 +72,8 @@ def listed(found: Iterable[T], limit: int, value: str) -> list[T]:
 def optimal(name: str) -> Strategy:
     """By looking ahead to the end, or an equilibrium if something is hidden or left to chance."""
     game, value = pyspiel.load_game(name), f"an optimal player of {name}"
-    kind = game.get_type()
-    if kind.utility != Kind.Utility.ZERO_SUM or game.num_players() != 2 or not in_turns(game):
-        rule = "it plays a game of two in turns, in which one wins what the other loses"
-        raise ConfigError(value, rule=rule, fix="set opponent=self, past or random")
-    if kind.information == Kind.Information.PERFECT_INFORMATION and not chance_of(game):
+    check_two(game, value, fix="set opponent=self, past or random")
+    if game.get_type().information == Kind.Information.PERFECT_INFORMATION and not chance_of(game):
         return minimax(game, value)
     listed(states(game), HISTORIES, value)
     solver = pyspiel.CFRPlusSolver(game)
@@ -85,6 +83,11 @@ def optimal(name: str) -> Strategy:
         policy = solver.tabular_average_policy()  # the other one is a view of the solver
         if pyspiel.exploitability(game, policy) <= ERROR * game.max_utility():
             return lambda state: dict(policy.action_probabilities(state))
+
+
+def check_two(game: Game, value: str, fix: str) -> None:
+    if game.get_type().utility != Kind.Utility.ZERO_SUM or game.num_players() != 2 or not in_turns(game):
+        raise ConfigError(value, rule="a game of two in turns, in which one wins what the other loses", fix=fix)
 
 
 def minimax(game: Game, value: str) -> Strategy:
@@ -115,10 +118,7 @@ def minimax(game: Game, value: str) -> Strategy:
 def information_states(name: str) -> Mapping[str, State]:
     """A state of each, by its text, of a small game of two players in turns."""
     game, value = pyspiel.load_game(name), f"the exploitability of a policy of {name}"
-    kind = game.get_type()
-    if kind.utility != Kind.Utility.ZERO_SUM or game.num_players() != 2 or not in_turns(game):
-        rule = "it is known of a game of two in turns, in which one wins what the other loses"
-        raise ConfigError(value, rule=rule, fix="set mas.workflow.name=world")
+    check_two(game, value, fix="set mas.workflow.name=world")
     acting = (state for state in listed(states(game), HISTORIES, value) if not state.is_chance_node())
     found = {state.information_state_string(): state for state in acting}
     listed(found, INFORMATION_STATES, value)
@@ -127,8 +127,5 @@ def information_states(name: str) -> Mapping[str, State]:
 
 def exploitability(name: str, policy: Policy) -> float:
     """What a best response wins, as the mean of both players; 0 for an equilibrium."""
-    return float(
-        pyspiel.exploitability(
-            pyspiel.load_game(name), {text: list(chances.items()) for text, chances in policy.items()}
-        )
-    )
+    table = {text: list(chances.items()) for text, chances in policy.items()}
+    return float(pyspiel.exploitability(pyspiel.load_game(name), table))

@@ -8,11 +8,15 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import nearest
-from verl_mas.worlds.game_tree import Game, State, chance_of, openings, optimal
+from verl_mas.worlds.game_tree import chance_of, openings, optimal
 from verl_mas.worlds.world import Observation, Script, Setup, View, World, library, register_world
+
+if TYPE_CHECKING:
+    from pyspiel import Game, State
 
 pyspiel = library("pyspiel", "open-spiel")
 OPENING = "opening"  # the option that is not one of OpenSpiel
@@ -76,15 +80,13 @@ class OpenSpiel(World):
         return dict(zip(self.names, self.state.returns(), strict=True))
 
     def view(self) -> View:
-        state, acting = self.state, list[int]()
+        state = self.state
         while state.is_chance_node():
             actions, chances = zip(*state.chance_outcomes(), strict=True)
             state.apply_action(self.rng.choices(actions, chances)[0])
-        if not self.forfeited and not state.is_terminal():
-            at_once = state.is_simultaneous_node()
-            acting = (
-                [p for p in range(len(self.names)) if state.legal_actions(p)] if at_once else [state.current_player()]
-            )
+        acting: Sequence[int] = () if self.forfeited or state.is_terminal() else (state.current_player(),)
+        if acting and state.is_simultaneous_node():
+            acting = [player for player in range(len(self.names)) if state.legal_actions(player)]
         seen = {self.names[player]: observed(state, player, self.setup.compact) for player in acting}
         self.legal = {player: legal for player, (_, legal) in seen.items()}
         observations = {player: observation for player, (observation, _) in seen.items()}
@@ -138,21 +140,17 @@ def encoded(setup: Setup, **parameters: object) -> str:
 
 
 def load(name: str, parameters: str) -> Game:
-    kinds = {kind.short_name: kind for kind in pyspiel.registered_games()}
+    value, kinds = f"open_spiel/{name}", {kind.short_name: kind for kind in pyspiel.registered_games()}
     if name not in kinds:
-        raise ConfigError(
-            f"open_spiel/{name}", rule="OpenSpiel has a game of that name", fix=nearest(name, list(kinds))
-        )
+        raise ConfigError(value, rule="OpenSpiel has a game of that name", fix=nearest(name, list(kinds)))
     if kinds[name].dynamics == pyspiel.GameType.Dynamics.MEAN_FIELD:
-        raise ConfigError(f"open_spiel/{name}", rule="a game has players, not a field", fix="choose another game")
+        raise ConfigError(value, rule="a game has players, not a field", fix="choose another game")
     try:
         return pyspiel.load_game(name, json.loads(parameters))
     except (pyspiel.SpielError, TypeError) as error:
-        rule = (
-            f"the parameters of {name}, with values of their types: {kinds[name].parameter_specification}; or {OPENING}"
-        )
-        fix = f"OpenSpiel: {str(error).partition(chr(10))[0]}"
-        raise ConfigError(f"options of open_spiel/{name}: {parameters}", rule=rule, fix=fix) from error
+        rule = f"{OPENING}, or a parameter with a value of its type: {kinds[name].parameter_specification}"
+        fix = f"OpenSpiel: {str(error).splitlines()[0]}"
+        raise ConfigError(f"options of {value}: {parameters}", rule=rule, fix=fix) from error
 
 
 cached = cache(load)
