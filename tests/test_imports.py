@@ -11,6 +11,8 @@ import pytest
 import verl_mas
 
 ROOT = Path(verl_mas.__file__).parents[1]
+# The extension of vLLM and the program of verifiers run in environments of their own.
+ELSEWHERE = ("vllm_", "verifiers_program", "__main__")
 # In a fork each, of a process that has imported nothing of verl.
 EVERY_ONE = """
 import os, sys
@@ -30,8 +32,7 @@ sys.exit(", ".join(failed) or None)
 def test_any_module_can_be_imported_first():
     files = [file.relative_to(ROOT).with_suffix("") for file in (ROOT / "verl_mas").rglob("*.py")]
     names = {".".join(file.parts).removesuffix(".__init__") for file in files}
-    # Those of the extension need vLLM, which stands in an environment of its own.
-    names = sorted(name for name in names if "vllm_" not in name and not name.endswith("__main__"))
+    names = sorted(name for name in names if not any(other in name for other in ELSEWHERE))
     command = [sys.executable, "-W", "ignore", "-c", EVERY_ONE, *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

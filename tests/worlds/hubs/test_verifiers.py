@@ -186,7 +186,6 @@ def test_an_environment_is_trained_in(main_ppo, tmp_path, taskset, agents, polic
     assert len(done.steps) == 3
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
-        for policy in ("main", "other") if "other" in policies else ("main",):
-            acts = 1 if "other" in policies else len(workflow.agents)
-            assert metrics[f"policy/{policy}/rows/real"] == 16 * acts
-            assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-6
+        rows = [value for name, value in metrics.items() if name.endswith("/rows/real") and name.startswith("policy/")]
+        assert rows == ([16, 16] if "other" in policies else [16 * len(workflow.agents)])
+        assert all(value < 1e-6 for name, value in metrics.items() if name.endswith("rollout_probs_diff_max"))
