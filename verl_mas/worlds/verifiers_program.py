@@ -146,17 +146,15 @@ class Environment:
 
     def _seats(self, config: vf.EnvConfig) -> Iterator[tuple[str, vf.AgentConfig]]:
         """A seat of an agent asks for the model of its name. Without a `runtime` of its own it runs on this machine,
-        and a chat loop does in this process."""
+        and a chat loop in this process."""
         bundled = vf.default_harness_id(config.taskset.id)
         for name, seat in agent_config_fields(config).items():
             own: Json = {"model": name, "client": None} if name in self.agents else {}
             if "runtime" not in seat.model_fields_set:
                 own["runtime"] = vf.SubprocessConfig()
-            local = isinstance(own.get("runtime", seat.runtime), vf.SubprocessConfig)
-            chats = seat.harness.id == "null" if seat.harness else bundled == "bash"
-            if local and chats:
-                known = seat.harness.model_dump(exclude={"id"}) if seat.harness else {}
-                own["harness"] = vf.harness_config_type(IN_PROCESS).model_validate({**known, "id": IN_PROCESS})
+                if (seat.harness.id == "null") if seat.harness else bundled == "bash":
+                    known = seat.harness.model_dump(exclude={"id"}) if seat.harness else {}
+                    own["harness"] = vf.harness_config_type(IN_PROCESS).model_validate({**known, "id": IN_PROCESS})
             yield name, seat.model_copy(update=own)
 
     async def episode(self, number: int, client: vf.EvalClientConfig) -> vf.Episode:

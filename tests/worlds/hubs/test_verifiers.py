@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from verl_mas.cli.data.verifiers import numbered
 from verl_mas.data.dataset import Prepared
 from verl_mas.data.verifiers import compute_score
 from verl_mas.errors import ConfigError, DataError, SessionFault
+from verl_mas.gateway.host import host_of
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -85,14 +88,29 @@ def test_an_environment_ends_in_the_middle_at_its_own_limit():
     assert len(session.replies) == 2 and session.team_reward == 0.0
 
 
+@pytest.fixture
+def uv(tmp_path, monkeypatch):
+    """What verifiers prepares its programs with: an environment that is there."""
+    program = tmp_path / "uv"
+    program.write_text(f'#!/bin/sh\n[ "$1" = sync ] || echo {sys.executable}\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    host_of(sys.executable).end()
+    yield
+    host_of(sys.executable).end()
+
+
 @pytest.mark.timeout(300)
-def test_tools_are_called_where_verifiers_runs_them():
+def test_tools_are_called_where_verifiers_runs_them_as_by_its_own_program(uv):
     called = [calls(("stock_count", given)) for given in ({"thing": "pears"}, "[1", "[1]")]
-    session, asked = played(team("stock_room"), [*called, calls(("sell", {})), "7"], 1)
+    replies = [*called, calls(("sell", {})), "7"]
+    session, asked = played(team("stock_room"), replies, 1)
     results = [content for role, content in asked[-1] if role == "tool"]
     assert asked[0] == [("system", "Use the tool."), ("user", "How many pears?")] and results[0] == "7"
-    assert "resend the call with valid JSON" in results[1] and "got list" in results[2] and "'sell'" in results[3]
     assert session.team_reward == 1.0 and {reply.row for reply in session.replies} == {0}
+    own = {"agent": {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}}
+    same, also_asked = played(team("stock_room", environment=own), replies, 1)
+    assert also_asked == asked and same.team_reward == 1.0 and {reply.row for reply in same.replies} == {0}
 
 
 def test_each_seat_has_the_reward_of_its_rollout():
