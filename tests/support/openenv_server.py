@@ -26,6 +26,7 @@ class Guess(Action):
 class Hint(Observation):
     hint: str
     left: int
+    between: str
 
 
 class Guessing(Environment):
@@ -40,13 +41,21 @@ class Guessing(Environment):
 
     def reset(self, seed=None, episode_id=None, guesses=5, **_):
         self.secret, self.left = random.Random(seed).randrange(10), guesses
-        return Hint(hint="guess", left=self.left, done=False, reward=0.0)
+        self.low, self.high = 0, 9
+        return self.seen("guess", done=False, reward=0.0)
 
     def step(self, action, timeout_s=None, **_):
         self.left -= 1
         right = action.number == self.secret
+        if action.number < self.secret:
+            self.low = max(self.low, action.number + 1)
+        elif not right:
+            self.high = min(self.high, action.number - 1)
         hint = "right" if right else ("higher" if action.number < self.secret else "lower")
-        return Hint(hint=hint, left=self.left, done=right or not self.left, reward=1.0 if right else -0.1)
+        return self.seen(hint, done=right or not self.left, reward=1.0 if right else -0.1)
+
+    def seen(self, hint, **fields):
+        return Hint(hint=hint, left=self.left, between=f"{self.low} {self.high}", **fields)
 
     @property
     def state(self):

@@ -214,3 +214,11 @@ def test_what_cannot_run_is_refused_before_the_run(server, world, options, messa
 def test_an_environment_has_no_copies():
     team = WorldTeam(world="openenv/Guessing")
     assert not team.branches and "does not copy" in team.unbranched and team.agents == ("player",)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("setup", [guessing, echo])
+def test_a_policy_trains_in_it(setup, server, train_world):
+    made = setup(server, steps=3)
+    metrics = train_world(f"openenv/{made.name}", dict(made.options))
+    assert metrics["agent/player/acts"] > 0

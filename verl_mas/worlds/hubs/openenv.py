@@ -26,7 +26,6 @@ LARGEST = 100 * 2**20  # bytes of a message, as in OpenEnv's client
 
 class Connection(Protocol):
     def send(self, message: str) -> None: ...
-
     def recv(self) -> str: ...
 
 
@@ -66,10 +65,9 @@ class Options:
         return page
 
     def connected(self) -> AbstractContextManager[Connection]:
-        library("websockets", "openenv")
-        client = import_module("websockets.sync.client")
         address = f"ws{self.base_url.removeprefix('http').rstrip('/')}/ws"
-        connection: AbstractContextManager[Connection] = client.connect(address, max_size=LARGEST)
+        client = import_module("websockets.sync.client")
+        connection: AbstractContextManager[Connection] = client.connect(address, max_size=LARGEST, compression=None)
         return connection
 
 
@@ -99,6 +97,7 @@ class OpenEnv(World):
 
     def start(self) -> View:
         self.options, self.resources = Options.of(self.setup), ExitStack()
+        self.closed: type[Exception] = library("websockets", "openenv").ConnectionClosed
         self.earned, self.steps, self.illegal = 0.0, 0, 0
         deadline = time.monotonic() + self.options.wait_s
         while True:
@@ -129,14 +128,15 @@ class OpenEnv(World):
     def _action(self, text: str | None) -> Mapping[str, object] | None:
         if text is None or self.options.action != JSON:
             return None if text is None else {self.options.action: text}
-        with suppress(ValueError, RecursionError):
+        try:
             action = json.loads(text)
-            return action if isinstance(action, dict) else None
-        return None
+        except (ValueError, RecursionError):
+            return None
+        return action if isinstance(action, dict) else None
 
     def _ask(self, kind: str, data: Mapping[str, object]) -> Result:
         # A full server answers and closes before it is asked; its answer can be read.
-        with suppress(library("websockets", "openenv").ConnectionClosed):
+        with suppress(self.closed):
             self.connection.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self.connection.recv())
         result: Result = answer["data"]
