@@ -12,16 +12,17 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeAlias
 
 from verl_mas.errors import ConfigError
 from verl_mas.worlds.world import Observation, Setup, View, World, library, register_world
 
+Untyped: TypeAlias = Any  # environments and states of the library
 FORM = "Answer with your action, written as the rules ask."
 GAME = -1  # who sends the messages of the game itself
 OPTIONS = ("num_players", "points", "joint")  # of this hub; others are those of the game
 # What making an environment raises, and what helps.
-FIXES = {
+FIXES: dict[type[Exception], str] = {
     ImportError: "install the package that it names, on every node of the run",
     LookupError: "python -m nltk.downloader words averaged_perceptron_tagger_eng, on every node of the run",
     SyntaxError: "use Python 3.12, for which some games are written, or another world",
@@ -48,11 +49,11 @@ STARTS = threading.Lock()  # the generator of Sokoban's rooms has global variabl
 class Rules:
     """The two methods of a state that all games end a turn with."""
 
-    def __init__(self, state: Any):
+    def __init__(self, state: Untyped):
         self.state, self.kind, self.refused = state, type(state), 0
         state.set_invalid_move, state.step = self.refuse, self.step
 
-    def refuse(self, *args: Any, **named: Any) -> object:
+    def refuse(self, *args: object, **named: object) -> object:
         """Applies the game's penalty for an invalid action."""
         self.refused += 1
         # Countdown, Cryptarithm, Slitherlink and ThreeCardMonte exchange reason and reward.
@@ -133,7 +134,7 @@ class TextArena(World):
         self.rng.seed(seed)
 
 
-def begun(setup: Setup, players: int) -> Any:
+def begun(setup: Setup, players: int) -> Untyped:
     """The environment, in its default wrappers."""
     textarena = library("textarena", "textarena")
     try:
@@ -151,7 +152,7 @@ def begun(setup: Setup, players: int) -> Any:
     return env
 
 
-def points(env: Any, setup: Setup) -> list[float]:
+def points(env: Untyped, setup: Setup) -> list[float]:
     """What the option `points` names, by player; empty without the option."""
     named, state = str(setup.options.get("points", "")), env.state.game_state
     if not named:
