@@ -23,6 +23,7 @@ $(READY): pyproject.toml versions/constraints.txt
 # torch first and alone: its CPU build must be installed before a package requires "torch".
 	$(BIN)/python -m pip install --quiet --no-compile --constraint versions/constraints.txt torch $(TORCH_INDEX)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint versions/constraints.txt --editable '.[dev]'
+	$(BIN)/python scripts/torchvision_on_cpu.py
 # On all cores. Some packages have templates of Python that do not compile.
 	-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	@touch $@
