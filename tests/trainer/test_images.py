@@ -49,7 +49,7 @@ def test_a_policy_that_sees_and_one_that_reads_are_trained_on_pictures_and_words
             found = {name: done.steps[step][f"policy/{policy}/{name}"] for name in ("actor/grad_norm", *DISTANCES)}
             assert found.pop("actor/grad_norm") > 0
             assert max(map(abs, found.values())) < 1e-5
-    # Of two tasks per step one may lose a session, whose reply would begin with a token that stands for an image.
+    # A session is lost if a reply begins with a token that stands for an image: one in a hundred, at random.
     assert done.steps[2]["policy/main/rows/real"] >= 12
     records = done.folder / "checkpoints" / "trajectories"
     assert {path.read_bytes() for path in (records / "images").iterdir()} <= pictures

@@ -122,9 +122,8 @@ def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fie
     for number, row in enumerate(islice(own_rows.read(path), limit)):
         where = f"--data {path}, row {number}"
         if media := next((name for name in MEDIA if row.get(name)), None):
-            raise DataError(
-                f"{where} has {media}", rule="an evaluation asks in text and images", fix="leave such rows out"
-            )
+            rule = "an evaluation asks in text and images"
+            raise DataError(f"{where} has {media}", rule=rule, fix="leave such rows out")
         fields = own_rows.as_dataset(row, where, prompt_key)
         rows.append({name: value for name, value in fields.items() if name not in (own_rows.IMAGES, *MEDIA)})
     if not rows:
