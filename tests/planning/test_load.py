@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from small_model import MODEL
+from small_model import MODEL, SEEING
 
 from verl_mas.config.run import Run, load
 from verl_mas.engines.serving import settled
@@ -47,6 +48,17 @@ def test_micro_batches_have_the_budget_or_the_longest_rows(read):
     }
     training = read(**budget, **fixed).training
     assert (training.update_tokens, training.log_prob_tokens) == (3 * row, 7 * row)
+
+
+def test_images_have_at_most_the_prompts_part_of_a_micro_batch(two):
+    config = two(trainer__device="cuda", trainer__n_gpus_per_node=4)
+    run = settled(Run.of(config))
+    sighted, row = read_policy(run, "a", SEEING), config.data.max_prompt_length + config.data.max_response_length
+    assert sighted.training.images == config.data.max_prompt_length / row
+    assert any("images" in note for note in sighted.notes)
+    blind, other = read_policy(run, "a", MODEL), read_policy(run, "a", replace(SEEING, vision=None))
+    assert blind.training.images == other.training.images == 0
+    assert any("vision tower" in note for note in other.notes) and not any("vision" in note for note in blind.notes)
 
 
 def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_agent(read):

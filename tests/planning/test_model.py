@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from verl_mas.planning.known_models import KNOWN, known
 from verl_mas.planning.model import size_of
@@ -22,6 +22,11 @@ PUBLISHED = {
     "Qwen/Qwen2.5-1.5B": 1.544,
     "Qwen/Qwen2.5-3B": 3.09,
     "Qwen/Qwen2.5-7B": 7.62,
+    "Qwen/Qwen2.5-VL-3B-Instruct": 3.754622976,
+    "Qwen/Qwen2.5-VL-7B-Instruct": 8.292166656,
+    "Qwen/Qwen3-VL-2B-Instruct": 2.127532032,
+    "Qwen/Qwen3-VL-4B-Instruct": 4.437815808,
+    "Qwen/Qwen3-VL-8B-Instruct": 8.767123696,
     "meta-llama/Llama-3.2-1B": 1.236,
     "meta-llama/Llama-3.2-3B": 3.213,
     "meta-llama/Llama-3.1-8B": 8.03,
@@ -75,3 +80,27 @@ def test_the_size_is_that_of_a_model_that_is_really_made():
     assert queries == 3 * (64 + 4 * 16) and size.adapted(excluded=r".*q_proj") == size.adapted() - queries
     assert size.adapted(["lm_head"]) == 64 + 50
     assert not size.tied
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if "-VL-" in name])
+def test_a_vision_tower_is_that_of_the_class_of_transformers(name):
+    """By its modules on the meta device, at published sizes."""
+    fields = dict(known(name))
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    with torch.device("meta"):
+        made = AutoModelForImageTextToText.from_config(config)
+    size, tower = size_of(known(name)), made.model.visual
+    assert size.parameters == sum(p.numel() for p in made.parameters())
+    assert size.tower == sum(p.numel() for p in tower.parameters())
+    assert size.vision.layer == sum(p.numel() for p in tower.blocks[0].parameters())
+    assert (size.vision.layers, size.vision.hidden) == (len(tower.blocks), tower.blocks[0].norm1.weight.numel())
+    assert size.vision.pixels == 4 * 4 * tower.patch_embed.proj.weight[0].numel()  # four patches of float32
+    layer = sum(p.numel() for p in made.model.language_model.layers[0].parameters())
+    assert 0 <= size.layer - layer < size.hidden  # and a part of the norm
+
+
+def test_a_tower_of_another_kind_is_counted_and_not_estimated():
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {**sizes, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 300}
+    size = size_of({"model_type": "gemma3", "text_config": text, "vision_config": {**sizes, "image_size": 28}})
+    assert size.vision is None and 0 < size.tower < size.parameters

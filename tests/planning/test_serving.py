@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_model import MODEL, TRAINING
+from small_model import MODEL, SEEING, TRAINING
 
 from verl_mas.planning import serving
 from verl_mas.planning.hardware import GIB
@@ -24,6 +24,14 @@ def test_sglang_takes_its_fraction_of_what_is_free_and_has_context_and_graphs_be
     held = serving.awake(MODEL, SGLANG, serving.kv_cache(MODEL, SGLANG, CARD, FREE))
     assert held["weights"] + held["KV cache"] == pytest.approx(0.5 * FREE)
     assert sum(held.values()) - 0.5 * FREE == pytest.approx(2.5 * GIB)
+
+
+def test_an_engine_tries_the_largest_image_when_it_starts():
+    """By hand: 16,384 tokens of four patches, and one layer that is 32 wide. vLLM's are in its fraction."""
+    image = 2 * 4 * 16_384 * (8 * 32 + 3 * 16)
+    caches = [serving.kv_cache(model, VLLM, CARD, FREE) for model in (MODEL, SEEING)]
+    assert caches[0] - caches[1] == image == serving.awake(SEEING, SGLANG, 0)["images"]
+    assert sum(serving.asleep(SEEING, VLLM, 0).values()) == sum(serving.asleep(MODEL, VLLM, 0).values())
 
 
 def test_weights_are_divided_by_tensor_and_pipeline_parallel_ranks_and_copied_by_data_parallel_ones():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from small_model import MODEL, TRAINING, N
+from small_model import MODEL, SEEING, TRAINING, N
 
 from verl_mas.planning import training
 
@@ -109,3 +109,19 @@ def test_adapters_on_a_base_are_in_float32_and_trained_in_turn():
     assert held["Adam"] == 8 * (8 + 4) * 1000 / 4
     assert training.update(MODEL, ON_A_BASE)["gradients"] == 4 * 8 * 1000 / 4
     assert training.checkpoint(MODEL, ON_A_BASE) == 12 * (8 + 4) * 1000
+
+
+def test_images_have_pixels_and_what_the_towers_layers_keep():
+    """By hand: a quarter of the tokens are of images, each of four patches."""
+    quarter = replace(TRAINING, images=0.25)
+    layer = 2 * (8 * 32 + 3 * 16)
+    assert training.scored(SEEING, quarter)["images"] == 128 * 100 + 512 * layer
+    assert training.updated(SEEING, quarter)["images"] == 64 * 100 + 256 * (2 * 2 * 32 + layer)
+    without = replace(quarter, checkpointing=False)
+    assert training.updated(SEEING, without)["images"] == 64 * 100 + 256 * 2 * layer
+    assert training.updated(SEEING, TRAINING)["images"] == training.updated(MODEL, quarter)["images"] == 0
+
+
+def test_what_joins_a_tower_to_the_text_model_is_whole_while_it_computes():
+    """2,000 elements are in none of its layers. A layer of the text model has fewer, as the tower has a part."""
+    assert training.gathered(SEEING, TRAINING) == 2 * (64_000 + 2_000 + 2 * (N - 10_000 - 64_000) // 4)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from verl_mas.planning.load import TrainingLoad
-from verl_mas.planning.model import ModelSize
+from verl_mas.planning.model import ModelSize, Vision
 
 # One embedding of 1,000 x 64, and four layers of 9,000.
 MODEL = ModelSize(
@@ -18,5 +20,8 @@ MODEL = ModelSize(
     tied=True,
     linear=(("layers.0.q_proj", 600), ("layers.0.o_proj", 400), ("lm_head", 1064)),
 )
+# The same, of which 10,000 are a vision tower with two layers.
+VISION = Vision(layers=2, hidden=32, intermediate=16, merged=4, pixels=100, layer=4_000)
+SEEING = replace(MODEL, tower=10_000, vision=VISION)
 N = 100_000
 TRAINING = TrainingLoad(shards=4, update_tokens=256, log_prob_tokens=512)

@@ -39,6 +39,7 @@ class TrainingLoad:
     # rows.
     masked: bool = False
     padded: bool = False  # Rows of a micro batch are filled up to the longest one
+    images: float = 0.0  # The largest share of a micro batch's tokens that images can have: only prompts have images
     fused: bool = False  # Log-probs are computed without the logits of a whole micro batch
     reshard: bool = True  # Parameters that a layer gathered are dropped after its forward pass
     # Gradients are divided among the GPUs only with the last micro batch; until then every GPU has all of them.
@@ -172,7 +173,7 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(run.mas) == [name] and not spec.overrides
     section = SECTION if alone else own_section(run.config, name)
-    notes, snapshot = tuple(_notes(values)), spec.snapshot is not None
+    notes, snapshot = (*_notes(values), *_of_images(model, values)), spec.snapshot is not None
     return Policy(name, model, served, training, spec.pool, spec.engines, snapshot, section=section, notes=notes)
 
 
@@ -214,6 +215,7 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
         by_tokens=view.on("actor.use_dynamic_bsz"),
         masked=packed and not flash,
         padded=not packed,
+        images=view.number("rollout.prompt_length", 0) / max(1, _row(view)) if model.vision else 0.0,
         fused=view.on("model.use_fused_kernels"),
         reshard=view.on(f"{fsdp}.reshard_after_forward"),
         sync_once=view.on(f"{fsdp}.use_no_sync_for_gradient_accumulation"),
@@ -256,6 +258,14 @@ def _serving(view: _View) -> ServingLoad:
         sleeps=view.on("rollout.free_cache_engine"),
         adapter=lora and facts_of(engine).takes_adapters,
     )
+
+
+def _of_images(model: ModelSize, view: _View) -> Iterator[str]:
+    if model.tower and not model.vision:
+        yield "the vision tower is not of Qwen's kind: its weights are counted, and not what it computes"
+    elif model.vision:
+        pixels = model.vision.pixels * view.number("rollout.prompt_length", 0) / 2**20
+        yield f"images are estimated to fill prompts; {pixels:.0f} MiB of pixels per row on the host are left out"
 
 
 def _notes(view: _View) -> Iterator[str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import cast
 
 from verl_mas.config.adapters import ALL_LINEAR, Targets, targeted
 
@@ -13,6 +14,21 @@ from verl_mas.config.adapters import ALL_LINEAR, Targets, targeted
 SERVED = 2
 # Layers without keys and values, as configurations of transformers name them. The first four keep a state of one size.
 WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "mlp", "moe")
+
+# What the names of a vision tower's parameters, and of those between it and the text model, have in them.
+TOWER = ("visual", "vision", "projector")
+
+
+@dataclass(frozen=True)
+class Vision:
+    """The tower of a model that reads images. Its layers see patches, of which some make one token of the prompt."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    merged: int  # Patches of a token
+    pixels: int  # Bytes of the pixels of a token, which the processor writes in float32
+    layer: int  # Elements of one layer
 
 
 @dataclass(frozen=True)
@@ -30,6 +46,8 @@ class ModelSize:
     linear: tuple[tuple[str, int], ...]
     head: str = "lm_head"  # The name of the output layer, which `all-linear` leaves out
     uncached: int = 0  # Layers without keys and values
+    tower: int = 0  # Parameters of a vision tower, with those between it and the text model
+    vision: Vision | None = None  # None also for a tower that is not of Qwen's kind, of which only weights are counted
 
     @cached_property
     def parameters(self) -> int:
@@ -57,8 +75,8 @@ class ModelSize:
 
     @property
     def layer(self) -> int:
-        """Elements of one layer."""
-        return (self.parameters - self.embedding * (1 if self.tied else 2)) // self.layers
+        """Elements of one layer of the text model."""
+        return (self.parameters - self.tower - self.embedding * (1 if self.tied else 2)) // self.layers
 
     def kv_bytes(self, tensor_parallel: int = 1) -> int:
         """Bytes of one token's keys and values on one GPU; an engine repeats heads that it cannot split."""
@@ -74,17 +92,19 @@ def size_of(config: Mapping[str, object]) -> ModelSize:
 @lru_cache(maxsize=64)
 def _size_of(fields: str) -> ModelSize:
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     settings = json.loads(fields)
     config = AutoConfig.for_model(settings.pop("model_type"), **settings)
+    kind = AutoModelForImageTextToText if hasattr(config, "vision_config") else AutoModelForCausalLM
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+        model = kind.from_config(config, attn_implementation="eager")
     text = config.get_text_config()
     heads = text.num_attention_heads
     head = model.get_output_embeddings()
     kinds = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ()
     linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    seeing = {name: one.numel() for name, one in model.named_parameters() if any(part in name for part in TOWER)}
     return ModelSize(
         tensors=tuple(parameter.numel() for parameter in model.parameters()),
         layers=text.num_hidden_layers,
@@ -98,4 +118,25 @@ def _size_of(fields: str) -> ModelSize:
         linear=tuple((name, layer.in_features + layer.out_features) for name, layer in linear.items()),
         head=next((name for name, layer in linear.items() if layer is head), ""),
         uncached=sum(kind in WITHOUT_CACHE for kind in kinds),
+        tower=sum(seeing.values()),
+        vision=_vision(config.vision_config.to_dict(), seeing) if seeing else None,
+    )
+
+
+def _vision(config: Mapping[str, object], seeing: Mapping[str, int]) -> Vision | None:
+    """As Qwen2.5-VL's and Qwen3-VL's configurations name it."""
+    names = "depth hidden_size intermediate_size patch_size temporal_patch_size spatial_merge_size".split()
+    found = [config.get(name) for name in names]
+    if not all(isinstance(number, int) for number in found):
+        return None
+    depth, hidden, intermediate, patch, frames, merge = cast("list[int]", found)
+    channels = cast("int", config.get("in_channels") or config.get("in_chans") or 3)
+    in_layers = sum(count for name, count in seeing.items() if ".blocks." in name)
+    return Vision(
+        layers=depth,
+        hidden=hidden,
+        intermediate=intermediate,
+        merged=merge**2,
+        pixels=4 * channels * frames * (merge * patch) ** 2,
+        layer=in_layers // depth,
     )

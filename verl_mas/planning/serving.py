@@ -10,10 +10,12 @@ from __future__ import annotations
 from verl_mas.planning.hardware import GIB
 from verl_mas.planning.load import Policy, ServingLoad, Terms
 from verl_mas.planning.model import SERVED, ModelSize
-from verl_mas.planning.training import CONTEXT
+from verl_mas.planning.training import CONTEXT, layer_activations
 
 # CUDA graphs, and the activations of the largest batch.
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
+# Tokens of the largest image that Qwen's processors take by default. Engines try one when they start.
+LARGEST_IMAGE = 16_384
 # The engine whose fraction is one of the free memory.
 SGLANG = "sglang"
 # That a checkpoint engine of verl sends with, and receives with.
@@ -28,6 +30,12 @@ def weights(model: ModelSize, serving: ServingLoad) -> float:
 def kv_per_token(model: ModelSize, serving: ServingLoad) -> float:
     """On one GPU."""
     return model.kv_bytes(serving.tensor_parallel) / serving.pipeline_parallel
+
+
+def encoder(model: ModelSize) -> float:
+    """Activations of one layer of the vision tower with the largest image."""
+    vision = model.vision
+    return layer_activations(vision, LARGEST_IMAGE * vision.merged) if vision else 0.0
 
 
 def beside(serving: ServingLoad) -> Terms:
@@ -46,7 +54,8 @@ def kv_cache(model: ModelSize, serving: ServingLoad, card: float, free: float) -
         return kv_per_token(model, serving) * serving.sequences * serving.row
     if serving.engine == SGLANG:
         return serving.fraction * free - weights(model, serving)
-    return serving.fraction * card - weights(model, serving) - sum(beside(serving).values())
+    taken = weights(model, serving) + encoder(model) + sum(beside(serving).values())
+    return serving.fraction * card - taken
 
 
 def kv_tokens(model: ModelSize, serving: ServingLoad, cache: float) -> int:
@@ -57,7 +66,8 @@ def kv_tokens(model: ModelSize, serving: ServingLoad, cache: float) -> int:
 def awake(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
     if serving.elsewhere:
         return {}
-    return {**beside(serving), "weights": weights(model, serving), "KV cache": max(0.0, cache)}
+    kept = {"weights": weights(model, serving), "KV cache": max(0.0, cache)}
+    return {**beside(serving), **kept, "images": encoder(model)}
 
 
 def asleep(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:

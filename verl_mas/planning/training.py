@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from verl_mas.planning.hardware import GIB
 from verl_mas.planning.load import Terms, TrainingLoad
-from verl_mas.planning.model import SERVED, ModelSize
+from verl_mas.planning.model import SERVED, ModelSize, Vision
 
 # CUDA context, NCCL's buffers and the allocator's rest of one process.
 CONTEXT = 1.0 * GIB
@@ -85,6 +85,7 @@ def scored(model: ModelSize, training: TrainingLoad) -> Terms:
         "gathered layers": gathered(model, training),
         "logits": logits(model, training, tokens, training.logits, CHUNK_SCORED),
         "activations": layer_activations(model, tokens),
+        "images": images(model, training, tokens, kept=False),
         "attention mask": mask(training, tokens, layers=1),
     }
 
@@ -97,7 +98,8 @@ def updated(model: ModelSize, training: TrainingLoad) -> Terms:
     return {
         "gathered layers": gathered(model, training) + head,
         "logits": logits(model, training, tokens, training.logits_update, CHUNK_UPDATED),
-        "activations": activations(model, training),
+        "activations": activations(model, tokens, training.checkpointing),
+        "images": images(model, training, tokens, kept=True),
         "attention mask": mask(training, tokens, layers=1 if training.checkpointing else model.layers),
     }
 
@@ -108,8 +110,10 @@ def logits(model: ModelSize, training: TrainingLoad, tokens: int, of_each: int, 
 
 
 def gathered(model: ModelSize, training: TrainingLoad) -> float:
-    """Whole parameters in bfloat16: embedding or head, the layer that computes, and the next one; or all of them."""
-    return SERVED * (model.embedding + 2 * model.layer if training.reshard else model.parameters)
+    """Whole parameters in bfloat16: embedding or head, what of a vision tower is in none of its layers, the layer that
+    computes, and the next one; or all of them."""
+    beside = model.tower - (model.vision.layers * model.vision.layer if model.vision else 0)
+    return SERVED * (model.embedding + beside + 2 * model.layer if training.reshard else model.parameters)
 
 
 def mask(training: TrainingLoad, tokens: int, layers: int) -> float:
@@ -117,15 +121,24 @@ def mask(training: TrainingLoad, tokens: int, layers: int) -> float:
     return float(training.masked * (MASK + MASK_OF_LAYER * (layers + 1)) * tokens**2)
 
 
-def activations(model: ModelSize, training: TrainingLoad) -> float:
+def images(model: ModelSize, training: TrainingLoad, tokens: int, *, kept: bool) -> float:
+    """Pixels of the images in a micro batch, and activations of the tower, which an update keeps."""
+    if (vision := model.vision) is None:
+        return 0.0
+    seen = training.images * tokens
+    patches = seen * vision.merged
+    computed = activations(vision, patches, training.checkpointing) if kept else layer_activations(vision, patches)
+    return seen * vision.pixels + computed
+
+
+def activations(model: ModelSize | Vision, tokens: float, checkpointing: bool) -> float:
     """With checkpointing the input of every layer, and what one layer recomputes; without it all of every layer."""
-    tokens = training.update_tokens
-    if not training.checkpointing:
+    if not checkpointing:
         return model.layers * layer_activations(model, tokens)
     return SERVED * model.layers * tokens * model.hidden + layer_activations(model, tokens)
 
 
-def layer_activations(model: ModelSize, tokens: int) -> float:
+def layer_activations(model: ModelSize | Vision, tokens: float) -> float:
     """About eight tensors as wide as the model, and three as wide as the MLP, in bfloat16."""
     return SERVED * tokens * (8 * model.hidden + 3 * model.intermediate)
 
