@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
 from verl_mas.checks.tools import rendered_tools
 from verl_mas.checks.tried import apart, check_tried
 from verl_mas.checks.verl.files import ROLES, FirstRow, check_scored, is_prompt, sound_rows
-from verl_mas.checks.verl.model_folder import ChatTemplate
-from verl_mas.checks.verl.model_folder import settings as config_of
+from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
@@ -35,8 +36,6 @@ from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
 
-# A model's config.json has one of these if it reads more than text.
-READS_MEDIA = {"vision_config", "audio_config", "thinker_config"}
 # Arguments of a tokenizer's apply_chat_template, which a template need not read.
 OF_TOKENIZERS = (
     "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
@@ -61,10 +60,12 @@ def check_prompts(run: Run, tools: Mapping[str, Tool] | None = None) -> Iterator
     """Of a run without a team, the prompt is the row's. `tools`: those that the configuration has."""
     yield from _unread_settings(run)
     for first in sound_rows(run.config):
-        if not _has_media(run.config, first):
+        if unreadable := list(check_images(run.config, first)):
+            yield from unreadable
+        elif not _has_media(run.config, first):
             yield from _check(run, tools or {}, first)
-        elif (model := config_of(run.config[SECTION].model)) and not READS_MEDIA & model.keys():
-            value = f"rows of {first.file} have images, videos or sounds"
+        elif vision_of(run.config[SECTION].model) == {}:
+            value = f"rows of {first.file} have videos or sounds"
             rule = f"the model reads them, and {run.config[SECTION].model.path} is one of text"
             yield ConfigError(value, rule=rule, fix=f"set {SECTION}.model.path, or leave the column out")
 
@@ -86,7 +87,7 @@ def _unread_settings(run: Run) -> Iterator[ConfigWarning]:
 
 
 def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
-    messages = first.row[str(run.config.data.prompt_key)]
+    messages = seen(run.config, first.row)
     base, plain = View(run, "", PolicySpec()), Request(agent="", session="", turn=0, messages=messages)
     of_row = list(_rendered(base, plain, first.file, "data.truncation", filtered=True))
     if of_row and run.config.data.filter_overlong_prompts:
@@ -110,7 +111,8 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
         yield _failed(wrong[-1], what, first.file)
     elif recorder.requests:
-        found = list(_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row)))
+        found: list[Problem] = [*_blind(run, recorder.requests, what)]
+        found = found or [*_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row))]
         yield from found
         if not first.validation:
             yield from _of_program(result, what) if isinstance(workflow, Program) else ()
@@ -127,6 +129,16 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     else:
         fix = "write `await` before each act, and see what check_workflow finds"
         yield ConfigWarning(what, reason="no agent acted, so nothing is trained", fix=fix)
+
+
+def _blind(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:
+    """Of each agent the first prompt that it cannot see."""
+    found = dict[str, list[ConfigError]]()
+    for request in requests:
+        view = run.view(agents_of(run.mas)[request.agent].spec.policy)
+        if view.spec.remote is None and not found.get(request.agent):
+            found[request.agent] = list(check_seeing(view, request, what))
+    yield from chain(*found.values())
 
 
 def _of_program(result: SessionResult | None, what: str) -> Iterator[ConfigWarning]:
@@ -180,7 +192,7 @@ def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> I
 
 
 def _all_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Problem]:
-    prompts = [row[str(base.run.config.data.prompt_key)] for row in first.sample]
+    prompts = [seen(base.run.config, row) for row in first.sample]
     limit = _limit(base, "prompt_length", None)
     if all((_tokens_of(base, replace(request, messages=messages), limit) or 0) > limit for messages in prompts):
         value = f"each of the first {len(prompts)} rows of {first.file} has more than {limit} tokens"
@@ -192,8 +204,8 @@ def _all_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Pro
 
 
 def _has_media(config: DictConfig, first: FirstRow) -> bool:
-    """verl puts images and sounds into the messages, and their processor counts the tokens."""
-    kinds, row = ("image", "video", "audio"), first.row
+    """Videos and sounds, whose tokens are not counted here."""
+    kinds, row = ("video", "audio"), first.row
     parts = [part for message in row[str(config.data.prompt_key)] for part in message.get("content") or ()]
     keys = {str(config.data[f"{kind}_key"]) for kind in kinds}
     return (
@@ -205,7 +217,7 @@ def _has_media(config: DictConfig, first: FirstRow) -> bool:
 
 def _task_of(config: DictConfig, first: FirstRow) -> Task:
     """As the agent-loop worker builds it from what verl's dataset returns."""
-    row, messages = first.row, first.row[str(config.data.prompt_key)]
+    row, messages = first.row, seen(config, first.row)
     extra = row.get(EXTRA_INFO) or {}
     added = {RAW_PROMPT: messages, EXTRA_INFO: extra, UID: "check", SESSION_ID: 0, GLOBAL_STEPS: 0}
     kwargs = {name: extra.get(name) or {} for name in ("tools_kwargs", "interaction_kwargs")}
@@ -254,6 +266,9 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
     `filtered`: verl can leave the row out; it counts the row's own messages, without what a workflow adds.
     """
     limit = _limit(view, "prompt_length", request.max_prompt_length)
+    if blind := list(check_seeing(view, request, f"the first row of {file}")):
+        yield from blind
+        return
     try:
         rendered = _text_of(view, request)
     except ValueError as error:
@@ -271,7 +286,7 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
         rule = f"an agent reads what it is asked, here {unread!r:.120}"
         yield ConfigError(value, rule=rule, fix=f"correct the template, or set {SECTION}.model.custom_chat_template")
         return
-    length = chat.length(text, limit)
+    length = _length(view, chat, request, text, limit)
     if length is None or length <= limit:
         return
     value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
@@ -293,7 +308,13 @@ def _tokens_of(view: View, request: Request, limit: int) -> int | None:
     """The length of a prompt; None if it is surely within the limit, or cannot be counted here, as check_model says.
     Raises ValueError where the chat template does not take the messages."""
     rendered = _text_of(view, request)
-    return None if rendered is None else rendered[0].length(rendered[1], limit)
+    return None if rendered is None else _length(view, rendered[0], request, rendered[1], limit)
+
+
+def _length(view: View, chat: ChatTemplate, request: Request, text: str, limit: int) -> int | None:
+    of_images = tokens_of(view, request.messages)
+    length = chat.length(text, limit - of_images)
+    return None if length is None else length + of_images
 
 
 def _text_of(view: View, request: Request) -> tuple[ChatTemplate, str] | None:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.answers import check_answers
 from verl_mas.checks.doctor import diagnose, problems
+from verl_mas.checks.images import seen, tokens_of
 from verl_mas.checks.machine import (
     check_addresses,
     check_cluster,
@@ -175,11 +176,13 @@ def _sample(run: Run) -> Sample:
         return Sample(rows=total)
     settings = {**(data.get("apply_chat_template_kwargs") or {})}
     try:
-        texts = [chat.render(row[str(data.prompt_key)], settings) for row in first.sample]
-    except ValueError:  # check_prompts says why.
+        prompts = [seen(run.config, row) for row in first.sample]
+        texts = [chat.render(messages, settings) for messages in prompts]
+        of_images = sum(tokens_of(run.view(names[0]), messages) for messages in prompts)
+    except (ValueError, LookupError, OSError):  # check_prompts says why.
         return Sample(rows=total)
     tokens = chat.length("".join(texts), 0)
-    return Sample(tokens / len(texts) if tokens else None, len(texts), total)
+    return Sample((tokens + of_images) / len(texts) if tokens else None, len(texts), total)
 
 
 def check_capacity(run: Run) -> Iterator[Problem]:

@@ -52,10 +52,11 @@ def _loaded(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    return {**message, "content": [_image(part) if isinstance(part, dict) else part for part in content]}
+    return {**message, "content": [loaded(part) if isinstance(part, dict) else part for part in content]}
 
 
-def _image(part: Message) -> Message:
+def loaded(part: Message) -> Message:
+    """The part with its image, if it has one that is not on the web. Raises RequestError where it cannot be read."""
     if part.get("type") not in IMAGES:
         return part
     address = part.get("image_url")
@@ -85,7 +86,7 @@ def _opened(source: object, *, files: bool) -> Image:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, RequestError):
             raise
-        value = f"the image {name}: {str(error)[:120]}"
+        value = f"the image {name}: {str(error).partition(' <_io')[0]:.120}"
         raise RequestError(value, rule="Pillow reads it", fix="send a whole PNG or JPEG") from error
     return opened
 

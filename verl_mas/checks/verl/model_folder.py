@@ -126,7 +126,7 @@ def fields(model: DictConfig) -> Mapping[str, object]:
     else empty."""
     found = settings(model)
     if not found and not model.get("hf_config_path"):
-        return known(str(model.get("path"))) or {}
+        found = known(str(model.get("path"))) or {}
     text = found.get("text_config")
     return {**found, **(text if isinstance(text, Mapping) else {})}
 
@@ -147,6 +147,17 @@ def has_own_head(model: DictConfig) -> bool:
     """Whether the weights of the output layer are surely not those of the embedding."""
     tied = fields(model).get("tie_word_embeddings")
     return tied is False or (tied is None and "lm_head" in (modules(model) or ()))
+
+
+# A model's config.json has one of these if it reads more than text.
+READS_MEDIA = ("vision_config", "audio_config", "thinker_config")
+
+
+def vision_of(model: DictConfig) -> Mapping[str, object] | None:
+    """The part of config.json of a model that reads images; empty for one of text, None for one that is not known."""
+    found = settings(model) or known(str(model.get("path"))) or {}
+    parts = [found[key] for key in READS_MEDIA if key in found]
+    return None if not found else parts[0] if parts and isinstance(parts[0], Mapping) else {}
 
 
 def settings(model: DictConfig) -> Mapping[str, object]:

@@ -1,0 +1,128 @@
+"""Images in rows and in prompts: whether they can be read, who reads them, and how many tokens they take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, floor, sqrt
+from typing import TYPE_CHECKING, cast
+
+from omegaconf import DictConfig
+
+from verl_mas.checks.verl.files import FirstRow
+from verl_mas.checks.verl.model_folder import local_folder, readable_json, vision_of
+from verl_mas.config.merge import SECTION
+from verl_mas.config.run import View
+from verl_mas.errors import ConfigError, RequestError
+from verl_mas.rollout.images import image_parts, loaded
+from verl_mas.verl_.types import Fields
+from verl_mas.workflow.client import Message, Request
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PLACE = "<image>"
+# qwen_vl_utils, with which verl reads images, scales them to so many tokens of this side before the processor does.
+LEAST, MOST = 4, 16_384
+
+
+def seen(config: DictConfig, row: Fields) -> list[Message]:
+    """The prompt of a row as verl's dataset returns it: with its images where `<image>` stands."""
+    images = list(row.get(str(config.data.image_key)) or [])
+    messages: list[Message] = row[str(config.data.prompt_key)]
+    return [{**one, "content": _parts(one["content"], images)} for one in messages] if images else messages
+
+
+def _parts(content: object, images: list[object]) -> object:
+    """Takes the images from the front of the list."""
+    if not isinstance(content, str):
+        return content
+    found = [text for text in re.split(f"({PLACE})", content) if text]
+    return [{"type": "text", "text": text} if text != PLACE else _part(images.pop(0)) for text in found]
+
+
+def _part(image: object) -> Message:
+    return {"type": "image", **(image if isinstance(image, dict) else {"image": image})}
+
+
+def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError]:
+    """The first of the rows here whose images verl cannot read, or cannot put into its prompt."""
+    key, prompt = str(config.data.image_key), str(config.data.prompt_key)
+    for number, row in enumerate(first.sample, 1):
+        images, where = row.get(key) or [], f"{first.file}, column {key!r}, row {number}"
+        texts = [one["content"] for one in row[prompt] if isinstance(one.get("content"), str)]
+        if images and (places := "".join(texts).count(PLACE)) != len(images):
+            rule = f"verl puts the images of a row where {PLACE} stands in its prompt"
+            fix = f"write {PLACE} into the prompt as many times as the row has images"
+            yield ConfigError(f"{where}: {len(images)} images, and {places} times {PLACE}", rule=rule, fix=fix)
+            return
+        for place, image in enumerate(images, 1):
+            if why := _fault(_part(image)):
+                rule = "verl opens each image with Pillow when it reads the row, and the run ends if it fails"
+                fix = "write the bytes of a PNG or JPEG file, or a path that is here, or leave the row out"
+                yield ConfigError(f"{where}, image {place}: {why}", rule=rule, fix=fix)
+                return
+
+
+def _fault(part: Message) -> str:
+    try:
+        opened(part)
+    except RequestError as error:
+        return error.value
+    return ""
+
+
+def opened(part: Message) -> Image | None:
+    """The image of a part of a message; None for an address, which is not read here."""
+    image = loaded(part)["image"]
+    return None if isinstance(image, str) else image
+
+
+def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigError]:
+    """Whether the policy of a request reads the images in it."""
+    model = view.section("model")
+    if (count := len(image_parts(request.messages))) and vision_of(model) == {}:
+        who, own = f"agent {request.agent}" if request.agent else "the prompt", f"mas.policies.{view.name}.overrides"
+        setting = f"{own}.model.path" if view.spec.overrides else f"{SECTION}.model.path"
+        yield ConfigError(
+            f"{who} gets {count} image{'s' * (count > 1)} in {where}, and its model {model.path} is one of text",
+            rule="a model that is given images has a vision tower",
+            fix=f"set {setting} to a model that reads images, or write messages without them in the workflow",
+        )
+
+
+def tokens_of(view: View, messages: Sequence[Message]) -> int:
+    """Tokens of the images beside the one mark of each that the chat template writes; 0 where it is not known."""
+    parts, model = image_parts(messages), view.section("model")
+    vision, folder = vision_of(model) or {}, local_folder(str(model.path))
+    if not parts or not isinstance(side := vision.get("patch_size"), int):
+        return 0
+    side *= cast("int", vision.get("spatial_merge_size") or 1)
+    files = [readable_json(folder / f"{name}_config.json") for name in ("preprocessor", "processor")] if folder else []
+    own = [_limits(part, side) for file in files for part in (file, file.get("image_processor"))]
+    limits = [(LEAST, MOST), *filter(None, own)]
+    found = [image for part in parts if (image := opened(part)) is not None]
+    return sum(image_tokens(image.size, side, limits) - 1 for image in found)
+
+
+def _limits(processor: object, side: int) -> tuple[int, int] | None:
+    """The least and the most tokens of an image, of a processor's file."""
+    if not isinstance(processor, Mapping):
+        return None
+    size = processor.get("size") or {}
+    least = processor.get("min_pixels") or size.get("shortest_edge")
+    most = processor.get("max_pixels") or size.get("longest_edge")
+    return (least // side**2, most // side**2) if isinstance(least, int) and isinstance(most, int) else None
+
+
+def image_tokens(size: tuple[int, int], side: int, limits: Sequence[tuple[int, int]]) -> int:
+    """Squares of `side` pixels of an image that is scaled into each of the limits in turn, as Qwen's processors do."""
+    for least, most in limits:
+        squares = [max(1, round(length / side)) for length in size]
+        area = size[0] * size[1] / side**2
+        if squares[0] * squares[1] > most:
+            squares = [max(1, floor(length / side / sqrt(area / most))) for length in size]
+        elif squares[0] * squares[1] < least:
+            squares = [ceil(length / side * sqrt(least / area)) for length in size]
+        size = squares[0] * side, squares[1] * side
+    return squares[0] * squares[1]
