@@ -43,6 +43,7 @@ TEAMS = [
     ),
     ("guide_driver", {"max_turns": 2, "control": "all"}, DRIVE),
     ("guide_driver", {"max_turns": 2, "left_out": 1}, DRIVE),
+    ("guide_driver", {"max_turns": 2, "map": "picture"}, DRIVE),
     ("secret_words", {}, SECRET),
     ("secret_words", {"control": "own"}, SECRET),
     ("split_clues", {}, TALK),

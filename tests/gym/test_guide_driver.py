@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from itertools import islice
 
 import pytest
@@ -11,11 +12,13 @@ from played import played, task_of
 from benchmarks.evidence.floors import blind_bound
 from verl_mas.errors import DataError
 from verl_mas.gym import guide_driver
-from verl_mas.gym.guide_driver import GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
+from verl_mas.gym.guide_driver import COLOURS, GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
 from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.gym.warmup import tiny
+from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.util.splits import TEST, TRAIN, split_of
+from verl_mas.workflow.run import run
 
 
 def read(item):
@@ -183,3 +186,53 @@ def test_noise_is_the_share_of_messages_and_moves_that_are_random():
 def test_variants_have_lessons_of_their_own():
     assert [lesson.agent for lesson in shown(0.5, 6, speaks="every_turn")] == ["guide", "driver"] * 3
     assert {lesson.agent for lesson in shown(0.5, 50, control="all")} == {"driver"}
+
+
+SEEING = GuideDriver(text="compact", map="picture", max_turns=1)
+
+
+def requests_of(workflow, item, replies):
+    llm = ScriptedLLM(replies)
+    run(workflow, task_of(item.row(0, TEST)), llm)
+    return llm.requests
+
+
+def colours(picture, cell=16):
+    """The colours in the middle of the cells, row by row."""
+    middles = range(cell // 2, picture.height, cell)
+    return [picture.getpixel((right, down)) for down in middles for right in middles]
+
+
+@pytest.mark.parametrize("item", [ITEMS[0], guide_driver.shuffled(ITEMS)[0]])
+def test_a_guide_that_sees_gets_the_map_as_a_picture_and_the_driver_no_picture(item):
+    """In the control it is the picture of another task's board."""
+    guide, driver = requests_of(SEEING, item, {"guide": "b3", "driver": "U"})
+    (message,) = guide.messages
+    picture, text = message["content"]
+    _, seen = read(item)
+    assert text == {"type": "text", "text": "G"} and picture["image"].size == (64, 64)
+    assert colours(picture["image"]) == [COLOURS[letter] for letter in seen.board.picture.replace("\n", "")]
+    assert isinstance(driver.messages[-1]["content"], str) and "b3D" in driver.messages[-1]["content"]
+
+
+def test_in_words_a_picture_has_a_legend_in_place_of_the_map():
+    words = {"guide": "<message>b 3</message>", "driver": "<actions>U</actions>"}
+    guide, _ = requests_of(GuideDriver(map="picture", cell=56, max_turns=1), ITEMS[0], words)
+    picture, text = guide.messages[0]["content"]
+    assert picture["image"].size == (224, 224)
+    assert "walls black" in text["text"] and PUZZLE.board.picture not in text["text"]
+
+
+def test_the_single_driver_with_the_whole_view_sees_the_picture_too():
+    sees, blind = (
+        requests_of(replace(SEEING, control=control), ITEMS[0], "U")[0].messages[0]["content"]
+        for control in ("all", "part")
+    )
+    assert colours(sees[0]["image"]).count(COLOURS["G"]) == 1 and isinstance(blind, str)
+
+
+def test_lessons_have_the_pictures_of_the_workflow():
+    lessons = list(islice(guide_driver.lessons(tiny(GuideDriver, map="picture"), SMALL, noise=0.0), 40))
+    goals = [colours(lesson.image).index(COLOURS["G"]) for lesson in lessons if lesson.agent == "guide"]
+    assert [named(goal, 4) for goal in goals] == [lesson.reply for lesson in lessons if lesson.agent == "guide"]
+    assert all(lesson.image is None for lesson in lessons if lesson.agent == "driver")

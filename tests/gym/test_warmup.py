@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from verl_mas.gym import arithmetic
+from verl_mas.gym import arithmetic, guide_driver
+from verl_mas.gym.guide_driver import GuideDriver
+from verl_mas.gym.pictures import asked
 from verl_mas.gym.puzzles.data import lessons
 from verl_mas.gym.puzzles.teams import PlannerExecutor, SinglePlayer
-from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, loss, tokenize, warm_up
+from verl_mas.gym.warmup import BARE_TEMPLATE, WarmUp, bare, loss, tiny, tokenize, warm_up
 
 
 def test_prompts_are_formatted_as_by_the_chat_template():
@@ -76,3 +79,29 @@ def test_a_word_is_a_token_and_lessons_are_tokenized_as_in_training(tmp_path):
         assert ids[:-length] == tokenizer.apply_chat_template(chat[:1], add_generation_prompt=True, return_dict=False)
         assert tokenizer.decode(ids) == tokenizer.apply_chat_template(chat, tokenize=False)
         assert len(ids) == len(lesson.prompt.split(" ")) + 2 and length == 2
+
+
+def test_a_lesson_with_an_image_has_the_tokens_and_pixels_of_the_processor(tmp_path):
+    import torch
+    from transformers import AutoProcessor
+
+    team = tiny(GuideDriver, map="picture")
+    taught = list(islice(guide_driver.lessons(team, guide_driver.SMALL, noise=0.0), 12))
+    config = WarmUp(hidden=32, layers=1, steps=2, batch=12, lessons=12, vocabulary=259)
+    losses = []
+    folder = warm_up(tmp_path / "seeing", iter(taught), config, lambda step, value: losses.append(value))
+    processor = AutoProcessor.from_pretrained(folder)
+    for lesson, (ids, length) in zip(taught, tokenize(processor, taught), strict=True):
+        content = lesson.prompt if lesson.image is None else asked(lesson.image, lesson.prompt)[0]["content"]
+        chat = [{"role": "user", "content": content}]
+        for reader in (processor, processor.tokenizer):  # verl renders with one, checks with the other
+            text = reader.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+            images = [lesson.image] if lesson.image else None
+            assert processor(text=[text], images=images)["input_ids"][0] == ids[:-length]
+    # A model that does not see them could not tell one goal from another.
+    seen = [lesson.image for lesson in taught if lesson.image]
+    pixels = processor.image_processor(images=seen, return_tensors="pt")["pixel_values"]
+    assert len(pixels) == 64 * len(seen) and len(torch.unique(pixels)) > 2
+    assert losses[1] < losses[0]
+    further = warm_up(tmp_path / "further", iter(taught), replace(config, start=str(folder)), lambda *_: None)
+    assert AutoProcessor.from_pretrained(further).image_processor.patch_size == 8

@@ -6,13 +6,14 @@ import argparse
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from verl_mas.cli._arguments import add_settings, values
-from verl_mas.config.values import Count
+from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import with_next
 from verl_mas.errors import ConfigError, DataError
+from verl_mas.gym.pictures import Colour, asked, drawn
 from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT
 from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL
@@ -23,6 +24,10 @@ from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.client import DatasetFields
+from verl_mas.workflow.team import Prompt
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 PUZZLE = "plan_path"
 # Of rows and columns: different letters, so that a message is read without counting its places.
@@ -79,6 +84,9 @@ def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
 GUIDE_MARK, DRIVER_MARK = "G", "D"  # the last mark of a compact prompt: which role is asked
 NONE = "-"  # in a compact prompt: no move yet, nothing that could be read
 WORDS = 2  # of the guide's message: a row and a column
+PICTURE = "picture"
+LOOKS = 4  # boards that are looked at for each that is driven on, in lessons with pictures
+COLOURS: dict[str, Colour] = {FREE: (255, 255, 255), WALL: (0, 0, 0), GOAL: (0, 192, 0)}
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,12 @@ class GuideDriver(States[Drive]):
 
     speaks: Literal["once", "every_turn"] = "once"
     """once: the guide writes before the first move. every_turn: before each move; it then knows the last one."""
+
+    map: Literal["text", "picture"] = "text"
+    """How the map is given to who sees it. picture: as an image, white with black walls and a green goal."""
+
+    cell: Annotated[int, Range(2, 256)] = 16
+    """Pixels of a cell's side in a picture."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
         puzzle, seen = boards_of(task.extra_info)
@@ -151,22 +165,38 @@ class GuideDriver(States[Drive]):
     def prompt(self, state: Drive) -> str:
         return self._compact(state) if self.text == COMPACT else "\n\n".join(self._words(state))
 
+    def picture(self, drive: Drive) -> Image | None:
+        """What the agent that acts next sees beside its text."""
+        if self.map != PICTURE or not (drive.message is None or self.control == "all"):
+            return None
+        return drawn(drive.seen.board.picture.split(), COLOURS, self.cell)
+
+    def asked(self, state: Drive) -> Prompt:
+        picture = self.picture(state)
+        return self.prompt(state) if picture is None else asked(picture, self.prompt(state))
+
+    def _map(self, puzzle: PlanPath) -> str:
+        return "" if self.map == PICTURE else f"{puzzle.board.layout}{named(puzzle.board.goal, puzzle.board.size)}"
+
     def _compact(self, drive: Drive) -> str:
         if drive.message is None:
             last = drive.last if self.speaks == "every_turn" else ""
-            return f"{_map(drive.seen)}{last}{GUIDE_MARK}"
+            return f"{self._map(drive.seen)}{last}{GUIDE_MARK}"
         if self.control == "all":
-            return f"{_map(drive.puzzle)}{_around(drive)}{drive.last}{DRIVER_MARK}"
+            return f"{self._map(drive.puzzle)}{_around(drive)}{drive.last}{DRIVER_MARK}"
         return f"{_around(drive)}{drive.last}{drive.message or NONE}{DRIVER_MARK}"
 
     def _words(self, drive: Drive) -> list[str]:
         size = drive.puzzle.board.size
         names = f"Rows are {', '.join(ROWS[:size])} from the top, columns {', '.join(COLUMNS[:size])} from the left."
+        legend = "walls black, free cells white, goal green"
+        if self.map != PICTURE:
+            legend = f"walls {WALL}, free cells {FREE}, goal {GOAL}"
         if drive.message is None:
             moved = f"The driver's last move: {drive.last}." if drive.last != NONE else "The driver has not moved yet."
             return [
-                f"You guide a driver who does not see this map: walls {WALL}, free cells {FREE}, goal {GOAL}. {names}",
-                drive.seen.board.picture,
+                f"You guide a driver who does not see this map: {legend}. {names}",
+                *([] if self.map == PICTURE else [drive.seen.board.picture]),
                 "You do not see the driver. " + (moved if self.speaks == "every_turn" else ""),
                 self.message_codec(drive).prompt(),
             ]
@@ -175,16 +205,11 @@ class GuideDriver(States[Drive]):
         written = f"The guide, who sees the goal and not you, wrote: {drive.message or 'nothing that can be read'}"
         return [
             f"You drive to a goal on a map of {size} by {size} cells. {names}",
-            *([drive.puzzle.render()] if self.control == "all" else []),
+            *([legend if self.map == PICTURE else drive.puzzle.render()] if self.control == "all" else []),
             f"{here} Your last move: {drive.last}.",
             *([written] if self.control == "none" else []),
             self.move_codec(drive).prompt(),
         ]
-
-
-def _map(puzzle: PlanPath) -> str:
-    board = puzzle.board
-    return f"{board.layout}{named(board.goal, board.size)}"
 
 
 def _around(drive: Drive) -> str:
@@ -206,17 +231,21 @@ def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -
         number += 1
         assert isinstance(puzzle, PlanPath)
         drive = workflow.opening(puzzle, puzzle)
-        while not workflow.over(drive):
+        # To see is harder to learn than to move: with pictures, more boards are looked at than driven on.
+        driven = drive.message is not None or workflow.map != PICTURE or number % LOOKS == 0
+        while not workflow.over(drive) and (driven or drive.message is None):
             if drive.message is None:
                 cells = puzzle.board.size
                 goal = named(puzzle.board.goal, cells)
                 wrong = rng.choice(ROWS[:cells]) + rng.choice(COLUMNS[:cells])
                 message = wrong if rng.random() < noise else goal
-                yield Lesson("guide", workflow.prompt(drive), workflow.message_codec(drive).render(message))
+                reply = workflow.message_codec(drive).render(message)
+                yield Lesson("guide", workflow.prompt(drive), reply, workflow.picture(drive))
                 drive = replace(drive, message=goal)
             else:
                 move = rng.choice(list(MOVES) if rng.random() < noise else drive.puzzle.best_actions())
-                yield Lesson("driver", workflow.prompt(drive), workflow.move_codec(drive).render([move]))
+                reply = workflow.move_codec(drive).render([move])
+                yield Lesson("driver", workflow.prompt(drive), reply, workflow.picture(drive))
                 drive = workflow.moved(drive, move)
 
 
@@ -234,10 +263,11 @@ class GuideDriverData(Generated):
         add_settings(parser, "--size", "settings of the boards")
         parser.add_argument("--speaks", default="once", help="once or every_turn, in the demonstrations")
         parser.add_argument("--control", default="none", help="none, all or part, in the demonstrations")
+        parser.add_argument("--map", default="text", help="text or picture, in the demonstrations")
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         size = _size(options)
-        tiny(GuideDriver, speaks=options.speaks, control=options.control)
+        _team(options)
         board(PUZZLE, 0, TRAIN, size)
         train = items(options.train_rows, split=TRAIN, first=options.seed * options.train_rows, size=size)
         # The same for every seed.
@@ -246,8 +276,11 @@ class GuideDriverData(Generated):
         return Prepared(train, test, test, {"guide_driver": {**size, "seed": options.seed}})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        workflow = tiny(GuideDriver, speaks=options.speaks, control=options.control)
-        return lessons(workflow, _size(options), noise=options.noise, seed=options.seed)
+        return lessons(_team(options), _size(options), noise=options.noise, seed=options.seed)
+
+
+def _team(options: argparse.Namespace) -> GuideDriver:
+    return tiny(GuideDriver, speaks=options.speaks, control=options.control, map=options.map)
 
 
 def _size(options: argparse.Namespace) -> Size:

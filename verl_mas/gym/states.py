@@ -14,6 +14,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.workflow import Malformed, Outcome, Reply, Tag, Team, Workflow
 from verl_mas.workflow.codecs import checked
 from verl_mas.workflow.tasks import together
+from verl_mas.workflow.team import Prompt
 
 State = TypeVar("State")
 
@@ -70,6 +71,10 @@ class States(Workflow, Generic[State]):
     @abstractmethod
     def prompt(self, state: State) -> str: ...
 
+    def asked(self, state: State) -> Prompt:
+        """What the agent that acts next gets: the text of `prompt`, and more where it also sees."""
+        return self.prompt(state)
+
     @abstractmethod
     def after(self, reply: Reply, state: State) -> State:
         """The state after a reply to the prompt of `state`."""
@@ -86,7 +91,7 @@ class States(Workflow, Generic[State]):
         """From any state to the end."""
         silent: dict[Reply, State] = {}
         while not self.over(state):
-            replies = await team[self.actor(state)].branch(self.prompt(state), None if self.branches else 1)
+            replies = await team[self.actor(state)].branch(self.asked(state), None if self.branches else 1)
             reached = {reply: self.after(reply, state) for reply in replies}
             if len(replies) > 1:
                 await self._score(reached, team)

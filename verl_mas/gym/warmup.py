@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, values
 from verl_mas.config.schema import FaultSpec
@@ -16,8 +17,14 @@ from verl_mas.config.values import Count, NotNegative, Positive, check_fields, l
 from verl_mas.data.dataset import DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
+from verl_mas.testing.tiny_vision_model import IMAGE, VISION_END, VISION_START, tiny_vision_model
 from verl_mas.workflow import Generation, Message, Request, Task, Workflow
 from verl_mas.workflow.run import run
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
 
 Expert = Callable[[Request], str]  # the reply of an expert to a request
 W = TypeVar("W", bound=Workflow)
@@ -35,6 +42,7 @@ class Lesson:
     agent: str
     prompt: str
     reply: str
+    image: Image | None = None  # above the text of the prompt
 
 
 def demonstrate(workflow: Workflow, task: Task, expert: Expert) -> list[Lesson]:
@@ -61,10 +69,13 @@ BARE_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ '" + TURN_END + "' }}{% endif %}{% endfor %}"
 )
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+# The same of contents with images.
+SEEN_TEMPLATE = BARE_TEMPLATE.replace(
+    "{{ message['content'] }}",
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
+    "{{ part['text'] if part['type'] == 'text' else '" + VISION_START + IMAGE + VISION_END + "' }}"
+    "{% endfor %}{% endif %}",
+)
 
 PATH = "warm-up"
 
@@ -127,15 +138,18 @@ TokenizedLesson = tuple[list[int], int]  # the tokens of a prompt and its reply,
 
 
 def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: Progress) -> Path:
-    """Train a model on `lessons` and save it, with a tokenizer whose chat template adds no text."""
+    """Train a model on `lessons` and save it, with a tokenizer whose chat template adds no text. With an image in a
+    lesson it is a model that sees."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
 
     used = list(islice(lessons, config.lessons))
+    sees = any(lesson.image for lesson in used)
     start = Path(config.start) if config.start else folder
     if not config.start:
         texts = (text for lesson in used[: config.texts] for text in (lesson.prompt, lesson.reply))
-        tiny_model(
+        make = tiny_vision_model if sees else tiny_model
+        make(
             folder,
             hidden=config.hidden,
             layers=config.layers,
@@ -143,11 +157,14 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: P
             initial=config.initial,
             seed=config.seed,
         )
-    tokenizer = AutoTokenizer.from_pretrained(start)
-    tokenizer.chat_template = BARE_TEMPLATE
-    tokenizer.save_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
-    _train(model, tokenize(tokenizer, used), config, progress)
+    # Of a model of text it is the tokenizer.
+    reader = AutoProcessor.from_pretrained(start)
+    for part in {reader, getattr(reader, "tokenizer", reader)}:
+        part.chat_template = SEEN_TEMPLATE if sees else BARE_TEMPLATE
+    reader.save_pretrained(folder)
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    model = kind.from_pretrained(start, dtype=torch.float32)
+    _train(model, tokenize(reader, used), config, progress, lambda chosen: _pixels(reader, [used[i] for i in chosen]))
     model.save_pretrained(folder)
     return folder
 
@@ -158,14 +175,35 @@ def log_loss(step: int, loss: float) -> None:
         sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
 
 
-def tokenize(tokenizer: PreTrainedTokenizerBase, lessons: list[Lesson]) -> list[TokenizedLesson]:
+def tokenize(reader: PreTrainedTokenizerBase | ProcessorMixin, lessons: list[Lesson]) -> list[TokenizedLesson]:
     """Tokens as in reinforcement learning, where prompt and reply are tokenized separately."""
-    prompts = tokenizer([lesson.prompt for lesson in lessons], add_special_tokens=False)["input_ids"]
+    tokenizer = getattr(reader, "tokenizer", reader)
+    texts = [_marks(reader, lesson.image) + lesson.prompt for lesson in lessons]
+    prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
     replies = tokenizer([lesson.reply + TURN_END for lesson in lessons], add_special_tokens=False)["input_ids"]
     return [(prompt + reply, len(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
-def _train(model: PreTrainedModel, lessons: list[TokenizedLesson], config: WarmUp, progress: Progress) -> None:
+def _marks(reader: Any, image: Image | None) -> str:
+    """What a processor writes into a prompt for an image: a mark for each of its tokens."""
+    if image is None:
+        return ""
+    patches: int = reader.image_processor.get_number_of_image_patches(image.height, image.width, {})
+    return VISION_START + IMAGE * (patches // int(reader.image_processor.merge_size) ** 2) + VISION_END
+
+
+def _pixels(reader: Any, lessons: list[Lesson]) -> Mapping[str, Tensor]:
+    images = [lesson.image for lesson in lessons if lesson.image]
+    return dict(reader.image_processor(images=images, return_tensors="pt")) if images else {}
+
+
+def _train(
+    model: PreTrainedModel,
+    lessons: list[TokenizedLesson],
+    config: WarmUp,
+    progress: Progress,
+    pixels: Callable[[list[int]], Mapping[str, Tensor]],
+) -> None:
     import torch
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01)
@@ -176,7 +214,7 @@ def _train(model: PreTrainedModel, lessons: list[TokenizedLesson], config: WarmU
     model.train()
     for step in range(config.steps):
         chosen = torch.randint(len(lessons), (config.batch,), generator=order).tolist()
-        mean_loss = loss(model, [lessons[place] for place in chosen], config.prompts)
+        mean_loss = loss(model, [lessons[place] for place in chosen], config.prompts, pixels(chosen))
         optimizer.zero_grad()
         mean_loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -185,7 +223,12 @@ def _train(model: PreTrainedModel, lessons: list[TokenizedLesson], config: WarmU
         progress(step + 1, mean_loss.item())
 
 
-def loss(model: PreTrainedModel, rows: list[TokenizedLesson], prompts: float = 0.0) -> Tensor:
+def loss(
+    model: PreTrainedModel,
+    rows: list[TokenizedLesson],
+    prompts: float = 0.0,
+    pixels: Mapping[str, Tensor] = MappingProxyType({}),
+) -> Tensor:
     """Cross entropy of the replies, plus `prompts` times that of the prompts. Right padding needs no attention mask."""
     import torch
 
@@ -196,8 +239,9 @@ def loss(model: PreTrainedModel, rows: list[TokenizedLesson], prompts: float = 0
         ids[place, : len(tokens)] = torch.tensor(tokens)
         of_prompts[place, 1 : len(tokens) - reply] = True
         of_replies[place, len(tokens) - reply : len(tokens)] = True
-    hidden = model.base_model(input_ids=ids[:, :-1]).last_hidden_state
-
+    # Positions depend on where images are.
+    places = {"mm_token_type_ids": (ids[:, :-1] == model.config.image_token_id).int()} if pixels else {}
+    hidden = model.base_model(input_ids=ids[:, :-1], **pixels, **places).last_hidden_state
     head = model.get_output_embeddings()
 
     def entropy(mask: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.evidence.arms import Arm, Evaluation, Played, Start, Training, Trial, using
@@ -84,6 +85,12 @@ OFFSET_AGENT = arm("offset_agent", *OFFSET, *AGENT)
 OFFSET_TEAM = arm("offset_team", *OFFSET, *using("team_grpo"))
 OFFSET_PER_ACT = arm("offset_team_per_act", *OFFSET, *using("team_grpo", "weighting=per_act"))
 
+# The guide sees the map as a picture. Its control is the picture of another board, in the same validation.
+PICTURES = "+recipe=guide_driver/laptop_picture"
+SEEING_TRIAL = replace(TRIAL, settings=(PICTURES, *TRIAL.settings[1:]))
+SEEING_START = Start(f"{TEAM}-pictures", ("data", TEAM, "--map", "picture", *TOGETHER.command[2:]))
+SEEING = Training("guide_pictures", SEEING_TRIAL, SEEING_START, TEAM, AGENT, seeds=3)
+
 TASK = Task(
     "guide",
     "Guide and driver",
@@ -91,6 +98,7 @@ TASK = Task(
         Group("guide_team", (SHARED, APART, ALL, PART, SWAPPED, OTHER), ("shuffled",)),
         Group("guide_admission", (SHARED, ADMITTED)),
         Group("guide_counting", (OFFSET_AGENT, OFFSET_TEAM, OFFSET_PER_ACT)),
+        Group("guide_sees", (SEEING, PART), ("shuffled",)),
     ),
     (
         Claim("the team ends above what any driver without messages reaches", success(SHARED), low=FLOOR),
@@ -102,6 +110,8 @@ TASK = Task(
         Claim("one agent with the whole view is at least as good", gap(ALL, SHARED), low=0.0),
         Claim("a gate for boards is level at equal replies", gap(ADMITTED, SHARED), low=-0.05, high=0.05),
         Claim("an offset of 1.5 on the guide costs `team_grpo`", gap(OFFSET_TEAM, OFFSET_AGENT), high=0.0),
+        Claim("with pictures the team ends above that bound", success(SEEING), low=FLOOR, seeds=3),
+        Claim("and with those of other boards below it", success(SEEING, control("shuffled")), high=FLOOR, seeds=3),
         Claim("per act or per session makes no difference", gap(OFFSET_PER_ACT, OFFSET_TEAM), low=-0.05, high=0.05),
     ),
 )
