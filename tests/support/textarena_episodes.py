@@ -27,7 +27,8 @@ def action(rng: random.Random, text: str) -> str:
     """Often one that the text names, otherwise anything."""
     named = re.findall(r"\[[^\[\]]*\]", text)[-20:]
     anything = [f"[{rng.randrange(10)}]", f"[{rng.choice(WORDS.split())}]", "", "no brackets", "[" * 3000]
-    return rng.choice(named if named and rng.random() < 0.85 else anything)
+    chosen: str = rng.choice(named if named and rng.random() < 0.85 else anything)
+    return chosen
 
 
 def alone(name: str, seed: int) -> tuple[object, int]:
