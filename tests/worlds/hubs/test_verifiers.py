@@ -14,6 +14,7 @@ import pytest
 import toy_worlds
 
 from verl_mas.cli.data.verifiers import numbered
+from verl_mas.config.schema import FaultSpec
 from verl_mas.data.dataset import Prepared
 from verl_mas.data.verifiers import compute_score
 from verl_mas.errors import ConfigError, DataError, SessionFault
@@ -86,6 +87,15 @@ def test_an_environment_ends_in_the_middle_at_its_own_limit():
     limited = {"player": {"max_turns": 2}}
     session, _ = played(team("higher_lower", agents=["player"], environment=limited), "x", 3)
     assert len(session.replies) == 2 and session.team_reward == 0.0
+
+
+def test_a_context_that_is_full_ends_a_rollout_which_is_scored():
+    workflow = team("higher_lower", agents=["player"], tolerate=["limit"])
+    task, limited = replace(Task.of(""), extra_info={NUMBER: 3}), FaultSpec(max_acts=2, retries=0)
+    session = run(workflow, task, ScriptedLLM(["5", "x"]), faults=limited)
+    assert [reply.team_reward for reply in session.replies] == [0.0, 0.0] and session.info["illegal"] == 1.0
+    with pytest.raises(SessionFault, match="2 acts"):
+        run(team("higher_lower", agents=["player"]), task, ScriptedLLM("x"), faults=limited)
 
 
 @pytest.fixture
@@ -196,6 +206,7 @@ def test_an_environment_is_trained_in(main_ppo, tmp_path, taskset, agents, polic
         "algorithm.adv_estimator=agent_grpo data.train_batch_size=4 data.max_prompt_length=256 "
         "data.val_max_samples=4 actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.n=4 "
         f"trainer.test_freq=-1 trainer.total_training_steps=3 mas.updates_per_step=1 +mas=verifiers {policies} "
+        "mas.workflow.check_timeout_s=300 "
         f"mas.workflow.args={{taskset:{taskset},folder:'{FOLDER}',agents:[{agents}]}} "
         f"data.train_files={tmp_path}/train.parquet data.val_files={tmp_path}/test.parquet"
     )
@@ -205,5 +216,7 @@ def test_an_environment_is_trained_in(main_ppo, tmp_path, taskset, agents, polic
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
         rows = [value for name, value in metrics.items() if name.endswith("/rows/real") and name.startswith("policy/")]
-        assert rows == ([16, 16] if "other" in policies else [16 * len(workflow.agents)])
+        # A reply that is cut is not continued.
+        least, most = 16 * len(workflow.agents), metrics["session/acts/mean"] * 16
+        assert len(rows) == policies.count("{}") and least <= sum(rows) <= most
         assert all(value < 1e-6 for name, value in metrics.items() if name.endswith("rollout_probs_diff_max"))
