@@ -17,11 +17,8 @@ from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import members_of
 
 # The agents of a program, and of an environment of verifiers, are an argument.
-TEAMS = [
-    file
-    for name, file in group_files("mas").items()
-    if name not in ("team", "program", "verifiers") and "/" not in name
-]
+GIVEN = ("team", "program", "verifiers")
+TEAMS = [file for name, file in group_files("mas").items() if name not in GIVEN and "/" not in name]
 
 
 def test_every_setting_of_the_schema_can_be_overridden_without_a_plus(make):
