@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, check_noise, values
 from verl_mas.config.schema import FaultSpec
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin
+
+    Reader = PreTrainedTokenizerBase | ProcessorMixin
 
 Expert = Callable[[Request], str]  # the reply of an expert to a request
 W = TypeVar("W", bound=Workflow)
@@ -175,7 +177,7 @@ def log_loss(step: int, loss: float) -> None:
         sys.stderr.write(f"warm-up step {step}: loss {loss:.3f}\n")
 
 
-def tokenize(reader: PreTrainedTokenizerBase | ProcessorMixin, lessons: list[Lesson]) -> list[TokenizedLesson]:
+def tokenize(reader: Reader, lessons: list[Lesson]) -> list[TokenizedLesson]:
     """Tokens as in reinforcement learning, where prompt and reply are tokenized separately."""
     tokenizer = getattr(reader, "tokenizer", reader)
     texts = [_marks(reader, lesson.image) + lesson.prompt for lesson in lessons]
@@ -184,17 +186,19 @@ def tokenize(reader: PreTrainedTokenizerBase | ProcessorMixin, lessons: list[Les
     return [(prompt + reply, len(reply)) for prompt, reply in zip(prompts, replies, strict=True)]
 
 
-def _marks(reader: Any, image: Image | None) -> str:
+def _marks(reader: Reader, image: Image | None) -> str:
     """What a processor writes into a prompt for an image: a mark for each of its tokens."""
     if image is None:
         return ""
-    patches: int = reader.image_processor.get_number_of_image_patches(image.height, image.width, {})
-    return VISION_START + IMAGE * (patches // int(reader.image_processor.merge_size) ** 2) + VISION_END
+    processor = reader.image_processor
+    patches: int = processor.get_number_of_image_patches(image.height, image.width, {})
+    return VISION_START + IMAGE * (patches // int(processor.merge_size) ** 2) + VISION_END
 
 
-def _pixels(reader: Any, lessons: list[Lesson]) -> Mapping[str, Tensor]:
-    images = [lesson.image for lesson in lessons if lesson.image]
-    return dict(reader.image_processor(images=images, return_tensors="pt")) if images else {}
+def _pixels(reader: Reader, lessons: list[Lesson]) -> Mapping[str, Tensor]:
+    if not (images := [lesson.image for lesson in lessons if lesson.image]):
+        return {}
+    return dict(reader.image_processor(images=images, return_tensors="pt"))
 
 
 def _train(
