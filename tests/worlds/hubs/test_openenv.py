@@ -33,6 +33,8 @@ if not PYTHON:
     pytest.skip(f"{reason}VERL_MAS_OPENENV_PYTHON=e/bin/python", allow_module_level=True)
 SERVER = str(Path(__file__).parents[2] / "support" / "openenv_server.py")
 
+ENVIRONMENTS = 8
+
 
 def free_port():
     with socket.socket() as found:
@@ -41,9 +43,9 @@ def free_port():
 
 
 def started():
-    """A server with two environments of each kind."""
+    """A server with `ENVIRONMENTS` of each kind."""
     address = f"http://127.0.0.1:{(port := free_port())}"
-    process = subprocess.Popen([PYTHON, SERVER, str(port), "2"])
+    process = subprocess.Popen([PYTHON, SERVER, str(port), str(ENVIRONMENTS)])
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -134,14 +136,14 @@ def test_sessions_wait_for_a_free_environment_and_give_it_back(server):
 
     async def together():
         pool = Pool()
-        return await asyncio.gather(*(play(pool, seed) for seed in range(12)))
+        return await asyncio.gather(*(play(pool, seed) for seed in range(24)))
 
-    assert asyncio.run(together()) == [1.0] * 12
-    both = [opened(echo(server)) for _ in range(2)]
-    assert both[0][1]("open").board == "0"  # environments of `Guessing`
-    with pytest.raises(Refused, match="2/2"):
+    assert asyncio.run(together()) == [1.0] * 24
+    all_of_them = [opened(echo(server)) for _ in range(ENVIRONMENTS)]
+    assert all_of_them[0][1]("open").board == "0"  # environments of `Guessing`
+    with pytest.raises(Refused, match="8/8"):
         opened(echo(server, wait_s=0.2))
-    for _, _, stage in both:
+    for _, _, stage in all_of_them:
         stage.close()
 
 
@@ -152,7 +154,7 @@ def test_a_cancelled_session_gives_its_environment_back(server):
             with pytest.raises(SessionFault, match="took more than"):
                 await stages.step(place, {"player": "hang"})
 
-    for _ in range(2):
+    for _ in range(ENVIRONMENTS):
         asyncio.run(cancelled())
     view, _, stage = opened(echo(server))
     assert view.board == "ready"
