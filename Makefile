@@ -70,11 +70,11 @@ frameworks:  ## install the agent frameworks of others in .venv-frameworks and .
 test-frameworks: $(READY) frameworks  ## run the programs of these frameworks
 	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py $(ARGS)
 
-hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) in .venv-hubs
+hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) in .venv-hubs and .venv-openenv
 	PYTHON="$(PYTHON)" scripts/hubs.sh
 
 test-hubs: hubs  ## run the tests of worlds with the libraries themselves
-	.venv-hubs/bin/python -m pytest tests/worlds $(ARGS)
+	VERL_MAS_OPENENV_PYTHON=$(CURDIR)/.venv-openenv/bin/python .venv-hubs/bin/python -m pytest tests/worlds $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

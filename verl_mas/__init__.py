@@ -101,6 +101,10 @@ if TYPE_CHECKING:
     from verl_mas.workflow.tools import CallContext as CallContext
     from verl_mas.workflow.tools import Tool as Tool
     from verl_mas.workflow.tools import ToolResult as ToolResult
+    from verl_mas.worlds.world import Observation as Observation
+    from verl_mas.worlds.world import View as View
+    from verl_mas.worlds.world import World as World
+    from verl_mas.worlds.world import register_world as register_world
 
 __version__ = "0.1.0"
 # verl imports this package in every process, so a name is imported when it is asked for.

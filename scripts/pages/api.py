@@ -36,6 +36,7 @@ GROUPS = {
         "check_workflow ScriptedLLM run arun run_many load TrainedTeam SessionResult ActText OpenAIClient Session "
         "SessionIndex read_sessions AgentSpec BranchSpec FaultSpec LLMClient Request Generation"
     ),
+    "Worlds": "World Observation View",
     "Tools": "Tool ToolResult ToolCall CallContext ToolLimits calls McpServers McpSpec",
     "Advantages": (
         "estimator within AdvantageInput AdvantageOptions AdvantageOutput compute_advantages RunningScores to_tokens"
@@ -43,14 +44,17 @@ GROUPS = {
     "Running programs": "Execution Executor Limits Result Status Call Answer Stdio Returns run_tests Verdict Problem",
     "Puzzles, graders, retrieval": "Puzzle board grader AnswerChecker Grade RetrieverClient SearchResult Passage",
     "Registering your own": (
-        "register_workflow register_commit_rule register_grader register_executor register_puzzle register_engine"
+        "register_workflow register_commit_rule register_grader register_executor register_puzzle register_engine "
+        "register_world"
     ),
     "Errors": "MasError InvalidInput ConfigError DataError WorkflowError SessionFault FaultKind",
 }
 # A type alias has the docstring of the type.
 ALIASES = {"Message"}
 # Objects that a session makes, and interfaces: how they are constructed is no part of the API.
-NOT_CONSTRUCTED = set("Workflow Team Agent Conversation Reply Session Codec LLMClient Executor Puzzle Choice".split())
+NOT_CONSTRUCTED = set(
+    "Workflow Team Agent Conversation Reply Session Codec LLMClient Executor Puzzle Choice World".split()
+)
 # Types of arguments that only the team of a session has.
 PASSED_BY_TEAMS = re.compile(r"'(Ask|Line|Member)\b")
 # Their fields are settings, which have a page.

@@ -16,8 +16,8 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import members_of
 
-# The agents of a program, and of an environment of verifiers, are an argument.
-GIVEN = ("team", "program", "verifiers")
+# The agents of a program, of an environment of verifiers and of a world come from an argument.
+GIVEN = ("team", "program", "verifiers", "world")
 TEAMS = [file for name, file in group_files("mas").items() if name not in GIVEN and "/" not in name]
 
 

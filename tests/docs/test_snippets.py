@@ -19,6 +19,7 @@ from verl_mas.cli import main
 from verl_mas.cli.demo import demos
 from verl_mas.config.compose import compose
 from verl_mas.config.schema import TrajectorySpec
+from verl_mas.errors import ConfigError
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.workflow.session import SessionResult
 
@@ -122,8 +123,14 @@ def test_a_planned_run_fits(words, here, capsys):
 def test_a_training_command_composes_and_its_team_is_accepted(overrides, here, monkeypatch):
     monkeypatch.setattr(machine, "available", lambda config: None)
     config = compose([*overrides[:-1], *REST] if overrides[-1:] == ["..."] else overrides)
-    if config.get("mas"):
+    if not config.get("mas"):
+        return
+    try:
         validate(config)
+    except ConfigError as error:
+        if "the worlds of a hub are in its own package" not in str(error):
+            raise
+        pytest.skip(f"{error.value}: make test-hubs has it")
 
 
 @pytest.mark.parametrize("overrides", each(ALONE))

@@ -28,6 +28,10 @@ class Died(Exception):
     """The process of a world ended."""
 
 
+class Late(Exception):
+    """A world did not answer in time."""
+
+
 class Failed(Exception):
     """What a world raised in its process, with its traceback there."""
 
@@ -90,10 +94,16 @@ class Host:
     async def call(self, method: str, arguments: Sequence[object], limit_s: float) -> object:
         result: Future[object] = Future()
         self._calls.put((result, method, arguments))
+        answer = asyncio.wrap_future(result)
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(result), limit_s)
-        except (TimeoutError, asyncio.TimeoutError, asyncio.CancelledError, Died):
+            # Python 3.11's `wait_for` forgets a cancellation that comes with the answer.
+            await asyncio.wait({answer}, timeout=limit_s)
+            if not answer.done():
+                raise Late
+            return answer.result()
+        except (Late, asyncio.CancelledError, Died):
             self.end()  # it is still at this call, or gone
+            answer.cancel()
             raise
 
     def end(self) -> None:
@@ -162,7 +172,7 @@ class Stages:
         name, limit = self._way.world, self._way.limit_s
         try:
             return await self._host.call(method, arguments, limit)
-        except (TimeoutError, asyncio.TimeoutError) as error:
+        except Late as error:
             cause = f"world {name}: {method} took more than {limit:g} s; rule: mas.workflow.args.step_timeout_s; "
             cause += "fix: raise it, or set mas.workflow.args.runs_in=process, where a world that hangs is ended"
             raise SessionFault(FaultKind.WORLD, cause) from error

@@ -59,8 +59,11 @@ class View:
 
 
 class World(ABC):
-    """One episode. Every method may block: it runs in a thread or in a process, and never at once with another one of
-    its session. Exceptions are faults of the session."""
+    """One episode.
+
+    Every method may block: it runs in a thread or in a process, and never at once with another one of its session.
+    Exceptions are faults of the session.
+    """
 
     @classmethod
     @abstractmethod

@@ -129,7 +129,7 @@ def test_a_team_plays_it_and_reads_why_an_action_was_refused(server):
 def test_sessions_wait_for_a_free_environment_and_give_it_back(server):
     async def play(pool, seed):
         async with pool.stage(Way("openenv/Guessing", "thread", 60)) as stages:
-            place = await stages.open("openenv", replace(guessing(server), seed=seed))
+            place = await stages.open(replace(guessing(server), seed=seed))
             while place.view.observations:
                 place = await stages.step(place, {"player": "0"})
             return place.view.info["ended"]
@@ -150,7 +150,7 @@ def test_sessions_wait_for_a_free_environment_and_give_it_back(server):
 def test_a_cancelled_session_gives_its_environment_back(server):
     async def cancelled():
         async with Pool().stage(Way("openenv/Echo", "thread", 0.5)) as stages:
-            place = await stages.open("openenv", echo(server))
+            place = await stages.open(echo(server))
             with pytest.raises(SessionFault, match="took more than"):
                 await stages.step(place, {"player": "hang"})
 
@@ -183,7 +183,7 @@ def test_an_observation_of_two_megabytes_arrives_and_an_endless_episode_ends(ser
 def test_a_failing_environment_and_a_server_that_ends_are_faults_of_a_session(server):
     async def failed(address, message):
         async with Pool().stage(Way("openenv/Echo", "thread", 60)) as stages:
-            place = await stages.open("openenv", echo(address))
+            place = await stages.open(echo(address))
             await stages.step(place, {"player": message})
 
     with pytest.raises(SessionFault, match=r"world openenv/Echo: step: Refused: 'no such room' \(EXECUTION_ERROR\)"):

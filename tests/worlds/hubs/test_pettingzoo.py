@@ -224,7 +224,7 @@ def test_a_session_prompts_its_players_and_rewards_each():
 def test_an_episode_in_a_process_is_the_same():
     async def rewards(kind):
         async with Pool().stage(Way("pettingzoo/classic/rps_v2", kind, 60)) as stages:
-            place = await stages.open("pettingzoo", Setup("classic/rps_v2", 0, {"max_cycles": 2}))
+            place = await stages.open(Setup("classic/rps_v2", 0, {"max_cycles": 2}))
             while place.view.observations:
                 place = await stages.step(place, {"player_0": "0", "player_1": "1"})
             return place.view.rewards

@@ -51,8 +51,8 @@ async def through_hosts():
 
     async def episode(name, seed):
         rng, steps = random.Random(f"{name} {seed}"), 0
-        async with pool.stage(Way(name, "thread", 60.0)) as stages:
-            place = await stages.open("textarena", Setup(name, seed))
+        async with pool.stage(Way(f"textarena/{name}", "thread", 60.0)) as stages:
+            place = await stages.open(Setup(name, seed))
             while place.view.observations and steps < STEPS:
                 ((player, seen),) = place.view.observations.items()
                 place = await stages.step(place, {player: action(rng, seen.content)})
@@ -168,7 +168,7 @@ def test_news_leave_out_what_the_player_wrote_itself_and_tiny_models_see_the_las
         ("TicTacToe-v0", {"num_players": 3}, "(?s)num_players=3.*has to be 2, received 3"),
         ("TicTacToe-v0", {"points": "gold"}, "(?s)points=gold.*choose one of board"),
         ("UsedCarNegotiation-v0", {}, "(?s)FileNotFoundError.*files that its package lacks"),
-        ("Debate-v0", {}, "(?s)ImportError: OpenAI package.*install the package"),
+        ("Debate-v0", {}, "(?s)ImportError: OpenAI package.*install the package|OPENROUTER_API_KEY"),
         ("Hangman-v0", {}, "(?s)LookupError: Resource 'words' not found.*nltk.downloader words"),
         pytest.param("Chess-v0", {}, "(?s)SyntaxError.*Python 3.12", marks=CHESS),
     ],

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from verl_mas.config.values import Count, Range, load_dataclass
-from verl_mas.engines.transformers.images import Sight
 from verl_mas.verl_.types import Fields
+
+if TYPE_CHECKING:
+    from verl_mas.engines.transformers.images import Sight
 
 PATH = "actor_rollout_ref.rollout.engine_kwargs.transformers"
 
