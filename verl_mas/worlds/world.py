@@ -136,14 +136,15 @@ def find(world: str) -> tuple[str, type[World], str]:
 
     `<hub>/<name>`, or `my_world.py:MyWorld`, also with a `/<name>` after it.
     """
+    hub, _, name = world.partition("/")
     file, in_file, rest = world.partition(".py:")
-    hub, _, name = (rest if in_file else world).partition("/")
-    if in_file:
-        kind = getattr(load_module(f"{file}.py", SETTING), hub, None)
+    if in_file and hub not in WORLDS:
+        name, _, variant = rest.partition("/")
+        kind = getattr(load_module(f"{file}.py", SETTING), name, None)
         if not (inspect.isclass(kind) and issubclass(kind, World)):
             fix = f"name a class of {file}.py that is a World"
             raise ConfigError(f"{SETTING}={world}", rule="it is <file>.py:<class>, or <hub>/<name>", fix=fix)
-        return world, kind, name
+        return world, kind, variant
     kind = WORLDS.find(hub, f"the hub of {SETTING}")
     if kind.__module__.startswith(USER_MODULE):  # registered by mas.plugins, which other processes have not loaded
         return f"{inspect.getfile(kind)}:{kind.__name__}/{name}", kind, name

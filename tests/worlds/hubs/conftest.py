@@ -10,38 +10,46 @@ from typing import TYPE_CHECKING
 import pytest
 
 from verl_mas.cli.data import main
+from verl_mas.testing.tiny_model import byte_tokenizer, tiny_model
 
 if TYPE_CHECKING:
     from tests.conftest import Trained
 
-TrainWorld = Callable[[str, Mapping[str, object]], dict[str, float]]
+TrainWorld = Callable[..., dict[str, float]]
 
 SMALL = (
     "+mas=world mas.workflow.args.text=compact algorithm.adv_estimator=agent_grpo data.train_batch_size=4 "
-    "data.val_max_samples=4 data.max_prompt_length=128 data.max_response_length=4 mas.updates_per_step=1 "
+    "data.val_max_samples=4 data.max_prompt_length=4000 data.max_response_length=4 mas.updates_per_step=1 "
     "actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.n=2 "
     "reward.custom_reward_function.path=null trainer.total_training_steps=3 trainer.test_freq=3"
 )
 
 
-@pytest.fixture
-def train_world(main_ppo: Callable[..., Trained], tmp_path: Path) -> TrainWorld:
-    """Train a random tiny model for three steps; the metrics of the last one."""
+@pytest.fixture(scope="session")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random tiny model that reads long texts, byte by byte."""
+    return tiny_model(tmp_path_factory.mktemp("reader"), tokenizer=byte_tokenizer(max_length=4096))
 
-    def train(world: str, options: Mapping[str, object]) -> dict[str, float]:
+
+@pytest.fixture
+def train_world(main_ppo: Callable[..., Trained], reader: Path, tmp_path: Path) -> TrainWorld:
+    """Train for three steps; the metrics of the last one."""
+
+    def train(world: str, options: Mapping[str, object], *overrides: str) -> dict[str, float]:
         given = ",".join(f"{name}:{json.dumps(value)}" for name, value in options.items())
         main(["world", world, "--train-rows", "12", "--test-rows", "4", "--out", str(tmp_path / "data")])
+        files = {"train": "train", "val": "test"}
         done = main_ppo(
             tmp_path / "run",
             *SMALL.split(),
-            *(
-                f"data.{split}_files={tmp_path}/data/{file}.parquet"
-                for split, file in (("train", "train"), ("val", "test"))
-            ),
-            f"mas.workflow.args.world={world}",
+            *(f"data.{split}_files={tmp_path}/data/{file}.parquet" for split, file in files.items()),
+            f"actor_rollout_ref.model.path={reader}",
+            f"mas.workflow.args.world='{world}'",
             f"mas.workflow.args.options={{{given}}}",
+            *overrides,
         )
-        assert done.exit_code == 0 and len(done.steps) == 3, done.output[-6000:]
+        assert done.exit_code == 0 and sorted(done.steps)[-3:] == [1, 2, 3], done.output[-6000:]
+        assert all(metrics["session/dropped"] == 0 for metrics in done.steps.values() if "session/dropped" in metrics)
         return done.steps[3]
 
     return train

@@ -74,6 +74,14 @@ def test_what_cannot_run_is_refused_before_the_run(task, options, message):
 
 
 @pytest.mark.e2e
-def test_a_policy_trains_in_it(train_world):
-    metrics = train_world("reasoning_gym/chain_sum", {"max_terms": 2, "max_digits": 1})
-    assert metrics["agent/solver/acts"] > 0
+@pytest.mark.parametrize(
+    ("task", "options"),
+    [
+        ("chain_sum", {"max_terms": 2, "max_digits": 1}),
+        ("letter_counting", {}),
+        ("spell_backward", {"max_word_len": 5}),
+    ],
+)
+def test_a_policy_trains_in_it(task, options, train_world):
+    metrics = train_world(f"reasoning_gym/{task}", options)
+    assert metrics["agent/solver/acts"] == 8
