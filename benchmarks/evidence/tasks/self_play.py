@@ -15,7 +15,7 @@ TRIAL = Trial(
 )
 OPENINGS = ("data", "self_play", "open_spiel/tic_tac_toe", "--options", "opening=2", "--noise", "0.3")
 # Against an earlier self, which is refreshed every ten steps.
-PAST = Training("tic_tac_toe_past", TRIAL, Start("tic_tac_toe", OPENINGS), "self_play", seeds=3)
+PAST = Training("tic_tac_toe_past", TRIAL, Start("tic_tac_toe", OPENINGS), "world", seeds=3)
 
 # Chips that a best response wins; a player that acts at random loses 0.458.
 KUHN_TRIAL = Trial(
@@ -25,7 +25,7 @@ KUHN_TRIAL = Trial(
     settings=("+recipe=self_play/laptop_kuhn", f"trainer.total_training_steps={STEPS}"),
 )
 DEALS = ("data", "self_play", "open_spiel/kuhn_poker", "--noise", "0.3", "--test-rows", "2")
-KUHN = Training("kuhn_poker_past", KUHN_TRIAL, Start("kuhn_poker", DEALS), "self_play", seeds=3)
+KUHN = Training("kuhn_poker_past", KUHN_TRIAL, Start("kuhn_poker", DEALS), "world", seeds=3)
 
 TASK = Task(
     "self_play",
