@@ -36,7 +36,12 @@ TASK = Task(
     "Worlds of others",
     (Group("world_signals", (HEARING, DEAF)),),
     (
-        Claim("two policies learn a signal in PettingZoo: above a constant answer", success(HEARING), low=CONSTANT),
+        Claim(
+            "two policies learn a signal in PettingZoo: above a constant answer",
+            success(HEARING),
+            low=CONSTANT,
+            seeds=3,
+        ),
         Claim("and above a runner that sees no signal", gap(HEARING, DEAF), low=0.0, seeds=3),
     ),
 )
