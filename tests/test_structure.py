@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 53_994,
     "lines of its core": 16_982,
-    "lines of tests": 48_064,
+    "lines of tests": 48_071,
     "lines of headers": 6_830,
     "files below 30 lines": 17,
     "own modules that one module imports": 41,
@@ -31,7 +31,7 @@ BUDGETS = {
     "type: ignore": 65,
     "SLF001": 29,
     "entries of the root": 19,
-    "words of docs": 77_250,
+    "words of docs": 77_341,
 }
 CORE = ("config", "workflow", "advantage", "rollout", "trainer", "engines", "platform", "data_plane.py")
 EMBEDDED_ENGINE = "engines/transformers"

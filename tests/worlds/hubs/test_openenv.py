@@ -67,6 +67,7 @@ def server():
 
 GUESS = {"action": "number", "steps": 1000}
 ECHO = {"action": "message"}
+TOOLS = {"action": "json", "observation": ["result"]}
 
 
 def guessing(server, **options):
@@ -75,6 +76,12 @@ def guessing(server, **options):
 
 def echo(server, **options):
     return Setup("Echo", options={**ECHO, "base_url": f"{server}/echo", **options})
+
+
+def tools(server, **options):
+    return Setup(
+        "Tools", options={"action": "json", "base_url": f"{server}/tools", "observation": ["result"], **options}
+    )
 
 
 def opened(setup):
@@ -162,7 +169,7 @@ def test_a_cancelled_session_gives_its_environment_back(server):
 
 
 def test_an_action_can_be_a_whole_object_such_as_the_call_of_a_tool(server):
-    setup = Setup("Tools", options={"action": "json", "base_url": f"{server}/tools", "observation": ["result"]})
+    setup = tools(server)
     view, step, stage = opened(setup)
     call = {"type": "call_tool", "tool_name": "add", "arguments": {"a": 2, "b": 3}}
     assert '"data": 5' in step(json.dumps(call)).board
@@ -219,7 +226,7 @@ def test_an_environment_has_no_copies():
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("setup", [guessing, echo])
+@pytest.mark.parametrize("setup", [guessing, echo, tools])
 def test_a_policy_trains_in_it(setup, server, train_world):
     made = setup(server, steps=3)
     metrics = train_world(f"openenv/{made.name}", dict(made.options))
