@@ -74,7 +74,8 @@ hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) 
 	PYTHON="$(PYTHON)" scripts/hubs.sh
 
 test-hubs: hubs  ## run the tests of worlds with the libraries themselves
-	VERL_MAS_OPENENV_PYTHON=$(CURDIR)/.venv-openenv/bin/python .venv-hubs/bin/python -m pytest tests/worlds $(ARGS)
+	VERL_MAS_OPENENV_PYTHON=$(CURDIR)/.venv-openenv/bin/python .venv-hubs/bin/python -m pytest --numprocesses 2 --dist worksteal \
+		tests/worlds tests/data/test_reasoning_gym.py tests/docs/test_snippets.py $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
