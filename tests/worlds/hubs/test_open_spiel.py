@@ -196,11 +196,12 @@ def test_a_row_with_other_players_than_the_team_is_refused():
 
 
 def test_validation_asks_in_every_information_state_and_leaves_out_what_is_illegal():
-    workflow = Exploitability(text="compact", asked=4)
+    # More than mas.faults.max_acts, of which probes are not counted.
+    workflow = Exploitability(text="compact", asked=64)
     always_pass, _ = played(workflow, Task.of("x"), "Pass")
     assert "exploitability" not in always_pass.info
     session, prompts = played(workflow, Task([], validate=True), "Pass")
-    assert len(prompts) == 2 + 12 * 4 and {len(prompt.split()) for prompt in prompts} <= {2, 3, 4}
+    assert len(prompts) == 2 + 12 * 64 and {len(prompt.split()) for prompt in prompts} <= {2, 3, 4}
     # A best response bets whatever its card is, and wins the ante of both players.
     assert session.info["exploitability"] == 1.0 and session.info["legal_share"] == 1.0
     assert [reply.probe for reply in session.replies].count(False) == 2
