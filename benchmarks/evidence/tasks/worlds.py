@@ -11,6 +11,7 @@ STEPS = 60
 # a runner that sees no signal: the best constant answer is right in 0.42 of the held-out episodes.
 SIGNALS = "pettingzoo/tests/support/toy_zoo.py:Signals"
 CONSTANT = 0.42
+AGENTS = ("scout", "runner")
 TRIAL = Trial(
     "signals",
     STEPS,
@@ -21,8 +22,10 @@ TRIAL = Trial(
         f"mas.workflow.args.world={SIGNALS}",
         "mas.workflow.args.opponent=self",
         "mas.workflow.args.validation_opponent=self",
-        "mas.policies={scout:{},runner:{}}",
-        "mas.agents={scout:{policy:scout},runner:{policy:runner}}",
+        *(f"~mas.policies.{name}" for name in ("main", "past")),
+        *(f"~mas.agents.{name}" for name in ("player_0", "player_1", "opponent")),
+        *(f"++mas.policies.{name}={{}}" for name in AGENTS),
+        *(f"++mas.agents.{name}.policy={name}" for name in AGENTS),
         *using("agent_grpo"),
     ),
 )
