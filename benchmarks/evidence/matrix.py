@@ -15,7 +15,6 @@ from benchmarks.evidence.tasks import (
     slippery,
     split_clues,
     sums,
-    worlds,
 )
 from benchmarks.evidence.tasks.base import Task
 
@@ -29,7 +28,6 @@ _TASKS = (
     plan_path.TASK,
     sums.TASK,
     self_play.TASK,
-    worlds.TASK,
 )
 TASKS: Mapping[str, Task] = {task.name: task for task in _TASKS}
 ARMS: Mapping[str, Arm] = {arm.name: arm for task in TASKS.values() for arm in task.arms}
