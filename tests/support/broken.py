@@ -61,11 +61,14 @@ def limited_memory() -> Iterator[None]:
 def full_disk(size: int) -> Iterator[None]:
     """Files of this process cannot become larger: a write beyond it is cut there, and the next one fails."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # A module that is first imported meanwhile would leave a .pyc that is cut, for every later process.
+    written, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = written
 
 
 @contextmanager
