@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 53_994,
     "lines of its core": 16_982,
-    "lines of tests": 48_075,
+    "lines of tests": 48_063,
     "lines of headers": 6_830,
     "files below 30 lines": 17,
     "own modules that one module imports": 41,

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import json
 import random
-import resource
 import shutil
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +11,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from broken import full_disk
 from omegaconf import OmegaConf
 from ray.exceptions import RayActorError, RayTaskError
 
@@ -205,22 +204,11 @@ def test_a_crash_between_two_saves_leaves_the_checkpoint_before(saved, tmp_path,
     assert latest(tmp_path).step == 4 and [path.name for path in (folder / "a").iterdir()] == ["model.pt"]
 
 
-@contextmanager
-def full_disk():
-    """No file may be larger than 50 kB."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize(("place", "size", "data"), [("/b", 100_000, 1), ("", 100, 100_000)], ids=["policy", "trainer"])
 def test_a_full_disk_names_the_part_its_free_space_and_the_last_checkpoint(place, size, data, saved, tmp_path):
     checkpoints, folder, _ = saved
     checkpoints.policies["b"].size = size
-    with full_disk(), pytest.raises(DiskError) as refused:
+    with full_disk(50_000), pytest.raises(DiskError) as refused:
         checkpoints.save(4, {"state": torch.zeros(data)})
     assert refused.value.value.startswith(f"{tmp_path}/global_step_4{place} cannot be written: ")
     assert "GB are free on the disk at" in refused.value.value and "\n" not in refused.value.value
