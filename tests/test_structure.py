@@ -23,7 +23,7 @@ BUDGETS = {
     "lines of verl_mas": 53_994,
     "lines of its core": 16_982,
     "lines of tests": 48_063,
-    "lines of headers": 6_830,
+    "lines of headers": 6_831,
     "files below 30 lines": 17,
     "own modules that one module imports": 41,
     "parameters of a function": 7,

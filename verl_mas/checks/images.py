@@ -13,6 +13,7 @@ from verl_mas.checks.verl.files import FirstRow
 from verl_mas.checks.verl.model_folder import local_folder, readable_json, vision_of
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
+from verl_mas.data.own_rows import IMAGE
 from verl_mas.errors import ConfigError, RequestError
 from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
@@ -21,7 +22,6 @@ from verl_mas.workflow.client import Message, Request
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-PLACE = "<image>"
 # qwen_vl_utils, with which verl reads images, scales them to so many tokens of this side before the processor does.
 LEAST, MOST = 4, 16_384
 
@@ -37,8 +37,8 @@ def _parts(content: object, images: list[object]) -> object:
     """Takes the images from the front of the list."""
     if not isinstance(content, str):
         return content
-    found = [text for text in re.split(f"({PLACE})", content) if text]
-    return [{"type": "text", "text": text} if text != PLACE else _part(images.pop(0)) for text in found]
+    found = [text for text in re.split(f"({IMAGE})", content) if text]
+    return [{"type": "text", "text": text} if text != IMAGE else _part(images.pop(0)) for text in found]
 
 
 def _part(image: object) -> Message:
@@ -51,10 +51,10 @@ def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError]:
     for number, row in enumerate(first.sample, 1):
         images, where = row.get(key) or [], f"{first.file}, column {key!r}, row {number}"
         texts = [one["content"] for one in row[prompt] if isinstance(one.get("content"), str)]
-        if images and (places := "".join(texts).count(PLACE)) != len(images):
-            rule = f"verl puts the images of a row where {PLACE} stands in its prompt"
-            fix = f"write {PLACE} into the prompt as many times as the row has images"
-            yield ConfigError(f"{where}: {len(images)} images, and {places} times {PLACE}", rule=rule, fix=fix)
+        if images and (places := "".join(texts).count(IMAGE)) != len(images):
+            rule = f"verl puts the images of a row where {IMAGE} stands in its prompt"
+            fix = f"write {IMAGE} into the prompt as many times as the row has images"
+            yield ConfigError(f"{where}: {len(images)} images, and {places} times {IMAGE}", rule=rule, fix=fix)
             return
         for place, image in enumerate(images, 1):
             if why := _fault(_part(image)):
