@@ -15,6 +15,7 @@ from benchmarks.evidence.tasks import (
     slippery,
     split_clues,
     sums,
+    worlds,
 )
 from benchmarks.evidence.tasks.base import Task
 
@@ -28,6 +29,7 @@ _TASKS = (
     plan_path.TASK,
     sums.TASK,
     self_play.TASK,
+    worlds.TASK,
 )
 TASKS: Mapping[str, Task] = {task.name: task for task in _TASKS}
 ARMS: Mapping[str, Arm] = {arm.name: arm for task in TASKS.values() for arm in task.arms}

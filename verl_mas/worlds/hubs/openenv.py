@@ -47,6 +47,7 @@ class Options:
     action: Text  # the field that a reply is sent in; json: a reply is the whole action, an object
     observation: Sequence[str] = ()  # the fields that a player sees; (): all but the metadata
     prompt: str = ""  # before every observation: the rules, which most servers do not send
+    illegal_reward: float = 0.0  # of an action that the server refuses; OpenEnv has no rule for it
     steps: Count = 32  # of an episode at most: some environments never end, and a refused action changes nothing
     reset: Mapping[str, object] = field(default_factory=dict)  # arguments of `reset` beside the seed
     wait_s: Positive = 30.0  # for a free environment of a server that has too few
@@ -152,8 +153,8 @@ class OpenEnv(World):
         return self._view()
 
     def _refuse(self, why: str) -> View:
-        """It costs nothing but the step: OpenEnv has no rule for it."""
         self.illegal += 1
+        self.earned += self.options.illegal_reward
         return self._view("" if self.setup.compact else f"The last action was refused: {why}")
 
     def _text(self, fields: Mapping[str, object]) -> str:
