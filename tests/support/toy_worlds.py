@@ -27,7 +27,7 @@ class Count(World):
 
     @classmethod
     def fixed(cls, setup: Setup) -> str | None:
-        return "once has no copies" if setup.name == "once" else None
+        return "once has no copies" if setup.name == "once" else super().fixed(setup)
 
     def start(self) -> View:
         self.legal = LETTERS if self.setup.compact else DIGITS

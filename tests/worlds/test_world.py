@@ -71,6 +71,13 @@ def test_a_conversation_is_one_row_with_what_is_new():
     assert not workflow.branches and "conversation" in workflow.unbranched
 
 
+def test_a_world_that_does_not_write_copy_has_no_branches(monkeypatch):
+    workflow = WorldTeam(world=f"{TOY}/turns")
+    assert workflow.branches
+    monkeypatch.delattr(workflow.kind, "copy")
+    assert not workflow.branches and "does not write `copy`" in workflow.unbranched
+
+
 def test_candidates_are_steps_of_copies_and_one_is_committed():
     workflow = WorldTeam(world=f"{TOY}/turns", options={"steps": 2})
     session, _ = played(workflow, task(), lambda request, branch: f"<action>{branch}</action>", k=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, floor, sqrt
 from typing import TYPE_CHECKING, cast
@@ -13,7 +12,7 @@ from verl_mas.checks.verl.files import FirstRow
 from verl_mas.checks.verl.model_folder import local_folder, readable_json, vision_of
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
-from verl_mas.data.own_rows import IMAGE
+from verl_mas.data.own_rows import IMAGE, image_part, with_images
 from verl_mas.errors import ConfigError, RequestError
 from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
@@ -28,21 +27,8 @@ LEAST, MOST = 4, 16_384
 
 def seen(config: DictConfig, row: Fields) -> list[Message]:
     """The prompt of a row as verl's dataset returns it: with its images where `<image>` stands."""
-    images = list(row.get(str(config.data.image_key)) or [])
-    messages: list[Message] = row[str(config.data.prompt_key)]
-    return [{**one, "content": _parts(one["content"], images)} for one in messages] if images else messages
-
-
-def _parts(content: object, images: list[object]) -> object:
-    """Takes the images from the front of the list."""
-    if not isinstance(content, str):
-        return content
-    found = [text for text in re.split(f"({IMAGE})", content) if text]
-    return [{"type": "text", "text": text} if text != IMAGE else _part(images.pop(0)) for text in found]
-
-
-def _part(image: object) -> Message:
-    return {"type": "image", **(image if isinstance(image, dict) else {"image": image})}
+    images, messages = row.get(str(config.data.image_key)) or [], row[str(config.data.prompt_key)]
+    return with_images(messages, images) if len(images) else messages
 
 
 def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError]:
@@ -57,7 +43,7 @@ def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError]:
             yield ConfigError(f"{where}: {len(images)} images, and {places} times {IMAGE}", rule=rule, fix=fix)
             return
         for place, image in enumerate(images, 1):
-            if why := _fault(_part(image)):
+            if why := _fault(image_part(image)):
                 rule = "verl opens each image with Pillow when it reads the row, and the run ends if it fails"
                 fix = "write the bytes of a PNG or JPEG file, or a path that is here, or leave the row out"
                 yield ConfigError(f"{where}, image {place}: {why}", rule=rule, fix=fix)

@@ -20,6 +20,13 @@ MANIFEST = "manifest.json"
 FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}  # by split
 
 
+def check_left(source: str, count: int, kind: str, held_out: int) -> None:
+    """Whether one is left to train on, where the first `held_out` are not."""
+    if count <= held_out:
+        value, rule = f"--test-rows {held_out} of {source}, which has {count} {kind}s", f"at least one {kind} is left"
+        raise DataError(value, rule=f"{rule} to train on", fix=f"set --test-rows {count // 5 or 1}")
+
+
 @dataclass
 class Prepared:
     """The items of a data set, and where they come from."""

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import math
+import re
 import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
         raise DataError(value, rule=rule, fix=fix)
     return {
         **row,
-        RAW_PROMPT: _with_images(given, images) if images else given,
+        RAW_PROMPT: with_images(given, images) if images else given,
         EXTRA_INFO: extra,
         "index": extra.get("index", 0),
         "tools_kwargs": extra.get("tools_kwargs", {}),
@@ -106,16 +107,21 @@ def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
     }
 
 
-def _with_images(messages: Sequence[Fields], images: list[Fields]) -> list[Fields]:
-    """With the images in their places, as verl's dataset puts them there."""
-    left, placed = iter(images), []
-    for message in messages:
-        texts = str(message["content"]).split(IMAGE)
-        parts: list[Fields] = [{"type": "text", "text": texts[0]}]
-        for text in texts[1:]:
-            parts += [{"type": "image", **next(left)}, {"type": "text", "text": text}]
-        placed.append({**message, "content": [part for part in parts if part.get("text") != ""]})
-    return placed
+def with_images(messages: Sequence[Fields], images: Iterable[object]) -> list[Fields]:
+    """With the images where `<image>` stands, as verl's dataset puts them there."""
+    left = iter(images)
+    return [{**message, "content": _placed(message["content"], left)} for message in messages]
+
+
+def _placed(content: object, left: Iterator[object]) -> object:
+    if not isinstance(content, str):
+        return content
+    texts = [text for text in re.split(f"({IMAGE})", content) if text]
+    return [image_part(next(left)) if text == IMAGE else {"type": "text", "text": text} for text in texts]
+
+
+def image_part(image: object) -> Fields:
+    return {"type": "image", **(image if isinstance(image, dict) else {"image": image})}
 
 
 def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:

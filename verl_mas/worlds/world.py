@@ -73,7 +73,7 @@ class World(ABC):
     @classmethod
     def fixed(cls, setup: Setup) -> str | None:
         """Why an episode cannot be copied; None if it can."""
-        return "its hub has no copies of a state"
+        return "its world does not write `copy`" if cls.copy is World.copy else None
 
     @classmethod
     def starts(cls, setup: Setup) -> int | None:

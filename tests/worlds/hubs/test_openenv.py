@@ -169,13 +169,17 @@ def test_a_cancelled_session_gives_its_environment_back(server):
 
 
 def test_an_action_can_be_a_whole_object_such_as_the_call_of_a_tool(server):
-    setup = tools(server)
+    setup = tools(server, illegal_reward=-0.5)
     view, step, stage = opened(setup)
     call = {"type": "call_tool", "tool_name": "add", "arguments": {"a": 2, "b": 3}}
     assert '"data": 5' in step(json.dumps(call)).board
     for malformed in ("[1]", "[" * 100_000, "{", '{"tool_name": 3}', None):
         view = step(malformed)
-    assert view.illegal == {"player": 5} and "refused" in view.observations["player"].content
+    assert (
+        view.illegal == {"player": 5}
+        and view.rewards == {"player": -2.5}
+        and "refused" in view.observations["player"].content
+    )
     stage.close()
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from verl_mas.cli._arguments import add_rows, add_settings, values
 from verl_mas.config.values import load_dataclass
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared, check_left
 from verl_mas.data.items import Item
-from verl_mas.errors import DataError
 from verl_mas.workflows.verifiers import NUMBER, OPTIONS, Verifiers
 
 
@@ -48,10 +47,7 @@ class Tasks(DataSet):
         named = {name: getattr(options, name) for name in ("taskset", "python", "folder")}
         team = load_dataclass(Verifiers, {**named, "options": settings}, "verl-mas data verifiers")
         prompts = team.prompts(options.test_rows + options.train_rows)
-        if len(prompts) <= options.test_rows:
-            value = f"--test-rows {options.test_rows} of {options.taskset}, which has {len(prompts)} tasks"
-            fix = f"set --test-rows {len(prompts) // 5 or 1}"
-            raise DataError(value, rule="at least one task is left to train on", fix=fix)
+        check_left(options.taskset, len(prompts), "task", options.test_rows)
         tasks = numbered(options.taskset, prompts, json.dumps(settings, sort_keys=True))
         test = tasks[: options.test_rows]
         return Prepared(tasks[options.test_rows :], test, test, {options.taskset: {"options": settings}})

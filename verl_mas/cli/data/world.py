@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, values
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
+from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared, check_left
 from verl_mas.data.items import Item
-from verl_mas.errors import DataError
 from verl_mas.worlds.world import OPTIONS, SEED, Setup, find
 
 APART = 10_000_000  # between the seeds of two training sets; the held-out episodes have those below
@@ -54,11 +53,9 @@ def prepared(world: str, settings: dict[str, object], rows: argparse.Namespace) 
     if starts in (None, 1):  # a single start is that of all episodes
         first = APART * (rows.seed + 1)
         train = range(first, first + rows.train_rows)
-    elif starts > rows.test_rows:
-        train = range(rows.test_rows, min(starts, rows.test_rows + rows.train_rows))
     else:
-        value = f"--test-rows {rows.test_rows} of {world}, which has {starts} starts"
-        raise DataError(value, rule="at least one start is left to train on", fix=f"set --test-rows {starts // 5 or 1}")
+        check_left(world, starts, "start", rows.test_rows)
+        train = range(rows.test_rows, min(starts, rows.test_rows + rows.train_rows))
     encoded = json.dumps(settings, sort_keys=True)
     held_out = episodes(world, test, encoded)
     return Prepared(episodes(world, train, encoded), held_out, held_out, {world: {"options": settings}})

@@ -86,10 +86,6 @@ class ReasoningGym(World):
         return (PLAYER,)
 
     @classmethod
-    def fixed(cls, setup: Setup) -> str | None:
-        return None
-
-    @classmethod
     def check(cls, setup: Setup) -> None:
         cls(setup).start()
 

@@ -77,10 +77,6 @@ class TextArena(World):
     def players(cls, setup: Setup) -> Sequence[str]:
         return _players(setup.name, json.dumps(dict(setup.options), sort_keys=True))
 
-    @classmethod
-    def fixed(cls, setup: Setup) -> str | None:
-        return None
-
     def start(self) -> View:
         self.rng = CHANCE.rng = random.Random(self.setup.seed)
         players = self.players(self.setup)
