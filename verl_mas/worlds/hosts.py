@@ -9,13 +9,14 @@ import random
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from verl_mas.errors import FaultKind, MasError, SessionFault
 from verl_mas.worlds.stage import Draw, Move, Stage
@@ -36,95 +37,105 @@ class Failed(Exception):
     """What a world raised in its process, with its traceback there."""
 
 
-class Actor(Protocol):
+class Host(ABC):
     """Runs methods of a stage, one after the other."""
 
-    def call(self, method: str, arguments: Sequence[object]) -> object: ...
-
-    def kill(self) -> None:
-        """From another thread, in the middle of a call."""
-        ...
-
-
-class InThread:
-    def __init__(self) -> None:
-        self._stage = Stage()
-
-    def call(self, method: str, arguments: Sequence[object]) -> object:
-        return getattr(self._stage, method)(*arguments)
-
-    def kill(self) -> None:
-        """No thread can be ended: this one is left alone."""
-
-
-class InProcess:
-    """A stage that can be killed, and that keeps the interpreter of the worker free."""
-
-    def __init__(self) -> None:
-        self._connection, other = Pipe()
-        self._process = subprocess.Popen([sys.executable, "-m", "verl_mas.worlds.process"], stdin=other.fileno())
-        other.close()
-
-    def call(self, method: str, arguments: Sequence[object]) -> object:
-        try:
-            self._connection.send((method, arguments))
-            result, error = self._connection.recv()
-        except (EOFError, OSError) as broken:
-            raise Died(f"its process ended with {self._process.wait()}") from broken
-        if error is not None:
-            raise Failed(error)
-        return result
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-class Host:
-    """A thread with an actor, which it makes at the first call."""
-
-    def __init__(self, make: Callable[[], Actor]):
-        self.usable = True
-        self._make = make
-        self._actor: Actor | None = None
-        self._calls: queue.SimpleQueue[tuple[Future[object], str, Sequence[object]] | None] = queue.SimpleQueue()
-        # A daemon: a world that hangs does not keep its worker alive.
-        threading.Thread(target=self._run, name="world", daemon=True).start()
+    usable = True
 
     async def call(self, method: str, arguments: Sequence[object], limit_s: float) -> object:
-        result: Future[object] = Future()
-        self._calls.put((result, method, arguments))
-        answer = asyncio.wrap_future(result)
+        answer = None
         try:
+            answer = self._ask(method, arguments)
             # Python 3.11's `wait_for` forgets a cancellation that comes with the answer.
             await asyncio.wait({answer}, timeout=limit_s)
             if not answer.done():
                 raise Late
             return answer.result()
         except (Late, asyncio.CancelledError, Died):
+            if answer is not None:
+                answer.cancel()
+            self.usable = False
             self.end()  # it is still at this call, or gone
-            answer.cancel()
             raise
 
+    @abstractmethod
+    def _ask(self, method: str, arguments: Sequence[object]) -> asyncio.Future[object]: ...
+
+    @abstractmethod
     def end(self) -> None:
-        self.usable = False
+        """In the middle of a call, too."""
+
+
+class InThread(Host):
+    """No thread can be ended: one at which a world hangs is left alone."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[object], str, Sequence[object]] | None] = queue.SimpleQueue()
+        # A daemon: a world that hangs does not keep its worker alive.
+        threading.Thread(target=self._run, name="world", daemon=True).start()
+
+    def _ask(self, method: str, arguments: Sequence[object]) -> asyncio.Future[object]:
+        result: Future[object] = Future()
+        self._calls.put((result, method, arguments))
+        return asyncio.wrap_future(result)
+
+    def end(self) -> None:
         self._calls.put(None)
-        if self._actor is not None:
-            self._actor.kill()
 
     def _run(self) -> None:
+        stage = Stage()
         while (call := self._calls.get()) is not None:
             result, method, arguments = call
             if not result.set_running_or_notify_cancel():
                 continue
             try:
-                self._actor = self._actor or self._make()
-                result.set_result(self._actor.call(method, arguments))
+                result.set_result(getattr(stage, method)(*arguments))
             except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
                 result.set_exception(error)
-        if self._actor is not None:
-            with suppress(Exception):  # a process is gone by now; a thread has come back, and may hold connections
-                self._actor.call("close", ())
+        with suppress(Exception):  # it came back, and may hold connections
+            stage.close()
+
+
+class InProcess(Host):
+    """A process that is killed when a world hangs, and that keeps the interpreter of the worker free."""
+
+    def __init__(self) -> None:
+        self._connection, other = Pipe()
+        self._process = subprocess.Popen([sys.executable, "-m", "verl_mas.worlds.process"], stdin=other.fileno())
+        other.close()
+
+    def _ask(self, method: str, arguments: Sequence[object]) -> asyncio.Future[object]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[object] = loop.create_future()
+        with self._alive():
+            self._connection.send((method, arguments))
+        loop.add_reader(self._connection.fileno(), self._answered, loop, answer)
+        return answer
+
+    def _answered(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[object]) -> None:
+        loop.remove_reader(self._connection.fileno())
+        try:
+            with self._alive():
+                result, failure = self._connection.recv()
+            if failure is not None:
+                raise Failed(failure)
+        except (Died, Failed) as error:
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
+
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        try:
+            yield
+        except (EOFError, OSError) as broken:
+            raise Died(f"its process ended with {self._process.wait()}") from broken
+
+    def end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
 
 
 @dataclass(frozen=True)
@@ -191,7 +202,7 @@ class Pool:
     @asynccontextmanager
     async def stage(self, way: Way) -> AsyncIterator[Stages]:
         free = self._free[way.kind]
-        host = free.pop() if free else Host(InThread if way.kind == "thread" else InProcess)
+        host = free.pop() if free else (InThread() if way.kind == "thread" else InProcess())
         stages = Stages(host, way)
         try:
             yield stages
