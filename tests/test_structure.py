@@ -49,6 +49,7 @@ ORDER = [
     ["advantage", "rollout", "engines", "platform", "testing", "recipes", "planning"],
     ["trainer"],
     ["checks", "sessions", "serve"],
+    ["formats"],
     ["cli"],
     # Found by entry points alone.
     ["gym"],

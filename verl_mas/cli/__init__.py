@@ -19,7 +19,7 @@ GROUPS = {
     "Getting started": ["demo", "doctor", "new", "try", "list", "explain"],
     "Data": ["data", "retriever"],
     "Training (python -m verl.trainer.main_ppo trains)": ["check", "plan"],
-    "Looking at a run": ["view", "report"],
+    "Looking at a run": ["view", "report", "export-sessions"],
     "After training": ["export", "chat", "serve", "eval"],
     "Shell": ["completion"],
 }
@@ -27,10 +27,12 @@ GROUPS = {
 
 def commands() -> list[str]:
     """The names of all commands. `try` is a word of Python, so it is in `try_.py`."""
-    return sorted(module.name.rstrip("_") for module in pkgutil.iter_modules(__path__) if module.name[0] != "_")
+    names = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name.rstrip("_").replace("_", "-") for name in names if name[0] != "_")
 
 
 def module_of(command: str) -> str:
+    command = command.replace("-", "_")
     there = (Path(__path__[0]) / f"{command}.py").exists() or (Path(__path__[0]) / command).is_dir()
     return f"{__name__}.{command}" if there else f"{__name__}.{command}_"
 
@@ -57,7 +59,7 @@ def usage() -> str:
     names, lines = commands(), ["usage: verl-mas COMMAND ... | --version | --help"]
     grouped = {name for group in GROUPS.values() for name in group}
     for title, group in {**GROUPS, "Other": [name for name in names if name not in grouped]}.items():
-        found = {f"{name:10}": summary(name) for name in group if name in names}
+        found = {f"{name:15}": summary(name) for name in group if name in names}
         lines += ["", f"{title}:", listed(found, width, "  ")] if found else []
     return "\n".join([*lines, "", "`verl-mas COMMAND --help` describes a command."])
 
