@@ -15,9 +15,9 @@ from verl_mas.run_folder.session_files import partition_of
 def parser() -> Parser:
     command = Parser("verl-mas export-sessions", __doc__)
     add_run(command)
-    what = "atif: Harbor's trajectories; sft: chats; preferences: a better and a worse reply to a prompt"
-    command.add_argument("--format", required=True, choices=("atif", "sft", "preferences"), help=what)
-    add_out(command, "the Parquet file; for atif the folder, which gets a file per session", required=True)
+    what = "atif: Harbor's trajectories; otel: spans (OTLP/JSON); sft: chats; preferences: pairs of replies to a prompt"
+    command.add_argument("--format", required=True, choices=("atif", "otel", "sft", "preferences"), help=what)
+    add_out(command, "the file; for atif the folder, which gets a file per session", required=True)
     add_steps(command)
     command.add_argument("--validation", action="store_true", help="the sessions of validations, not of the training")
     command.add_argument("--min-reward", type=float, metavar="X", help="for sft: only acts of at least this reward")
@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if options.min_reward is not None and options.format != "sft":
         raise UsageError("--min-reward", rule="it chooses acts to fine-tune on", fix="use it with --format sft")
-    from verl_mas.formats import sessions
+    from verl_mas.formats import otel, sessions
     from verl_mas.sessions.run import open_run
 
     run, out, counts = open_run(options.run), free(options.out, options.force), Counter[str]()
@@ -40,6 +40,8 @@ def main(argv: list[str]) -> int:
         out.parent.mkdir(parents=True, exist_ok=True)
         if options.format == "atif":
             sessions.write_trajectories(records, out, counts, run.name)
+        elif options.format == "otel":
+            otel.write_spans(records, out, counts, run.name)
         elif options.format == "sft":
             sessions.write_table(sessions.chats(records, counts, options.min_reward), out, counts)
         else:
