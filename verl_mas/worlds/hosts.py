@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -54,8 +54,9 @@ class Host(ABC):
         except (Late, asyncio.CancelledError, Died):
             if answer is not None:
                 answer.cancel()
-            self.usable = False
-            self.end()  # it is still at this call, or gone
+            if self.usable:  # it is still at this call, or gone
+                self.usable = False
+                self.end()
             raise
 
     @abstractmethod
@@ -103,26 +104,48 @@ class InProcess(Host):
         self._connection, other = Pipe()
         self._process = subprocess.Popen([sys.executable, "-m", "verl_mas.worlds.process"], stdin=other.fileno())
         other.close()
+        self._asked: deque[tuple[asyncio.Future[object], tuple[str, Sequence[object]]]] = deque()
 
     def _ask(self, method: str, arguments: Sequence[object]) -> asyncio.Future[object]:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[object] = loop.create_future()
-        with self._alive():
-            self._connection.send((method, arguments))
-        loop.add_reader(self._connection.fileno(), self._answered, loop, answer)
+        self._asked.append((answer, (method, arguments)))
+        if len(self._asked) > 1:
+            return answer
+        try:
+            self._send()
+        except Died:
+            self._asked.clear()
+            raise
+        loop.add_reader(self._connection.fileno(), self._answered)
         return answer
 
-    def _answered(self, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[object]) -> None:
-        loop.remove_reader(self._connection.fileno())
+    def _send(self) -> None:
+        """One at a time, when the process reads: otherwise a long one would block the loop."""
+        with self._alive():
+            self._connection.send(self._asked[0][1])
+
+    def _answered(self) -> None:
         try:
             with self._alive():
                 result, failure = self._connection.recv()
-            if failure is not None:
-                raise Failed(failure)
-        except (Died, Failed) as error:
-            answer.set_exception(error)
-        else:
-            answer.set_result(result)
+            answer, _ = self._asked.popleft()
+            if not answer.done() and failure is not None:
+                answer.set_exception(Failed(failure))
+            elif not answer.done():
+                answer.set_result(result)
+            if self._asked:
+                self._send()
+        except Died as died:
+            self._fail(died)
+        if not self._asked:
+            asyncio.get_running_loop().remove_reader(self._connection.fileno())
+
+    def _fail(self, died: Died) -> None:
+        while self._asked:
+            answer, _ = self._asked.popleft()
+            if not answer.done():
+                answer.set_exception(died)
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
@@ -136,6 +159,7 @@ class InProcess(Host):
         self._process.kill()
         self._process.wait()
         self._connection.close()
+        self._fail(Died("its process was ended, as another step did not come back"))
 
 
 @dataclass(frozen=True)
