@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from verl_mas.engines import contract
 from verl_mas.engines.contract import Contract, Need, contracts, missing, takes
+from verl_mas.engines.kinds.sglang import IMAGES_MB
 from verl_mas.verl_ import sources
 from verl_mas.verl_.sources import Definition, find, own_members
 
@@ -163,6 +164,24 @@ def test_a_release_that_we_name_has_what_we_use_and_each_feature_from_its_versio
     assert list(missing(known.used)) == []
     for feature, need in known.needs.items():
         assert any(missing(need.names)) is (Version(version) < Version(need.since)), feature
+
+
+def text_of(path: str) -> str:
+    definition = find(path)
+    assert definition, path
+    return ast.unparse(definition.node)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("version", contracts()["sglang"].tested)
+def test_sglang_keeps_images_across_new_weights_and_reads_their_tokens_without_a_tokenizer_only(wheel, version):
+    wheel("sglang", version)
+    cache = find("sglang.srt.managers.mm_utils:init_mm_embedding_cache")
+    assert cache and "embedding_cache.clear" not in sources.source_of(cache.module)
+    assert "embedding" not in text_of("sglang.srt.managers.scheduler:Scheduler.flush_cache")
+    assert IMAGES_MB in text_of("sglang.srt.environ:Envs")
+    loads = text_of("sglang.srt.multimodal.processors.base_processor:BaseMultimodalProcessor.load_mm_data")
+    assert loads.index("skip_tokenizer_init") < loads.index("legacy_load_mm_data") < loads.index("fast_load_mm_data")
 
 
 # In the stub as from 0.5.17 on: what 0.5.12 has, adapters cannot be sent with.

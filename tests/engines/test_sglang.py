@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -257,6 +258,15 @@ async def test_an_engine_in_phases_takes_back_what_it_gave(server, lora_rank, ta
 async def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
     made = await server(skip_tokenizer_init=skip_tokenizer_init)
     assert await dies(stub, request(made, tokens=5, stop=["no such text"])) is skip_tokenizer_init
+
+
+@pytest.mark.parametrize("given", ["", "50"])
+async def test_what_the_vision_tower_made_of_an_image_is_not_kept_for_new_weights(server, monkeypatch, given):
+    monkeypatch.setenv(sglang.IMAGES_MB, given)
+    if not given:
+        monkeypatch.delenv(sglang.IMAGES_MB)
+    await server()
+    assert os.environ[sglang.IMAGES_MB] == (given or "0")
 
 
 RANKS = {"a": 8, "b": 4}

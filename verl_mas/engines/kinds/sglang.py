@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Generator, Mapping
 from functools import partial
@@ -103,6 +104,7 @@ SAMPLING = frozenset(
 )
 # Of flashinfer 0.6.11, which SGLang 0.5.12 requires: `DISPATCH_HEAD_DIM` in its utils.cuh.
 HEAD_SIZES = (64, 128, 256, 512)
+IMAGES_MB = "SGLANG_VLM_CACHE_SIZE_MB"
 ABORT_AGAIN_S = 0.2  # SGLang forgets an abort of a request that its scheduler has not received yet
 DRAIN_S = 30.0  # requests of a caller that still waits may finish for so long before the engine sleeps
 
@@ -124,6 +126,8 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
         super().__init__(*args, **kwargs)
 
     async def launch_server(self, *args: Passed, **kwargs: Passed) -> None:
+        # Outputs of the vision tower, by image alone. New weights do not drop them, and the tower is trained.
+        os.environ.setdefault(IMAGES_MB, "0")
         if table := self.adapters:
             # The bare base takes a place, too.
             options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}
