@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from io import BytesIO
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,6 +57,21 @@ def test_each_agent_whose_model_is_one_of_text_and_that_gets_an_image_is_named(l
     agents = {"solver": {"policy": "seeing"}, "verifier": {"policy": "blind"}}
     (only,) = look({"bytes": png()}, mas__policies=policies, mas__agents=agents, actor_rollout_ref__model__path=sees)
     assert "agent verifier gets" in only and "set mas.policies.blind.overrides.model.path" in only
+
+
+def test_vllm_is_refused_images_that_another_processor_than_qwens_reads(look, sees, tmp_path):
+    other = Path(shutil.copytree(sees, tmp_path / "other")) / "processor_config.json"
+    other.write_text(other.read_text().replace("Qwen2VLImageProcessor", "SmolVLMImageProcessor"))
+    one = {"actor_rollout_ref__model__path": str(other.parent)}
+    first, _ = look({"bytes": png()}, **one, actor_rollout_ref__rollout__name="vllm")
+    assert "are not read by a Qwen2VLImageProcessor" in first and "verl sends vllm all tokens of an image" in first
+    assert look({"bytes": png()}, **one, actor_rollout_ref__rollout__name="sglang") == []
+    assert (
+        look(
+            {"bytes": png()}, **{**one, "actor_rollout_ref__model__path": sees}, actor_rollout_ref__rollout__name="vllm"
+        )
+        == []
+    )
 
 
 @pytest.mark.parametrize(

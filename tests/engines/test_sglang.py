@@ -7,7 +7,7 @@ import copy
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -72,7 +72,7 @@ def server(stub, model_path):
         made._requests = set()
         made.node_rank, made.replica_rank, made.global_steps = 0, 0, 1
         made._disaggregation_role, made.rollout_mode = "null", RolloutMode.HYBRID
-        made.model_config = SimpleNamespace(lora_rank=lora_rank, lora={})
+        made.model_config = SimpleNamespace(lora_rank=lora_rank, lora={}, processor=None)
         table = {name: asdict(Adapter(name, rank=lora_rank, alpha=8, seed=0)) for name in adapters}
         made.config = SimpleNamespace(
             max_model_len=256, response_length=64, prompt_length=64, free_cache_engine=free, mtp=None,
@@ -267,6 +267,31 @@ async def test_what_the_vision_tower_made_of_an_image_is_not_kept_for_new_weight
         monkeypatch.delenv(sglang.IMAGES_MB)
     await server()
     assert os.environ[sglang.IMAGES_MB] == (given or "0")
+
+
+class ReadsAgain:
+    """A tokenizer manager that makes so many tokens of a prompt, its images written out."""
+
+    def __init__(self, read: int | None):
+        self.meta = {} if read is None else {"prompt_tokens": read}
+
+    async def generate_request(self, obj: SimpleNamespace, request: object) -> AsyncIterator[Any]:
+        yield {"tokens": obj.input_ids, "meta_info": self.meta}
+
+
+QWEN = SimpleNamespace(image_processor=type("Qwen2VLImageProcessorFast", (), {})(), image_token_id=9, video_token_id=8)
+
+
+@pytest.mark.parametrize(("images", "collapsed"), [(["a picture"], [1, 9, 2]), (None, [1, 9, 9, 9, 2])])
+@pytest.mark.parametrize("read", [5, None, 4])
+async def test_an_image_is_sent_as_one_token_and_a_prompt_that_is_read_otherwise_is_a_fault(images, collapsed, read):
+    manager = sglang.TeamManager(ReadsAgain(read), {}, QWEN)
+    replies = manager.generate_request(SimpleNamespace(input_ids=[1, 9, 9, 9, 2], image_data=images))
+    if images and read == 4:
+        with pytest.raises(RequestError, match="of 5 tokens with images, of which SGLang makes 4"):
+            await anext(replies)
+    else:
+        assert (await anext(replies))["tokens"] == collapsed
 
 
 RANKS = {"a": 8, "b": 4}

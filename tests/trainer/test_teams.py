@@ -66,7 +66,7 @@ def learned(weights_of, done, policy: str) -> bool:
     return any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def soon(holds: Callable[[], bool], seconds: float = 5.0) -> bool:
+def soon(holds: Callable[[], bool], seconds: float = 30.0) -> bool:
     """Whether it holds within this time."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:

@@ -13,6 +13,7 @@ from verl_mas.checks.verl.model_folder import local_folder, readable_json, visio
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.data.own_rows import IMAGE, image_part, with_images
+from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, RequestError
 from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
@@ -65,36 +66,50 @@ def opened(part: Message) -> Image | None:
 
 
 def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigError]:
-    """Whether the policy of a request reads the images in it."""
-    model = view.section("model")
-    if (count := len(image_parts(request.messages))) and vision_of(model) == {}:
-        who, own = f"agent {request.agent}" if request.agent else "the prompt", f"mas.policies.{view.name}.overrides"
-        setting = f"{own}.model.path" if view.spec.overrides else f"{SECTION}.model.path"
+    """Whether the policy of a request, and its engine, read the images in it."""
+    if not (count := len(image_parts(request.messages))):
+        return
+    model, engine = view.section("model"), str(view.section("rollout").get("name"))
+    who, own = f"agent {request.agent}" if request.agent else "the prompt", f"mas.policies.{view.name}.overrides"
+    setting = f"{own}.model.path" if view.spec.overrides else f"{SECTION}.model.path"
+    given, reads = f"{who} gets {count} image{'s' * (count > 1)} in {where}", facts_of(engine).image_processor
+    if vision_of(model) == {}:
         yield ConfigError(
-            f"{who} gets {count} image{'s' * (count > 1)} in {where}, and its model {model.path} is one of text",
+            f"{given}, and its model {model.path} is one of text",
             rule="a model that is given images has a vision tower",
             fix=f"set {setting} to a model that reads images, or write messages without them in the workflow",
+        )
+    elif not all(reads in str(one.get("image_processor_type", reads)) for one in _processors(model)):
+        yield ConfigError(
+            f"{given}, and the images of its model {model.path} are not read by a {reads}",
+            rule=f"for others verl sends {engine} all tokens of an image, where it takes one for each image",
+            fix=f"set {setting} to a Qwen2-VL, Qwen2.5-VL or Qwen3-VL, or write messages without images",
         )
 
 
 def tokens_of(view: View, messages: Sequence[Message]) -> int:
     """Tokens of the images beside the one mark of each that the chat template writes; 0 where it is not known."""
     parts, model = image_parts(messages), view.section("model")
-    vision, folder = vision_of(model) or {}, local_folder(str(model.path))
+    vision = vision_of(model) or {}
     if not parts or not isinstance(side := vision.get("patch_size"), int):
         return 0
     side *= cast("int", vision.get("spatial_merge_size") or 1)
-    files = [readable_json(folder / f"{name}_config.json") for name in ("preprocessor", "processor")] if folder else []
-    own = [_limits(part, side) for file in files for part in (file, file.get("image_processor"))]
+    own = [_limits(processor, side) for processor in _processors(model)]
     limits = [(LEAST, MOST), *filter(None, own)]
     found = [image for part in parts if (image := opened(part)) is not None]
     return sum(image_tokens(image.size, side, limits) - 1 for image in found)
 
 
-def _limits(processor: object, side: int) -> tuple[int, int] | None:
+def _processors(model: DictConfig) -> Iterator[Fields]:
+    """What the files of a model say of how it reads images, in the form of any release of transformers."""
+    folder = local_folder(str(model.path))
+    for name in ("preprocessor_config.json", "processor_config.json") if folder else ():
+        file: Fields = dict(readable_json(folder / name))
+        yield from (part for part in (file, file.get("image_processor")) if isinstance(part, Mapping))
+
+
+def _limits(processor: Fields, side: int) -> tuple[int, int] | None:
     """The least and the most tokens of an image, of a processor's file."""
-    if not isinstance(processor, Mapping):
-        return None
     size = processor.get("size") or {}
     least = processor.get("min_pixels") or size.get("shortest_edge")
     most = processor.get("max_pixels") or size.get("longest_edge")

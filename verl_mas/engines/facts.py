@@ -52,6 +52,9 @@ class EngineFacts:
     # What an engine with these `engine_kwargs` lacks to take `thinking_token_budget`, as a fix; empty if it takes it.
     # None: unknown.
     thinking_fix: Callable[[Mapping[str, object]], str] | None = None
+    # It writes out the tokens of an image from one, which verl leaves of them in the prompts of processors with this in
+    # the name of their class alone. Empty: it takes them written out.
+    image_processor: str = ""
     # Registers the engine's servers in verl.workers.rollout.replica; None: verl has them.
     register_replica: Callable[[ModuleType], None] | None = None
     # Registers in verl.workers.rollout.base what an actor worker calls; None: verl has it.

@@ -15,7 +15,7 @@ from verl_mas.engines import stock
 from verl_mas.engines.adapters import AdapterServer, by_policy, wanted
 from verl_mas.engines.facts import ENGINES, EngineFacts, require_head_size
 from verl_mas.engines.sampling import installed_names
-from verl_mas.errors import EngineLost
+from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS
 from verl_mas.verl_.types import Actor, Fields, Passed
 
@@ -35,21 +35,34 @@ ENGINE = "sglang"
 Manager: TypeAlias = Any
 
 
-class AdapterManager:
-    """SGLang's tokenizer manager, in which a request is for the adapter that its caller has named."""
+class TeamManager:
+    """SGLang's tokenizer manager. A request is for the adapter that its caller has named, and its prompt is read with
+    the tokens that were sent."""
 
-    def __init__(self, manager: Manager, table: Mapping[str, Adapter]):
-        self._manager, self._table = manager, table
+    def __init__(self, manager: Manager, table: Mapping[str, Adapter], processor: Passed):
+        self._manager, self._table, self._processor = manager, table, processor
 
     def __getattr__(self, name: str) -> Manager:
         return getattr(self._manager, name)
 
-    def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[Fields]:
-        policy = wanted()
-        # In place of the one name that verl gives to every request.
-        obj.lora_path = None if policy is None else self._table[policy].name
-        replies: AsyncIterator[Fields] = self._manager.generate_request(obj, request)
-        return replies
+    async def generate_request(self, obj: GenerateReqInput, request: object = None) -> AsyncIterator[Fields]:
+        if self._table:
+            policy = wanted()
+            # In place of the one name that verl gives to every request.
+            obj.lora_path = None if policy is None else self._table[policy].name
+        sent = len(obj.input_ids)
+        if obj.image_data:
+            from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
+
+            # Written out, SGLang fails or never answers if it has a tokenizer, and a newer one does not keep them.
+            obj.input_ids = qwen2_5_vl_dedup_image_tokens(obj.input_ids, self._processor)
+        async for reply in self._manager.generate_request(obj, request):
+            # A request that is aborted early has no such number.
+            if obj.image_data and (read := reply["meta_info"].get("prompt_tokens", sent)) != sent:
+                value = f"a prompt of {sent} tokens with images, of which SGLang makes {read}"
+                rule = "it decodes such a prompt and tokenizes it again, and the trainer has the tokens that were sent"
+                raise RequestError(value, rule=rule, fix="use rollout.name=vllm, or SGLang 0.5.18")
+            yield reply
 
 
 class AdapterSender(ServerAdapter):
@@ -133,8 +146,8 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
             options = {"max_loras_per_batch": len(table) + 1, **(self.config.engine_kwargs.get(ENGINE) or {})}
             self.config.engine_kwargs[ENGINE] = options
         await super().launch_server(*args, **kwargs)
-        if table:
-            self.tokenizer_manager = AdapterManager(self.tokenizer_manager, table)
+        if self.node_rank == 0:
+            self.tokenizer_manager = TeamManager(self.tokenizer_manager, table, self.model_config.processor)
 
     async def generate(  # type: ignore[override]  # verl names the request, always
         self, *args: Passed, request_id: str, adapter: str | None = None, **kwargs: Passed

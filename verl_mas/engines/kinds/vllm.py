@@ -202,5 +202,6 @@ ENGINES.register(ENGINE)(
         check_ready=check_ready,
         check_model=check_model,
         thinking_fix=thinking_fix,
+        image_processor="Qwen2VLImageProcessor",
     )
 )
