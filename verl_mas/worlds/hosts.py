@@ -110,14 +110,10 @@ class InProcess(Host):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[object] = loop.create_future()
         self._asked.append((answer, (method, arguments)))
-        if len(self._asked) > 1:
-            return answer
-        try:
+        if len(self._asked) == 1:
             self._send()
-        except Died:
-            self._asked.clear()
-            raise
-        loop.add_reader(self._connection.fileno(), self._answered)
+            if self._asked:
+                loop.add_reader(self._connection.fileno(), self._answered)
         return answer
 
     def _send(self) -> None:
@@ -126,9 +122,8 @@ class InProcess(Host):
             self._connection.send(self._asked[0][1])
 
     def _answered(self) -> None:
-        try:
-            with self._alive():
-                result, failure = self._connection.recv()
+        with self._alive():
+            result, failure = self._connection.recv()
             answer, _ = self._asked.popleft()
             if not answer.done() and failure is not None:
                 answer.set_exception(Failed(failure))
@@ -136,30 +131,29 @@ class InProcess(Host):
                 answer.set_result(result)
             if self._asked:
                 self._send()
-        except Died as died:
-            self._fail(died)
         if not self._asked:
             asyncio.get_running_loop().remove_reader(self._connection.fileno())
 
-    def _fail(self, died: Died) -> None:
+    @contextmanager
+    def _alive(self) -> Iterator[None]:
+        """All that was asked fails if the process is gone."""
+        try:
+            yield
+        except (EOFError, OSError):
+            self._fail(f"its process ended with {self._process.wait()}")
+
+    def _fail(self, why: str) -> None:
         while self._asked:
             answer, _ = self._asked.popleft()
             if not answer.done():
-                answer.set_exception(died)
-
-    @contextmanager
-    def _alive(self) -> Iterator[None]:
-        try:
-            yield
-        except (EOFError, OSError) as broken:
-            raise Died(f"its process ended with {self._process.wait()}") from broken
+                answer.set_exception(Died(why))
 
     def end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._connection.fileno())
         self._process.kill()
         self._process.wait()
         self._connection.close()
-        self._fail(Died("its process was ended, as another step did not come back"))
+        self._fail("its process was ended, as another step did not come back")
 
 
 @dataclass(frozen=True)
