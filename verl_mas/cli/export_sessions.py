@@ -29,23 +29,24 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if options.min_reward is not None and options.format != "sft":
         raise UsageError("--min-reward", rule="it chooses acts to fine-tune on", fix="use it with --format sft")
-    from verl_mas.formats import otel, sessions
+    from verl_mas.formats import atif, otel, tables
+    from verl_mas.formats.sessions import records_of
     from verl_mas.sessions.run import open_run
 
     run, out, counts = open_run(options.run), free(options.out, options.force), Counter[str]()
     if out.is_dir() and (options.format != "atif" or any(path.suffix != ".json" for path in out.iterdir())):
         raise ConfigError(f"--out {out} is a folder", rule="one of JSON files is replaced", fix="choose another --out")
-    records = sessions.records_of(run, partition_of(options.validation), steps_of(options.steps), counts)
+    records = records_of(run, partition_of(options.validation), steps_of(options.steps), counts)
     with writing(out, "what other tools read is written as a whole"):
         out.parent.mkdir(parents=True, exist_ok=True)
         if options.format == "atif":
-            sessions.write_trajectories(records, out, counts, run.name)
+            atif.write_trajectories(records, out, counts, run.name)
         elif options.format == "otel":
             otel.write_spans(records, out, counts, run.name)
         elif options.format == "sft":
-            sessions.write_table(sessions.chats(records, counts, options.min_reward), out, counts)
+            tables.write_table(tables.chats(records, counts, options.min_reward), out, counts)
         else:
-            sessions.write_table(sessions.preferences(records, counts), out, counts)
+            tables.write_table(tables.preferences(records, counts), out, counts)
     text = "".join(f"{count} {what}\n" for what, count in counts.items() if count)
     show(options, {"out": str(out), "counts": counts}, f"{out}\n{text}")
     return 0
