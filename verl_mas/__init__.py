@@ -106,6 +106,6 @@ if TYPE_CHECKING:
     from verl_mas.worlds.world import World as World
     from verl_mas.worlds.world import register_world as register_world
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # verl imports this package in every process, so a name is imported when it is asked for.
 __getattr__, __dir__, __all__ = lazy(__name__, __file__)
