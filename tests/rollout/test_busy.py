@@ -38,6 +38,7 @@ def test_requests_that_overlap_are_one_span(clock):
         failing()
     assert busy.pop() == ((0.0, 3.0), (5.0, 6.0))
     assert busy.pop() == ()
+    assert (busy.pop_seconds(), busy.pop_seconds()) == (5.0, 0.0)
 
 
 def test_a_request_that_is_still_out_is_counted_up_to_now_and_never_twice(clock):

@@ -22,6 +22,7 @@ from verl_mas.config.schema import AgentSpec, FaultSpec, MasConfig, PolicySpec, 
 from verl_mas.errors import ConfigError, DiskError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.lag import Lag, Longest
 from verl_mas.rollout.manager import MasAgentLoopManager
 from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.session_files import write_advantages
@@ -92,7 +93,7 @@ def make(policy, loop, workflow_of, monkeypatch, tmp_path):
             members_of(workflow.agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
         )
         worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
-        worker.counts = {False: SessionCounts(), True: SessionCounts()}
+        worker.counts, worker.lag = {False: SessionCounts(), True: SessionCounts()}, Lag()
         worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
         worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
 
@@ -182,7 +183,7 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     assert sorted(it.queue.rows) == ["u_0_0", "u_2_0"] and it.queue.status["u"] == ["running", "finished"]
     counts = it.counts()
     assert (counts.sessions, counts.dropped, counts.faults) == (3, 1, {"workflow": 1})
-    assert it.counts() == SessionCounts(busy={"main": ()})
+    assert it.counts() == SessionCounts(busy={"main": ()}, requests={"main": 0.0})
     write_advantages(tmp_path, 4, "1", {"u_0_0": 1.25})
     sessions = {session["session"]: session for session in read_sessions(tmp_path)}
     assert [sessions[n]["status"] for n in range(3)] == ["finished", "dropped", "finished"]
@@ -335,12 +336,16 @@ def test_every_local_policy_needs_its_engines():
 
 
 def test_the_manager_adds_up_its_workers(manager):
-    busy = SessionCounts(sessions=3, acts=6, failed={"timeout": 1}, faults={"timeout": 2})
-    other = SessionCounts(sessions=1, acts=2)
+    busy = SessionCounts(sessions=3, acts=6, failed={"timeout": 1}, faults={"timeout": 2}, act_seconds=6.0)
+    busy += SessionCounts(busy={"p": ((0.0, 2.0),)}, requests={"p": 5.0}, lag=Longest(0.25))
+    other = SessionCounts(sessions=1, acts=2, busy={"p": ((1.0, 3.0),)}, requests={"p": 4.0}, lag=Longest(0.5))
     assert manager(lambda validate: busy, lambda validate: other).pop_counts().metrics() == {
         "session/count": 4.0,
         "session/acts/mean": 2.0,
         "session/seconds/mean": 0.0,
+        "session/seconds/acts": 1.5,
+        "session/loop_lag": 0.5,
+        "policy/p/requests": 3.0,
         "session/generated_tokens": 0,
         "session/dropped": 1.0,
         "session/retried": 0,

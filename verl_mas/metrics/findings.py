@@ -24,6 +24,7 @@ LITTLE = 0.25  # of signal: four times the samples for the same progress
 MOST = 0.9  # of the groups
 NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have been another one
 OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
+LATE = 0.5  # seconds: what an act of a small model takes
 MARGIN = 0.02  # A difference in success that says nothing, where a validation has no interval
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 EVERYONE = "team"
@@ -50,6 +51,7 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
         *_of_policies(window),
         *_stale(window),
         *_dropping(window),
+        *_blocked(window),
     ]
 
 
@@ -286,3 +288,14 @@ def _dropping(window: Window) -> Iterator[RunFinding]:
         f"{window.total('count'):g}: most faults are of the kind {kind}. Read the faults in the session records"
     )
     yield RunFinding("dropping", EVERYONE, text)
+
+
+def _blocked(window: Window) -> Iterator[RunFinding]:
+    lags = [step.get(session("loop_lag")) or 0.0 for step in window.steps]
+    if min(lags) > LATE:
+        text = (
+            f"the event loop of a rollout worker has been blocked for up to {max(lags):.1f} s {window.span}, in which "
+            "none of its sessions goes on. In the workflow, its tools and the reward function use `await`, or "
+            "`asyncio.to_thread` for what blocks; or raise rollout.agent.num_workers"
+        )
+        yield RunFinding("blocked", EVERYONE, text)

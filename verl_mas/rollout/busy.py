@@ -19,16 +19,19 @@ class Busy:
         self._out = 0
         self._since = 0.0
         self._spans: list[Span] = []
+        self._seconds = 0.0
 
     @contextmanager
     def request(self) -> Iterator[None]:
+        begin = clock.now()
         if self._out == 0:
-            self._since = clock.now()
+            self._since = begin
         self._out += 1
         try:
             yield
         finally:
             self._out -= 1
+            self._seconds += clock.now() - begin
             if self._out == 0:
                 self._spans.append((self._since, clock.now()))
 
@@ -40,6 +43,11 @@ class Busy:
             spans.append((self._since, now))
             self._since = now
         return tuple(spans)
+
+    def pop_seconds(self) -> float:
+        """Of all requests that ended since the last call, added up."""
+        seconds, self._seconds = self._seconds, 0.0
+        return seconds
 
 
 def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
@@ -53,8 +61,13 @@ def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
     return joined
 
 
+def total(spans: Iterable[Span]) -> float:
+    """Seconds in at least one of the spans."""
+    return sum(end - begin for begin, end in union(spans))
+
+
 def seconds(spans: Iterable[Span], window: Span) -> float:
     """How much of the window is in at least one of the spans."""
     first, last = window
-    inside = ((max(begin, first), min(end, last)) for begin, end in union(spans))
-    return sum(end - begin for begin, end in inside if end > begin)
+    inside = ((max(begin, first), min(end, last)) for begin, end in spans)
+    return total((begin, end) for begin, end in inside if end > begin)

@@ -13,7 +13,8 @@ import numpy as np
 from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import FaultKind, SessionFault, SessionsFailed
 from verl_mas.metrics import names as metric_names
-from verl_mas.rollout.busy import Span
+from verl_mas.rollout.busy import Span, total
+from verl_mas.rollout.lag import NO_LAG, Longest
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import SessionResult
 
@@ -38,6 +39,8 @@ class SessionCounts:
     generated_tokens: int = 0  # of all acts
     trainable_tokens: int = 0  # of policies that are trained
     seconds: float = 0.0
+    act_seconds: float = 0.0  # of these with an act: the rest is in worlds, graders and the workflow itself
+    lag: Longest = NO_LAG
     failed: Mapping[str, int] = field(default_factory=dict)  # sessions, by the kind of their last fault
     retried: int = 0
     tasks: int = 0
@@ -51,6 +54,7 @@ class SessionCounts:
     record_bytes: int = 0  # on disk, of sessions
     without_space: int = 0  # sessions that were not recorded as mas.trajectories.max_gib was reached
     busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)  # by policy: when requests were at its engines
+    requests: Mapping[str, float] = field(default_factory=dict)  # by policy: their seconds, added up
 
     @classmethod
     def of(cls, finished: SessionResult) -> SessionCounts:
@@ -68,6 +72,7 @@ class SessionCounts:
             generated_tokens=sum(reply.generation.sampled for reply in played) + probe_tokens,
             trainable_tokens=sum(reply.generation.sampled for reply in session.replies if reply.trainable),
             seconds=session.seconds,
+            act_seconds=total((act.started, act.started + act.seconds) for act in session.replies),
             failed={finished.faults[-1].kind.value: 1} if failed else {},
             retried=int(bool(finished.faults) and not failed),
             faults=Counter(fault.kind.value for fault in finished.faults),
@@ -161,6 +166,13 @@ class SessionCounts:
             "session/generated_tokens": self.generated_tokens,
             **(probes if self.probe_acts else {}),
             "session/seconds/mean": self.seconds / sessions,
+            "session/seconds/acts": self.act_seconds / sessions,
+            **({"session/loop_lag": float(self.lag)} if self.lag else {}),
+            **{
+                metric_names.policy(name, "requests"): seconds / total(self.busy[name])
+                for name, seconds in self.requests.items()
+                if seconds
+            },
             "session/dropped": self.dropped,
             "session/retried": self.retried,
             **given_up,
@@ -180,7 +192,7 @@ def described(finished: SessionResult, fault: SessionFault) -> str:
     return f"session {finished.session.task.key}: {fault}\n{indent(fault.traceback, '  ')}"
 
 
-V = TypeVar("V", int, Reported, tuple[Span, ...])
+V = TypeVar("V", int, float, Reported, tuple[Span, ...])
 
 
 def _add(mine: Mapping[str, V], theirs: Mapping[str, V]) -> dict[str, V]:

@@ -28,6 +28,7 @@ from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, WorkflowError, raise_all
 from verl_mas.mcp.servers import McpServers
 from verl_mas.rollout.counts import SessionCounts, described
+from verl_mas.rollout.lag import Lag
 from verl_mas.rollout.stored import answer_of, failed_validation_row, stored_rows
 from verl_mas.rollout.team_client import Gate, TeamClient
 from verl_mas.rollout.tool_calls import tool_limits
@@ -90,6 +91,7 @@ class MasAgentLoopWorker(_StockWorker):
         self.writer = data_plane.Writer()
         # Since the last `pop_counts`, by `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
+        self.lag = Lag()
         self.trajectories = self._trajectory_writer()
         self.logged: set[FaultKind] = set()
         self.broken: Exception | None = None
@@ -97,6 +99,7 @@ class MasAgentLoopWorker(_StockWorker):
 
     async def generate_sequences(self, batch: TensorDict) -> None:
         self._raise_if_broken()
+        self.lag.begin()
         await super().generate_sequences(batch)
 
     async def pause(self, policies: Sequence[str] | None = None) -> None:
@@ -119,6 +122,7 @@ class MasAgentLoopWorker(_StockWorker):
         """What was counted since the last call. When engines were busy, with either kind, is counted in training's."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
+        counts += SessionCounts(lag=self.lag.pop())
         # A step, or a validation, has ended.
         gc.collect()
         if self.trajectories is not None:
@@ -126,8 +130,9 @@ class MasAgentLoopWorker(_StockWorker):
         if validate:
             return counts
         clients = self.session_config.clients
-        busy = {name: client.busy.pop() for name, client in clients.items() if isinstance(client, VerlPolicy)}
-        return counts + SessionCounts(busy=busy)
+        busy = {name: client.busy for name, client in clients.items() if isinstance(client, VerlPolicy)}
+        requests = {name: one.pop_seconds() for name, one in busy.items()}
+        return counts + SessionCounts(busy={name: one.pop() for name, one in busy.items()}, requests=requests)
 
     async def _run_prompt(
         self, prompt: Fields, sampling_params: Fields, trajectory: Trajectory, trace: bool = False

@@ -1,0 +1,41 @@
+"""How late an event loop is: while something in it blocks, none of its sessions goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+EVERY_S = 0.05
+
+
+class Longest(float):
+    """Of two, the sum is the longer one."""
+
+    def __add__(self, other: float) -> Longest:
+        return Longest(max(self, other))
+
+
+NO_LAG = Longest(0)
+
+
+class Lag:
+    def __init__(self) -> None:
+        self._watch: asyncio.Task[None] | None = None
+        self._longest = NO_LAG
+
+    def begin(self) -> None:
+        """Watch the loop that runs."""
+        self._watch = self._watch or asyncio.get_running_loop().create_task(self._run())
+
+    def pop(self) -> Longest:
+        """The longest delay since it began; it ends."""
+        if self._watch is not None:
+            self._watch.cancel()
+        longest, self._watch, self._longest = self._longest, None, NO_LAG
+        return longest
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + EVERY_S
+            await asyncio.sleep(EVERY_S)
+            self._longest += loop.time() - due
