@@ -39,6 +39,7 @@ for python; do
     steps="trainer.total_training_steps=3 trainer.test_freq=3 trainer.save_freq=3"
     "$env/bin/verl-mas" --version
     "$env/bin/verl-mas" demo $steps > log.txt 2>&1 || { tail -50 log.txt; exit 1; }
+    "$env/bin/verl-mas" data split_clues --out runs/split_clues --noise 0.6 --warm-up steps=20 > data.txt
     "$env/bin/verl-mas" check +platform=cpu +recipe=split_clues/laptop $steps
     "$env/bin/verl-mas" view runs/demo/checkpoints --out view.html
     cd "$root"
