@@ -81,14 +81,18 @@ class Runner:
     _locks: defaultdict[Path, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     def run(self, piece: Piece) -> None:
-        arm = piece.arm
-        found = self._evaluate(piece, arm) if isinstance(arm, Evaluation) else self._train(piece, arm)
-        result = {"arm": arm.name, "seed": piece.seed, "settings": settings_of(arm), **found}
+        if isinstance(piece.arm, Training):
+            _forget(piece)
+        result = self.measured(piece)
         RESULTS.mkdir(exist_ok=True)
         result_of(piece).write_text(json.dumps(result) + "\n")
 
+    def measured(self, piece: Piece) -> dict[str, Any]:
+        arm = piece.arm
+        found = self._evaluate(piece, arm) if isinstance(arm, Evaluation) else self._train(piece, arm)
+        return {"arm": arm.name, "seed": piece.seed, "settings": settings_of(arm), **found}
+
     def _train(self, piece: Piece, arm: Training) -> dict[str, Any]:
-        _forget(piece)
         start = self._start(arm.start, piece.seed)
         saved = f"trainer.save_freq={arm.trial.steps if arm.keeps else -1}"
         model = f"actor_rollout_ref.model.path={start}/model"

@@ -1,0 +1,67 @@
+"""Whether teams still learn as they did: new runs of some arms against the band of the stored ones.
+
+    python -m benchmarks.evidence.gate                 # exit code 1 if a number is below its band
+    git bisect start HEAD GOOD && git bisect run .venv/bin/python -m benchmarks.evidence.gate clues_shared
+
+Of each run the reward over all steps, and the success at the end. The mean of sound new runs is below the band in 2.5 %
+of cases, by Student's t of the stored seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.evidence.arms import Piece
+from benchmarks.evidence.intervals import STUDENT
+from benchmarks.evidence.matrix import ARMS
+from benchmarks.evidence.runs import RESULTS, Runner
+
+# Two teams of tiny models, and two adapters on a pretrained LLM: 3, 4 and 12 minutes a run on two cores.
+GATED = ("clues_shared", "guide_shared", "asked_adapters")
+# Three seeds may agree by chance.
+LEAST_DEVIATION = 0.02
+
+
+def numbers(result: Mapping[str, Any]) -> dict[str, float]:
+    series = result["series"].items()
+    rewards = [value for key, values in series if key.endswith("reward/score") for value in values if value is not None]
+    return {"reward over all steps": statistics.fmean(rewards), "success at the end": [*result["success"].values()][-1]}
+
+
+def lowest(stored: Sequence[float], count: int) -> float:
+    """Of the mean of `count` new runs."""
+    deviation = max(LEAST_DEVIATION, statistics.stdev(stored))
+    return statistics.fmean(stored) - STUDENT[len(stored) - 2] * deviation * (1 / len(stored) + 1 / count) ** 0.5
+
+
+def below(arm: str, stored: Sequence[Mapping[str, Any]], new: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Prints each number; those below their bands are returned."""
+    measured, known, wrong = list(map(numbers, new)), list(map(numbers, stored)), []
+    for name in known[0]:
+        value, bound = statistics.fmean(one[name] for one in measured), lowest([one[name] for one in known], len(new))
+        print(f"{arm}: {name} {value:.3f}, at least {bound:.3f}{' IS MISSED' if value < bound else ''}", flush=True)
+        wrong += [name] if value < bound else []
+    return wrong
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks.evidence.gate", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("arms", nargs="*", default=GATED, metavar="ARM", help=f"default: {', '.join(GATED)}")
+    parser.add_argument("--seeds", type=int, default=2, help="new runs of each arm")
+    options, runner, wrong = parser.parse_args(argv), Runner(), []
+    for arm in options.arms:
+        stored = [json.loads(file.read_text()) for file in sorted(RESULTS.glob(f"{arm}-*.json"))]
+        new = [runner.measured(Piece(ARMS[arm], seed)) for seed in range(options.seeds)]
+        wrong += below(arm, stored, new)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

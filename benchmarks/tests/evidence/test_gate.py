@@ -1,0 +1,33 @@
+"""New runs are as good as the stored ones, or the gate closes."""
+
+import pytest
+
+
+def run(reward, success):
+    return {"series": {"agent/a/reward/score": [reward, None, reward]}, "success": {"0": 0.1, "8": success}}
+
+
+@pytest.mark.parametrize(
+    ("new", "missed"),
+    [
+        ([run(0.5, 0.9), run(0.4, 0.8)], []),
+        ([run(0.1, 0.9), run(0.1, 0.8)], ["reward over all steps"]),
+        ([run(0.5, 0.9), run(0.5, 0.1)], ["success at the end"]),
+        ([run(2.0, 2.0), run(2.0, 2.0)], []),
+    ],
+)
+def test_what_is_below_the_band_of_the_stored_seeds_is_named(evidence, new, missed):
+    stored = [run(0.4, 0.8), run(0.5, 0.9), run(0.6, 0.85)]
+    assert evidence("gate").below("arm", stored, new) == missed
+
+
+def test_seeds_that_agree_by_chance_leave_a_band_and_more_new_runs_a_narrower_one(evidence):
+    gate = evidence("gate")
+    assert 0.7 < gate.lowest([1.0, 1.0, 1.0], 1) < gate.lowest([1.0, 1.0, 1.0], 4) < 1.0
+
+
+def test_every_gated_arm_has_stored_runs_of_its_settings(evidence):
+    gate, runs = evidence("gate"), evidence("runs")
+    for name in gate.GATED:
+        arm = gate.ARMS[name]
+        assert all(runs.finished(gate.Piece(arm, seed)) for seed in range(arm.seeds))
