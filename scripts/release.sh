@@ -30,12 +30,13 @@ echo "$bytes bytes without verl_mas/gym"
 [ "$bytes" -le $MOST_BYTES ] || { echo "more than $MOST_BYTES"; exit 1; }
 
 for python; do
-    env=$work/$python
+    name=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    env=$work/$name
     "$python" -m venv "$env"
     constraint="--constraint $root/versions/constraints.txt"
     "$env/bin/python" -m pip install --quiet $constraint torch ${TORCH_INDEX:-}
     "$env/bin/python" -m pip install --quiet $constraint "$root"/dist/*.whl
-    mkdir "$work/run-$python" && cd "$work/run-$python"
+    mkdir "$work/run-$name" && cd "$work/run-$name"
     steps="trainer.total_training_steps=3 trainer.test_freq=3 trainer.save_freq=3"
     "$env/bin/verl-mas" --version
     "$env/bin/verl-mas" demo $steps > log.txt 2>&1 || { tail -50 log.txt; exit 1; }
@@ -43,7 +44,7 @@ for python; do
     "$env/bin/verl-mas" check +platform=cpu +recipe=split_clues/laptop $steps
     "$env/bin/verl-mas" view runs/demo/checkpoints --out view.html
     cd "$root"
-    echo "$python: the demo trained for three steps"
+    echo "Python $name: the demo trained for three steps"
 done
 mkdir -p build
 "$work/tools/bin/cyclonedx-py" environment "$env/bin/python" --pyproject pyproject.toml --output-file build/sbom.json
