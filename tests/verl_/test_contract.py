@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from packaging.version import Version
 
 from verl_mas.checks import doctor
 from verl_mas.config.merge import leaves
@@ -18,6 +20,7 @@ from verl_mas.verl_.sources import find, named, own_members, root_of, tree_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from lock_overrides import PACKAGE, classes, modules, overridden
+from verl_since import PAGE, touched
 
 # Private names of other packages.
 OTHERS = {
@@ -160,3 +163,10 @@ def test_a_verl_that_differs_is_reported(monkeypatch, table, wrong, seen, breaks
     (finding,) = doctor.look_at_verl()
     assert finding.ok is (False if breaks else None)
     assert seen in finding.seen
+
+
+def test_the_page_says_of_each_name_since_when_verl_has_it():
+    rows = re.findall(r"^\| `(.*?)` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    listed = {(owner, name): since for owner, names in rows for name, since in re.findall(r"`(.*?)`: ([^,]*)", names)}
+    assert listed.keys() == {(owner, name) for owner, name, _ in touched()}
+    assert all(Version(since) <= Version(contract.VERSION) for since in listed.values())
