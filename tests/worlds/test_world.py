@@ -10,7 +10,7 @@ import pytest
 from played import played
 from toy_worlds import TOY
 
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.user_code import load_module
 from verl_mas.workflow import Task
 from verl_mas.workflows.world import WorldTeam
@@ -159,3 +159,28 @@ class Mine(Count):
         assert [reply.agent for reply in session.replies] == ["left", "right"]
     with pytest.raises(ConfigError, match="name a class of"):
         WorldTeam(world=f"{file}:sys")
+
+
+WRONG = {
+    "steps raise": ("def step(self, actions): return self.nothing", "no attribute 'nothing'"),
+    "a player without reward": ("def step(self, actions): return View({}, {})", "says nothing of what .'me'. earned"),
+}
+
+
+@pytest.mark.parametrize(("step", "says"), WRONG.values(), ids=WRONG)
+def test_a_check_plays_an_episode_of_legal_actions(tmp_path, step, says):
+    (tmp_path / "my_world.py").write_text(
+        "from verl_mas import Observation, View, World\n"
+        "class Mine(World):\n"
+        "    @classmethod\n"
+        "    def players(cls, setup): return ['me']\n"
+        "    def start(self): return View({'me': Observation('?', ['go'])}, {'me': 0.0})\n"
+        f"    {step}\n"
+    )
+    with pytest.raises((AttributeError, ValueError), match=says):
+        WorldTeam(world=f"{tmp_path / 'my_world.py'}:Mine").check()
+
+
+def test_rows_without_a_seed_would_all_begin_the_same():
+    with pytest.raises(SessionFault, match="a row with index"):
+        played(WorldTeam(world=f"{TOY}/turns"), task(extra_info={"index": 3}), digits)

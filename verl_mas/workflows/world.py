@@ -29,11 +29,12 @@ from verl_mas.workflow import (
 from verl_mas.workflow.codecs import visible
 from verl_mas.workflow.tasks import together
 from verl_mas.worlds.hosts import POOL, Place, Stages, Way
-from verl_mas.worlds.stage import Draw
-from verl_mas.worlds.world import NAME, OPTIONS, SEED, Observation, Setup, View, find
+from verl_mas.worlds.stage import Draw, rehearse
+from verl_mas.worlds.world import NAME, OPTIONS, SEED, Observation, Script, Setup, View, find
 
 ACTION = Tag("action")
 PAST = "opponent"
+SCRIPTS: Sequence[Script] = ("random", "optimal")
 Opponent: TypeAlias = Literal["self", "past", "random", "optimal"]
 
 
@@ -120,11 +121,16 @@ class WorldTeam(Workflow):
         return self.continuations > 0
 
     def check(self) -> None:
-        self.kind.check(self.setup())
+        setup = self.setup()
+        self.kind.check(setup)
+        rehearse(self.address, setup, [one for one in SCRIPTS if one in (self.opponent, self.validation_opponent)])
 
     def setup(self, task: Task | None = None) -> Setup:
         """A row of data may name another world of the hub, and options of its own."""
         row = task.extra_info if task else {}
+        if row and SEED not in row:
+            rule = f"a row of a world has {SEED} in its extra_info: without it all episodes begin the same"
+            raise DataError(f"a row with {', '.join(row)}", rule=rule, fix="write rows with verl-mas data world")
         options = {**self.options, **json.loads(row.get(OPTIONS) or "{}")}
         return Setup(row.get(NAME) or self.name, int(row.get(SEED) or 0), options, self.text == "compact")
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from verl_mas.worlds.world import Script, Setup, View, World, find
+
+MOST_REHEARSED = 1000
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,32 @@ class Stage:
         return self._opened
 
 
+def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
+    """Raise what the world raises in an episode at random, as far as it lists legal actions, and in one of each of the
+    scripts."""
+    chance, stage = random.Random(0), Stage()
+    for script in (None, *scripts):
+        number, view = stage.open(address, setup)
+        for step in range(MOST_REHEARSED):
+            seen = view.observations
+            if not seen or (script is None and not all(one.legal for one in seen.values())):
+                break
+            actions = {
+                player: Draw(script, f"{step} {player}") if script else chance.choice(list(one.legal or ()))
+                for player, one in seen.items()
+            }
+            number, view = stage.step(Move(number, actions))
+    stage.close()
+
+
 def checked(view: View, world: World, setup: Setup) -> View:
     """A view that names players of the world, and rewards that are finite numbers."""
-    players = set(world.players(setup))
+    players, name = set(world.players(setup)), setup.name or type(world).__name__
     if strange := {*view.observations, *view.rewards} - players:
-        raise ValueError(f"{setup.name} names the players {sorted(strange)}; it has {sorted(players)}")
+        raise ValueError(f"{name} names the players {sorted(strange)}; it has {sorted(players)}")
     if missing := players - set(view.rewards):
-        raise ValueError(f"{setup.name} says nothing of what {sorted(missing)} earned")
+        raise ValueError(f"{name} says nothing of what {sorted(missing)} earned")
     rewards = {player: float(reward) for player, reward in view.rewards.items()}
     if wrong := {player: reward for player, reward in rewards.items() if not abs(reward) < float("inf")}:
-        raise ValueError(f"{setup.name} gives rewards that are no finite numbers: {wrong}")
+        raise ValueError(f"{name} gives rewards that are no finite numbers: {wrong}")
     return replace(view, rewards=rewards)

@@ -190,7 +190,7 @@ def test_what_cannot_be_played_is_refused(refused, match):
 
 
 def test_a_row_with_other_players_than_the_team_is_refused():
-    row = {"world_options": '{"players": 3}'}
+    row = {"world_seed": 0, "world_options": '{"players": 3}'}
     with pytest.raises(SessionFault, match="a row of kuhn_poker for player_0, player_1, player_2"):
         played(WorldTeam(world="open_spiel/kuhn_poker"), Task([], extra_info=row), "<action>Pass</action>")
 
