@@ -14,6 +14,7 @@ from verl_mas import checks
 from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.trainer import check_together
 from verl_mas.checks.verl.combinations import (
+    ABSENT,
     NAMED,
     OF_POLICY,
     READERS,
@@ -159,6 +160,7 @@ def test_a_setting_that_is_not_read_counts_as_unset_where_it_has_verls_default()
         settings = entry["settings"]
         for name in settings:
             default = default_of(name.removesuffix(".*"))
+            assert default is not ABSENT, f"verl has no {name}"
             follows = str(default).startswith("${")
             unset = settings[name] if isinstance(settings, dict) else [] if follows else [default]
             assert (follows and unset) or default in unset, name

@@ -102,8 +102,13 @@ def _unread(entry: Fields) -> Iterator[Combination]:
             yield Combination(fix, together, when=entry.get("when", {}), unless=unless, reason=reason)
 
 
+ABSENT = object()
+
+
 def _leaves(name: str, default: object) -> Iterator[tuple[str, object]]:
     """The setting, or those of the section `name.*` that do not follow others by default."""
+    if default is ABSENT:
+        return
     if not name.endswith(".*"):
         yield name, default
     elif isinstance(default, Mapping) and default:
@@ -114,11 +119,10 @@ def _leaves(name: str, default: object) -> Iterator[tuple[str, object]]:
 
 
 def default_of(name: str) -> object:
-    """In verl's YAML; a field of its dataclass alone has none."""
+    """In verl's YAML; a field of its dataclass alone has none. ABSENT in a verl that lacks the setting."""
     parent, _, key = (f"{SECTION}.{name}" if name.split(".")[0] in OF_POLICY else name).rpartition(".")
     section = section_at(parent, verl_settings())
-    assert section and section.knows(key), f"{READERS.name}: verl has no {name}"
-    return section.yaml.get(key)
+    return section.yaml.get(key) if section and section.knows(key) else ABSENT
 
 
 def each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
