@@ -119,6 +119,16 @@ def test_every_row_that_is_looked_at_has_a_ground_truth(look):
     assert value.endswith("rows.parquet has no ground truth in row 2")
 
 
+def test_an_answer_longer_than_a_reply_may_be_is_refused(make, letters, tmp_path):
+    row = {"data_source": "openai/gsm8k", "prompt": MESSAGES, "reward_model": {"ground_truth": "72" * 40}}
+    files(tmp_path, {"rows.parquet": [row]})
+    rows = {f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")}
+    config = make(actor_rollout_ref__model__path=str(letters / "model"), data__max_response_length=80, **rows)
+    run = Run.of(config)
+    first, *_ = check_answers(run, resolve(run.mas.workflow))
+    assert "has 8" in first.value and "tokens" in first.value and "at most data.max_response_length=80" in first.rule
+
+
 def test_a_form_is_named_only_if_the_scorer_rewards_it(look):
     (refused,) = look(form="tag")
     assert "form=hashes" in refused[1] and "form=box" not in refused[1]

@@ -15,6 +15,7 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.files import FirstRow, check_scored, file_of_user, sound_rows
+from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.config.run import Run
@@ -64,12 +65,13 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             if by_function and (custom or by_verl) and truth is not None:
                 yield from _scored(run, first, workflow, form)
             continue
-        lacking = [number for number, row in enumerate(first.sample, 1) if _truth_of(row) is None]
+        lacking = [number for number, row in enumerate(first.sample, 1) if _truth_of(row) in (None, "")]
         if lacking:
             rule = "an answer is scored by comparing it with the ground truth"
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
             yield ConfigError(f"{first.file} has no ground truth in row {lacking[0]}", rule=rule, fix=fix)
             continue
+        yield from _too_long(run, first, form, truth)
         tasks = {str(row.get(str(run.config.data.prompt_key))) for row in first.sample}
         if len(tasks) > FEW and len({str(_truth_of(row)) for row in first.sample}) == 1:
             value = f"the first {len(tasks)} tasks of {first.file} have one ground truth, {truth!r:.120}"
@@ -78,6 +80,20 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
         scores = by_function if by_verl else isinstance(workflow, WithVerlOrGrader)
         refused = list(_scored(run, first, workflow, form)) if scores else []
         yield from refused or _other_form(run, first, workflow, form)
+
+
+def _too_long(run: Run, first: FirstRow, form: Codec[str], truth: object) -> Iterator[ConfigError]:
+    """If no policy may write a reply as long as the answer."""
+    with suppress(MasError):  # A truth that the form has no place for, which the scores tell.
+        reply, lengths = form.render(golden_answers(truth)[0]), list[tuple[int, int]]()
+        for view in map(run.view, run.trained):
+            chat, limit = ChatTemplate.of_model(view.section("model")), int(view.value("rollout.response_length"))
+            lengths.append(((chat and chat.length(reply, limit)) or 0, limit))
+        if lengths and all(length > limit for length, limit in lengths):
+            length, limit = min(lengths)
+            value = f"{reply:.120}, the ground truth of the first row of {first.file}, has {length} tokens"
+            rule = f"a reply has at most data.max_response_length={limit}, so none is right"
+            yield ConfigError(value, rule=rule, fix="raise data.max_response_length")
 
 
 def _truth_of(row: Fields) -> object:

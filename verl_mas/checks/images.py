@@ -103,9 +103,9 @@ def tokens_of(view: View, messages: Sequence[Message]) -> int:
 def _processors(model: DictConfig) -> Iterator[Fields]:
     """What the files of a model say of how it reads images, in the form of any release of transformers."""
     folder = local_folder(str(model.path))
-    for name in ("preprocessor_config.json", "processor_config.json") if folder else ():
-        file: Fields = dict(readable_json(folder / name))
-        yield from (part for part in (file, file.get("image_processor")) if isinstance(part, Mapping))
+    for name in ("preprocessor_config.json", "processor_config.json"):
+        file = readable_json(folder / name) if folder else {}
+        yield from (dict(part) for part in (file, file.get("image_processor")) if isinstance(part, Mapping))
 
 
 def _limits(processor: Fields, side: int) -> tuple[int, int] | None:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import time
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from wrong_configs.prepare import ROW, files
 
@@ -70,6 +72,16 @@ def test_files_of_one_setting_may_differ_in_what_a_row_lacks(make, tmp_path):
     )
     config.data.train_files = [str(tmp_path / "1.parquet"), str(tmp_path / "2.parquet")]
     assert any("extra_info.b is INT64" in str(problem) for problem in check_data(config, scored=False))
+
+
+def test_files_that_datasets_does_not_join_are_refused(make, tmp_path):
+    table = pa.Table.from_pylist([{**ROW, "source": "a"}])
+    for name, kind in (("one", pa.string()), ("two", pa.large_string())):
+        place = table.schema.get_field_index("source")
+        pq.write_table(table.set_column(place, "source", pa.array(["a"], kind)), tmp_path / f"{name}.parquet")
+    config = make(data__train_files=[str(tmp_path / f"{name}.parquet") for name in ("one", "two")])
+    (refused,) = [str(one) for one in check_data(config, scored=False) if "two.parquet: The" in str(one)]
+    assert "can't be aligned" in refused and "fix:  write both files with the same columns and fields" in refused
 
 
 def test_a_column_that_a_reward_manager_reads_is_needed_by_a_run_without_a_team(look, tmp_path):

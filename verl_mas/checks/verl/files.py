@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, islice, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
@@ -21,6 +22,9 @@ from verl_mas.registry import nearest
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.sources import find, names_in
 from verl_mas.verl_.types import Fields
+
+if TYPE_CHECKING:
+    import pyarrow
 
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
@@ -39,6 +43,7 @@ class FirstRow:
     nulls: Mapping[str, int] = field(default_factory=dict)  # of a leaf of a column, in some part of a Parquet file
     types: Mapping[str, str] = field(default_factory=dict)  # of those that some row has
     validation: bool = False
+    fields: pyarrow.Schema | None = None  # of a Parquet file
 
     @property
     def row(self) -> Fields:
@@ -63,12 +68,32 @@ def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
 
 
 def _other_types(found: Sequence[FirstRow]) -> Iterator[ConfigError]:
+    rule = "verl joins the files of a setting, and a column has one type"
     for first, other in pairwise(found):
-        for leaf in sorted(first.types.keys() & other.types.keys()):
-            if first.types[leaf] != other.types[leaf]:
-                value = f"{leaf} is {first.types[leaf]} in {first.file}, and {other.types[leaf]} in {other.file}"
-                rule = "verl joins the files of a setting, and a column has one type"
-                yield ConfigError(value, rule=rule, fix="write both files with the same types")
+        both = sorted(first.types.keys() & other.types.keys())
+        different = [leaf for leaf in both if first.types[leaf] != other.types[leaf]]
+        for leaf in different:
+            value = f"{leaf} is {first.types[leaf]} in {first.file}, and {other.types[leaf]} in {other.file}"
+            yield ConfigError(value, rule=rule, fix="write both files with the same types")
+        schemas = [one.fields for one in (first, other) if one.fields]
+        if not different and len(schemas) > 1 and (why := _unjoined(schemas)):
+            value = f"{first.file} and {other.file}: {why:.300}"
+            yield ConfigError(value, rule=rule, fix="write both files with the same columns and fields")
+
+
+def _unjoined(schemas: Iterable[pyarrow.Schema]) -> str:
+    """Why `datasets`, with which verl joins the files, does not."""
+    from datasets import Dataset, Features, concatenate_datasets
+
+    try:
+        # A file without rows is left out.
+        rows = [
+            Dataset.from_dict({name: [None] for name in one.names}, Features.from_arrow_schema(one)) for one in schemas
+        ]
+        concatenate_datasets(rows)
+    except ValueError as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
@@ -135,8 +160,8 @@ def _parquet(file: Path) -> FirstRow | None:
             leaf, count = part["path_in_schema"], (part["statistics"] or {}).get("null_count")
             nulls |= {leaf: count} if count else {}
             types |= {leaf: part["physical_type"]} if count is not None and count < part["num_values"] else {}
-        names = opened.schema_arrow.names
-        return FirstRow(str(file), names, batch.to_pylist(), footer.num_rows, nulls, types)
+        fields = opened.schema_arrow
+        return FirstRow(str(file), fields.names, batch.to_pylist(), footer.num_rows, nulls, types, fields=fields)
 
 
 def _json(file: Path) -> FirstRow | None:
