@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
@@ -28,6 +29,7 @@ from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import DiskError
 from verl_mas.rollout.trajectories import folder_of
+from verl_mas.rollout.worker import ATTEMPT
 from verl_mas.run_folder import about, metrics, worker_log
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.checkpoints import Checkpoint
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
 TRACKING = "Tracking"  # the class of verl that its trainer makes its loggers with
+# How a run can end -> the exit code for W&B, the status of MLflow, the state of SwanLab.
+ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed"), "killed": (1, "KILLED", "aborted")}
 
 
 class KeptFile(FileLogger):
@@ -56,15 +60,19 @@ class KeptFile(FileLogger):
 
 @contextmanager
 def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
-    """The loggers that verl's trainer makes inside. `until`: the step up to which verl's file keeps its lines; None
-    in a run that starts at the beginning, where it is overwritten."""
+    """The loggers that verl's trainer makes inside; closed at the end. `until`: the step up to which verl's file keeps
+    its lines; None in a run that starts at the beginning, where it is overwritten."""
+    made: list[Tracking] = []
 
     def with_ours(
         project_name: str, experiment_name: str, default_backend: str | list[str], config: Mapping[str, object]
     ) -> Tracking:
         names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
         theirs = [name for name in names if until is None or name != metrics.LOGGER]
-        tracking = Tracking(project_name, experiment_name, theirs, config)
+        # MLflow refuses other values of a parameter in a run that resumes (MLFLOW_RUN_ID).
+        settings = {name: value for name, value in config.items() if name != ATTEMPT}
+        tracking = Tracking(project_name, experiment_name, theirs, settings)
+        made.append(tracking)
         loggers = cast(dict[str, object], tracking.logger)
         if until is not None and metrics.LOGGER in names:
             loggers[metrics.LOGGER] = KeptFile(project_name, experiment_name, until)
@@ -75,10 +83,30 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
 
     verls = getattr(trainer_base, TRACKING)
     setattr(trainer_base, TRACKING, with_ours)
+    how = "killed"
     try:
         yield
+        how = "finished"
+    except Exception:
+        how = "failed"
+        raise
     finally:
         setattr(trainer_base, TRACKING, verls)
+        for tracking in made:
+            close(tracking, how)
+
+
+def close(tracking: Tracking, how: str) -> None:
+    """`how`: of ENDS. verl leaves this to the garbage collector, and reports a run that failed as finished."""
+    code, status, state = ENDS[how]
+    try:
+        if "mlflow" in tracking.logger:
+            importlib.import_module("mlflow").end_run(status)
+        if "swanlab" in tracking.logger:
+            tracking.logger.pop("swanlab").finish(state=state, error=how if state == "crashed" else None)
+        tracking.finish(exit_code=code)
+    except Exception as error:  # noqa: BLE001  # boundary: all is saved, or another error ends the run
+        logger.warning("The loggers of the run could not be closed: %s", error)
 
 
 PACKAGES = ("verl-mas", "verl", "torch", "transformers", "ray")
