@@ -70,12 +70,13 @@ frameworks:  ## install the agent frameworks of others in .venv-frameworks and .
 test-frameworks: $(READY) frameworks  ## run the programs of these frameworks
 	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py $(ARGS)
 
-hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) in .venv-hubs and .venv-openenv
+hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) and the packages of loggers in environments of their own
 	PYTHON="$(PYTHON)" scripts/hubs.sh
 
-test-hubs: hubs  ## run the tests of worlds with the libraries themselves
+test-hubs: hubs  ## run the tests of worlds and loggers with the libraries themselves
 	VERL_MAS_OPENENV_PYTHON=$(CURDIR)/.venv-openenv/bin/python .venv-hubs/bin/python -m pytest --numprocesses 2 --dist worksteal \
 		tests/worlds tests/data/test_reasoning_gym.py tests/docs/test_snippets.py $(ARGS)
+	.venv-loggers/bin/python -m pytest tests/trainer/test_loggers.py $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -29,6 +29,8 @@ Found = dict[str, dict[int, float]]
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """All of them write below it."""
+    import wandb
+
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
     monkeypatch.setenv("SWANLAB_MODE", "offline")
@@ -36,7 +38,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "tensorboard"))
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    yield tmp_path
+    # Its process keeps the folder of the first run.
+    wandb.teardown()
 
 
 def by_name(points: Iterator[tuple[str, int, float]]) -> Found:
@@ -156,6 +160,8 @@ def test_every_logger_has_all_metrics_of_a_run_and_gets_its_report(train_team, h
         assert points == pytest.approx(ours, rel=1e-6, nan_ok=True), logger
     assert [record.exit.exit_code for record in wandb_records(here) if record.HasField("exit")] == [0]
     assert [run.info.status for run in mlflow_runs(here)] == ["FINISHED"]
+    sections = {record.column.section_name for record in swanlab_records(here) if record.HasField("column")}
+    assert {"agent/writer", "agent/copier", "policy/main", "policy/other", "session"} <= sections
     attached(here, folder)
 
 

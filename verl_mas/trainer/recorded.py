@@ -71,6 +71,8 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
         theirs = [name for name in names if until is None or name != metrics.LOGGER]
         # MLflow refuses other values of a parameter in a run that resumes (MLFLOW_RUN_ID).
         settings = {name: value for name, value in config.items() if name != ATTEMPT}
+        # SwanLab makes a section per agent, as trackio and MLflow, and not one of all agents.
+        os.environ.setdefault("SWANLAB_SECTION_RULE_IDX", "1")
         tracking = Tracking(project_name, experiment_name, theirs, settings)
         made.append(tracking)
         loggers = cast(dict[str, object], tracking.logger)
