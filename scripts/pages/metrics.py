@@ -29,7 +29,8 @@ Look at these first. What to do when one of them is not as it should be: [a team
 DASHBOARDS = """\
 ## Dashboards
 
-TensorBoard and Weights & Biases make one section of everything before the first slash, so all agents share one.
+TensorBoard and Weights & Biases make one section of everything before the first slash, so all agents share one;
+MLflow, trackio and SwanLab [have sections per agent](run-folder.md#what-each-logger-makes-of-a-run).
 `scripts/dashboard.py` of the repository lays out what a run has logged, the ten to watch first, and then a section per
 agent, per policy and per kind of metric:
 
