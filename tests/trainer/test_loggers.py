@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import runpy
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,13 @@ for package in ("mlflow", "swanlab", "trackio"):
 pytestmark = pytest.mark.e2e
 LOGGERS = ("tensorboard", "wandb", "mlflow", "trackio", "swanlab")
 ATTACH = Path(__file__).parents[2] / "scripts" / "attach.py"
+# trackio takes its folder at its import.
+TRACKIO = """
+import json, trackio
+from trackio.sqlite_storage import SQLiteStorage
+(run,) = trackio.Api().runs("team")
+print(json.dumps(SQLiteStorage.get_logs("team", run.name, run_id=run.id)))
+"""
 # name -> step -> value
 Found = dict[str, dict[int, float]]
 
@@ -101,11 +109,8 @@ def mlflow_runs(folder):
 
 
 def of_trackio(folder):
-    import trackio
-    from trackio.sqlite_storage import SQLiteStorage
-
-    (run,) = trackio.Api().runs("team")
-    for row in SQLiteStorage.get_logs("team", run.name, run_id=run.id):
+    done = subprocess.run([sys.executable, "-c", TRACKIO], stdout=subprocess.PIPE, check=True)
+    for row in json.loads(done.stdout.splitlines()[-1]):
         step = row["step"]
         yield from ((name, step, value) for name, value in row.items() if name not in ("step", "timestamp"))
 
@@ -171,7 +176,7 @@ def attached(here, folder):
     (wandb_run,) = (record.run.run_id for record in wandb_records(here) if record.HasField("run"))
     (mlflow_run,) = (run.info.run_id for run in mlflow_runs(here))
     ids = ["--wandb", wandb_run, "--mlflow", mlflow_run, "--swanlab", start.id, "--trackio"]
-    runpy.run_path(str(ATTACH))["main"]([str(folder), *ids])
+    subprocess.run([sys.executable, str(ATTACH), str(folder), *ids], check=True)
     files = {"report.txt", "curves.svg", "view.html"}
     artifacts = {record.artifact.name: record.artifact for record in wandb_records(here) if record.HasField("artifact")}
     assert files <= {entry.path for entry in artifacts[f"report-{wandb_run}"].manifest.contents}
@@ -209,7 +214,7 @@ def log(*steps, resumed=None, error=None):
     """What verl's trainer does."""
     with logging_to(None, resumed):
         config = {"trainer": {}, ATTEMPT: str(steps)}
-        loggers = trainer_base.Tracking("team", "first", default_backend=list(LOGGERS), config=config)
+        loggers = trainer_base.Tracking("team", "first", default_backend=["wandb", "mlflow", "swanlab"], config=config)
         for step in steps:
             loggers.log(data={"agent/solver/acts": step, "pass@1": math.nan}, step=step)
         if error:
