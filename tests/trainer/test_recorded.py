@@ -137,9 +137,8 @@ def trained(steps, own=None, until=None, backends=("file",)):
     """What verl's trainer does."""
     with logging_to(own, until):
         loggers = trainer_base.Tracking("team", "first", default_backend=list(backends), config={})
-    for step in steps:
-        loggers.log(data={"a": step}, step=step)
-    loggers.finish()
+        for step in steps:
+            loggers.log(data={"a": step}, step=step)
 
 
 def logged(here):
