@@ -119,7 +119,7 @@ def of_swanlab(folder):
     for record in swanlab_records(folder):
         # Its own measurements of the machine begin with underscores.
         if record.HasField("scalar") and not record.scalar.key.startswith("__"):
-            yield record.scalar.key, record.scalar.step.value, record.scalar.value.number
+            yield record.scalar.key, record.scalar.step, record.scalar.value.number
 
 
 def swanlab_records(folder):
