@@ -46,8 +46,9 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("TENSORBOARD_DIR", str(tmp_path / "tensorboard"))
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     monkeypatch.chdir(tmp_path)
+    # Its process keeps the settings that it was started with.
+    wandb.teardown()
     yield tmp_path
-    # Its process keeps the folder of the first run.
     wandb.teardown()
 
 
