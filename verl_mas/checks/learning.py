@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from verl_mas.advantage import ESTIMATORS
+from verl_mas.checks.estimators import check_estimator
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import trained
@@ -46,6 +47,9 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         greedy=_validated_greedily(run, members),
         plays_on=workflow.branches and bool(workflow.probes or workflow.forks),
     )
+    if estimator and any(member.trainable for member in members.values()):
+        sessions = int(run.config.actor_rollout_ref.rollout.n)
+        yield from check_estimator(mas, estimator, members, sessions, mas.branch.k if branching else 1)
     yield from _trained_agents(run.mas, members, workflow.never_trained)
     for name, member in members.items():
         if member.trainable and member.spec.policy in mas.policies:
