@@ -8,7 +8,7 @@ from types import ModuleType
 
 from verl_mas.errors import PatchRefused
 
-DIFF = "cpu-process-group.diff"
+DIFF = "upstream/cpu-process-group.patch"
 # One line, which is replaced in these functions; each has its source's sha256.
 BEFORE = 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"'
 AFTER = '",".join(dict.fromkeys(("cpu:gloo", f"{get_device_name()}:{get_nccl_backend()}")))'

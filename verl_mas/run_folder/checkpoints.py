@@ -51,7 +51,7 @@ def complete(folder: Path, run: Mapping[str, object]) -> None:
         flush(path)
     sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     write_whole(folder / RUN_FILE, json.dumps({**run, FILES: sizes}, indent=1))
-    write_whole(folder.parent / POINTER, str(step_of(folder)))
+    write_whole(folder.parent / POINTER, str(step_of(folder)))  # verl: in place (patch: checkpoint-tracker)
 
 
 def remove_shells(folder: Path) -> None:

@@ -48,7 +48,7 @@ ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed
 
 
 class KeptFile(FileLogger):
-    """verl's logger overwrites its file at every start. This one keeps the lines of the steps up to `until`."""
+    """verl's overwrites its file at every start, this one keeps the lines up to `until` (patch: file-logger-resume)."""
 
     def __init__(self, project_name: str, experiment_name: str, until: float):
         path = metrics.file_of_verl(project_name, experiment_name)

@@ -231,7 +231,7 @@ class TeamTrainer(Recorded, Validated):
                 super()._load_checkpoint()
 
     def _save_checkpoint(self) -> None:
-        """verl writes its pointer in place, where a crash can leave it empty."""
+        """verl writes its pointer in place, where a crash can leave it empty (patch: checkpoint-tracker)."""
         with self.timeline.span(timeline.SAVE):
             folder = self.actor_rollout_wg.save(self.global_steps, self.train_dataloader.state_dict())
         self.checkpoint_callback.on_save(

@@ -54,7 +54,7 @@ class TeamManager:
         if obj.image_data:
             from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
-            # Written out, SGLang fails or never answers if it has a tokenizer, and a newer one does not keep them.
+            # Written out, SGLang fails or never answers with a tokenizer, a newer one drops them (patch: sglang-image-tokens).
             obj.input_ids = qwen2_5_vl_dedup_image_tokens(obj.input_ids, self._processor)
         async for reply in self._manager.generate_request(obj, request):
             # A request that is aborted early has no such number.
@@ -139,7 +139,7 @@ class TeamSglang(AdapterServer, SGLangHttpServer):
         super().__init__(*args, **kwargs)
 
     async def launch_server(self, *args: Passed, **kwargs: Passed) -> None:
-        # Outputs of the vision tower, by image alone. New weights do not drop them, and the tower is trained.
+        # Outputs of the vision tower, by image alone. New weights do not drop them (patch: sglang-vision-cache).
         os.environ.setdefault(IMAGES_MB, "0")
         if table := self.adapters:
             # The bare base takes a place, too.
