@@ -54,7 +54,7 @@ class TeamManager:
         if obj.image_data:
             from verl.workers.rollout.utils import qwen2_5_vl_dedup_image_tokens
 
-            # Written out, SGLang fails or never answers with a tokenizer, a newer one drops them (patch: sglang-image-tokens).
+            # Written out, SGLang fails, never answers or does not keep them (patch: sglang-image-tokens).
             obj.input_ids = qwen2_5_vl_dedup_image_tokens(obj.input_ids, self._processor)
         async for reply in self._manager.generate_request(obj, request):
             # A request that is aborted early has no such number.
