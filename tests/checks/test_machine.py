@@ -97,3 +97,10 @@ def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, node
     assert len(list(machine.check_addresses(Run(config, mas), service))) == 2 * (nodes - 1)
     settings = {"retriever": "http://10.0.0.1:8000/retrieve", "score": "em", "index": "runs/index"}
     assert len(list(machine.check_addresses(Run(config, mas), settings))) == nodes - 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("WANDB_MODE", "ofline"), ("VERL_LOGGING_LEVEL", "VERBOSE")])
+def test_a_variable_that_would_end_the_run_is_refused_with_the_value_that_is_meant(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    (refused,) = machine.check_environment()
+    assert f"{name}={value}" in refused.value and f"unset {name}" in refused.fix

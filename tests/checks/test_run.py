@@ -103,3 +103,10 @@ def test_warnings_are_logged_once_before_a_run_and_errors_end_it(two, monkeypatc
         require_accepted(wrong)
     assert str(ended.value).endswith(examine(wrong).problems)
     assert str(ended.value).endswith("refused: 1 error, 1 warning")
+
+
+def test_verls_metrics_file_needs_its_folder(make, monkeypatch, tmp_path):
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "none" / "metrics.jsonl"))
+    config = make(trainer__logger=["console", "file"], trainer__default_local_dir=str(tmp_path))
+    (refused,) = run.check_logger(config)
+    assert "is in a folder that is not there" in refused.value and str(tmp_path / "none") in refused.fix

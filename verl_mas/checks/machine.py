@@ -26,6 +26,11 @@ from verl_mas.platform import DEVICE, selected
 from verl_mas.registry import closest, nearest
 
 PLUGIN = "verl_mas.plugin"
+# Of variables that end a run with a traceback if they are anything else.
+VALUES = {
+    "VERL_LOGGING_LEVEL": "CRITICAL FATAL ERROR WARN WARNING INFO DEBUG NOTSET",
+    "WANDB_MODE": "online offline shared disabled dryrun run",
+}
 # Of a Ray cluster.
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
 
@@ -47,6 +52,14 @@ def import_error() -> str:
     except Exception:  # noqa: BLE001  # whatever it is, it is shown
         return traceback.format_exc()
     return ""
+
+
+def check_environment() -> Iterator[ConfigError]:
+    for name, known in VALUES.items():
+        given = os.environ.get(name)
+        if given is not None and given not in known.split():
+            value, rule = f"{name}={given}", f"it is read when the run starts, and is one of {known.replace(' ', ', ')}"
+            yield ConfigError(value, rule=rule, fix=f"{nearest(given, known.split())}, or unset {name}")
 
 
 def check_versions() -> Iterator[ConfigError]:

@@ -20,6 +20,7 @@ from verl_mas.checks.machine import (
     check_addresses,
     check_cluster,
     check_device,
+    check_environment,
     check_platform,
     check_plugin,
     check_resources,
@@ -111,6 +112,10 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
         fix = f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file"
         yield ConfigError(f"trainer.logger={list(names)} writes to {theirs}", rule=rule, fix=fix)
+    if metrics.LOGGER in names and "VERL_FILE_LOGGER_PATH" in os.environ and not theirs.parent.is_dir():
+        value = f"VERL_FILE_LOGGER_PATH={theirs} is in a folder that is not there"
+        yield ConfigError(value, rule="verl opens the file when the run starts", fix=f"make the folder {theirs.parent}")
+        return
     for name, folder in (
         (metrics.LOGGER, theirs.parent),
         ("tensorboard", Path(os.environ.get("TENSORBOARD_DIR", "."))),
@@ -260,7 +265,7 @@ def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_plugin(), check_versions(), problems(machine))
+    refusals.of(check_plugin(), check_versions(), check_environment(), problems(machine))
     refusals.of(check_platform(OmegaConf.select(config, "trainer.device")))
     run = Run(config, load(None))
     # The other checks read every section.
