@@ -31,7 +31,7 @@ BUDGETS = {
     "type: ignore": 65,
     "SLF001": 29,
     "entries of the root": 19,
-    "words of docs": 79_529,
+    "words of docs": 79_685,
 }
 CORE = ("config", "workflow", "advantage", "rollout", "trainer", "engines", "platform", "data_plane.py")
 EMBEDDED_ENGINE = "engines/transformers"
