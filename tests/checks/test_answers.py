@@ -115,8 +115,9 @@ def test_different_tasks_with_one_ground_truth_are_warned_of(look):
 
 
 def test_every_row_that_is_looked_at_has_a_ground_truth(look):
-    ((value, *_),) = look(question=["How many?", "How few?"], later=None)
-    assert value.endswith("rows.parquet has no ground truth in row 2")
+    for later in (None, ""):
+        ((value, *_),) = look(question=["How many?", "How few?"], later=later)
+        assert value.endswith("rows.parquet has no ground truth in row 2")
 
 
 def test_an_answer_longer_than_a_reply_may_be_is_refused(make, letters, tmp_path):

@@ -26,6 +26,8 @@ def sessions(draw):
     replies = [
         SimpleNamespace(
             agent="a",
+            started=float(draw(st.integers(0, 9))),
+            seconds=float(draw(st.integers(0, 9))),
             tool_calls=[SimpleNamespace(error=error)],
             probe=probe,
             trainable=draw(st.booleans()),

@@ -65,7 +65,9 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             if by_function and (custom or by_verl) and truth is not None:
                 yield from _scored(run, first, workflow, form)
             continue
-        lacking = [number for number, row in enumerate(first.sample, 1) if _truth_of(row) in (None, "")]
+        # Puzzles have an empty one in every row.
+        none = (None,) if truth == "" else (None, "")
+        lacking = [number for number, row in enumerate(first.sample, 1) if _truth_of(row) in none]
         if lacking:
             rule = "an answer is scored by comparing it with the ground truth"
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
