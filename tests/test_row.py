@@ -69,8 +69,8 @@ OTHER_MEANINGS = {
     "rollout/resumed_reply.py": {"extra_fields"},  # a field of verl's TokenOutput
     "trainer/loss_weights.py": {"agent", "session"},  # weightings
     "rollout/verl_client.py": {"temperature"},  # a sampling setting
-    # Git's branch and its command, versions of packages, how a run ended.
-    "trainer/recorded.py": {"branch", "status", "versions", "finished"},
+    # Git's branch and its command, versions of packages, how a run ended, a state of SwanLab.
+    "trainer/recorded.py": {"branch", "status", "versions", "finished", "success"},
     "rollout/worker.py": {"finished"},  # the status of a session on disk
 }
 
