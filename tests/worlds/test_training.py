@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from toy_worlds import TOY
 
@@ -15,8 +17,12 @@ def test_candidates_of_two_policies_are_played_on_in_processes(main_ppo, tmp_pat
         "data.val_max_samples=4 actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.n=1 "
         "trainer.test_freq=-1 trainer.val_before_train=false trainer.total_training_steps=2 mas.updates_per_step=1 "
         f"+mas=world mas.branch.k=4 mas.workflow.args={{{world}}} mas.policies={{main:{{}},other:{{}}}} "
-        "mas.agents={left:{policy:main},right:{policy:other}}"
+        "mas.agents={left:{policy:main},right:{policy:other}} "
+        f"data.train_files={tmp_path}/rows.parquet data.val_files={tmp_path}/rows.parquet"
     )
+    prompt = [{"role": "user", "content": "Play."}]
+    rows = [{"data_source": TOY, "prompt": prompt, "extra_info": {"index": n, "world_seed": n}} for n in range(16)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     done = main_ppo(tmp_path / "run", *run.split())
     assert done.exit_code == 0, done.output[-6000:]
     assert len(done.steps) == 2

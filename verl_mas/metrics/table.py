@@ -114,7 +114,9 @@ POLICIES = (
         "of several trained policies: seconds for its log-probs and its update",
         "s",
     ),
-    Metric("policy/<policy>/requests", "requests at its engines at once: mean over the time with any", "requests"),
+    Metric(
+        "policy/<policy>/requests", "of frozen ones, too: requests at once, mean over the time with any", "requests"
+    ),
     Metric("policy/<policy>/adapter/updates", "of an [adapter](adapters.md): its optimiser steps so far", "steps"),
     Metric("policy/<policy>/adapter/norm", "of an adapter: norm of what it adds to the weights of its base"),
     Metric("policy/<policy>/sync/seconds", "of a base: time to send its engines all adapters before the step", "s"),
