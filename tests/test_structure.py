@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 54_706,
     "lines of its core": 17_104,
-    "lines of tests": 48_961,
+    "lines of tests": 48_960,
     "lines of headers": 6_930,
     "files below 30 lines": 17,
     "own modules that one module imports": 41,

@@ -14,7 +14,6 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import ClassVar
 from unittest.mock import MagicMock
 
 import torch
@@ -33,8 +32,6 @@ from typing import *
 
 
 class Mocked(ModuleType):
-    __path__: ClassVar[list[str]] = []
-
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
@@ -50,7 +47,9 @@ class Around(MetaPathFinder, Loader):
         return ModuleSpec(name, self, is_package=True) if of_sglang else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return Mocked(spec.name)
+        module = Mocked(spec.name)
+        module.__path__ = []
+        return module
 
     def exec_module(self, module: ModuleType) -> None:
         if module.__name__ in ("sglang", "sglang.srt"):
