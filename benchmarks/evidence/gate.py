@@ -4,7 +4,8 @@
     git bisect start HEAD GOOD && git bisect run .venv/bin/python -m benchmarks.evidence.gate clues_shared
 
 Of each run the reward over all steps, and the success at the end. The mean of sound new runs is below the band in 2.5 %
-of cases, by Student's t of the stored seeds.
+of cases, by Student's t of the stored seeds, on their kind of machine: a warm-up ends elsewhere on another processor.
+There, run the arms by `python -m benchmarks.evidence` first, in place of the stored results.
 """
 
 from __future__ import annotations
