@@ -37,3 +37,15 @@ def test_what_cannot_be_exported_is_refused(export, tmp_path):
     assert "has no sessions of val" in export("sft", "--validation", code=1)
     assert "in --steps 7-8" in export("atif", "--steps", "7-8", code=1)
     assert not (tmp_path / "out").exists()
+
+
+def test_trajectories_are_read_as_a_run_is(export, tmp_path, capsys):
+    export("sft")
+    table = pyarrow.parquet.read_table(tmp_path / "out").to_pylist()
+    assert "is a file" in export("atif", "--force", code=1)
+    (tmp_path / "out").unlink()
+    export("atif")
+    again = ["export-sessions", tmp_path / "out", "--out", tmp_path / "again", "--format"]
+    output_of(capsys, *again, "sft")
+    assert pyarrow.parquet.read_table(tmp_path / "again").to_pylist() == table
+    assert "of trajectories all are read" in output_of(capsys, *again, "otel", "--force", code=2)

@@ -65,7 +65,8 @@ def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
 def problems(findings: Iterable[Aspect]) -> Iterator[ConfigWarning]:
     """A machine that may fail to run anything: a warning, as the configuration is not at fault."""
     for finding in findings:
-        if finding.ok is False:
+        # That verl's version is outside the range is an error: `check_versions`.
+        if finding.ok is False and finding.what != "verl":
             yield ConfigWarning(
                 f"{finding.what}: {finding.seen}", reason="verl-mas is not tested with it", fix=finding.fix
             )
@@ -85,9 +86,12 @@ def look_at_package(requirement: Requirement) -> Aspect:
 def look_at_verl() -> Iterator[Aspect]:
     """What verl-mas overrides or uses in verl that is not a public interface."""
     found = differences()
-    for difference in found:
-        fix = f"pip install 'verl=={VERSION}', or report it" if difference.breaks else ""
-        yield Aspect("verl's internals", str(difference), False if difference.breaks else None, fix)
+    broken, changed = ([str(one) for one in found if one.breaks is breaks] for breaks in (True, False))
+    if broken:
+        seen = f"{len(broken)} are not those of verl {VERSION}, with which verl-mas is tested"
+        yield Aspect("verl's internals", "\n  ".join([seen, *broken]), False, f"pip install 'verl=={VERSION}'")
+    if changed:
+        yield Aspect("verl's internals", "\n  ".join([f"{len(changed)} are to be reviewed", *changed]), None)
     if not found:
         yield Aspect("verl's internals", "as verl-mas expects them")
 

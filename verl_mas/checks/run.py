@@ -265,7 +265,10 @@ def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_plugin(), check_versions(), check_environment(), problems(machine))
+    refusals.of(check_plugin(), check_environment(), problems(machine))
+    if not refusals.of(check_versions()):
+        # The other checks read settings and sources of versions that they do not know.
+        return CheckReport(refusals.errors, refusals.warnings, machine)
     refusals.of(check_platform(OmegaConf.select(config, "trainer.device")))
     run = Run(config, load(None))
     # The other checks read every section.

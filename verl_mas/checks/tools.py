@@ -25,6 +25,7 @@ from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
 from verl_mas.mcp.servers import McpServers
 from verl_mas.registry import nearest
+from verl_mas.verl_.registries import tool_formats
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.client import Message
 from verl_mas.workflow.codecs import JsonObject
@@ -310,8 +311,4 @@ def _called(schema: JsonObject) -> list[Message]:
 
 def _known(parser: str) -> Sequence[str]:
     """The formats of verl; those of its registry, which plugins may add to, if it is none that we know."""
-    if parser in FORMATS:
-        return list(FORMATS)
-    from verl.experimental.agent_loop.tool_parser import ToolParser
-
-    return list(ToolParser._registry)  # noqa: SLF001
+    return list(FORMATS) if parser in FORMATS else tool_formats()

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, open_dict
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Registry
+from verl_mas.verl_.registries import set_adapter
 
 PORTS_PER_POLICY = 500
 HIGHEST_PORT = 65535 - 10000  # SGLang 0.5.12 has a second port, 10000 above the first
@@ -83,11 +84,6 @@ def register_engine(name: str, *, replica: str, adapter: str, facts: EngineFacts
     ENGINES.register(name)(registered)
     for registers, module in _filled.items():
         getattr(registered, registers)(module)
-
-
-def set_adapter(base: ModuleType, engine: str, path: str) -> None:
-    """verl has no function for this: its list of adapters maps (engine, mode) to the full name of a class."""
-    base._ROLLOUT_REGISTRY[(engine, "async")] = path  # noqa: SLF001
 
 
 def load_class(path: str) -> type[object]:

@@ -15,7 +15,8 @@ from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
-from verl_mas.engines.facts import facts_of, set_adapter
+from verl_mas.engines.facts import facts_of
+from verl_mas.verl_.registries import replicas, set_adapter
 from verl_mas.verl_.types import Passed
 
 if TYPE_CHECKING:
@@ -75,10 +76,9 @@ class OffsetAdapter(BaseRollout):
 
 
 def register_replica(engine: str, replica: ModuleType) -> None:
-    registry = replica.RolloutReplicaRegistry
     # verl's own loader also prepares what the engine's import needs.
-    load = registry._registry[engine]  # noqa: SLF001
-    registry.register(engine, partial(_with_offset, engine, load))
+    load = replicas(replica)[engine]
+    replica.RolloutReplicaRegistry.register(engine, partial(_with_offset, engine, load))
 
 
 def _with_offset(engine: str, load: Callable[[], type[object]]) -> type[object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder.records import Record
@@ -37,9 +37,7 @@ def act_messages(act: Record) -> tuple[list[Record], list[Record]]:
     messages, waiting = list[Record](), list[str]()
     added = act.get("steps") or [{"role": "assistant", "content": act["text"]}]
     for number, message in enumerate([*act["messages"], *added]):
-        parts = message.get("content") or ""
-        content = parts if isinstance(parts, str) else "".join(p.get("text") or f"[{p['type']}]" for p in parts)
-        one: Record = {"role": message["role"], "content": content}
+        one: Record = {"role": message["role"], "content": as_text(message.get("content"))}
         for place, call in enumerate(message.get("tool_calls") or []):
             function, arguments = call["function"], call["function"].get("arguments") or {}
             text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
@@ -50,3 +48,9 @@ def act_messages(act: Record) -> tuple[list[Record], list[Record]]:
             one["tool_call_id"], waiting = call, [other for other in waiting if other != call]
         messages.append(one)
     return messages[: len(act["messages"])], messages[len(act["messages"]) :]
+
+
+def as_text(content: str | Sequence[Record] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.get("text") or f"[{part['type']}]" for part in content)

@@ -18,8 +18,9 @@ CUT = re.compile(r"\.\.\. \(\d+ characters\)$")  # How a text ends that `mas.tra
 
 def chats(records: Iterable[Record], counts: Counter[str], min_reward: float | None = None) -> Iterator[Record]:
     for act in _acts_of_whole_texts(records, counts):
-        if min_reward is not None and act["reward"] < min_reward:
-            counts[f"acts left out with a reward below {min_reward:g}"] += 1
+        if min_reward is not None and (act["reward"] is None or act["reward"] < min_reward):
+            below = f"a reward below {min_reward:g}" if act["reward"] is not None else "no reward"
+            counts[f"acts left out with {below}"] += 1
         else:
             yield {"messages": act.pop("prompt") + act.pop("reply"), **act}
 
@@ -28,6 +29,9 @@ def preferences(records: Iterable[Record], counts: Counter[str]) -> Iterator[Rec
     """A pair for each prompt that acts of one agent share within the sessions of a task: its best and its worst."""
     by_prompt = defaultdict(list)
     for act in _acts_of_whole_texts(records, counts):
+        if act["reward"] is None:
+            counts["acts left out with no reward"] += 1
+            continue
         by_prompt[act["step"], act["task"], act["agent"], json.dumps(act["prompt"])].append(act)
     for acts in by_prompt.values():
         best, worst = (choose(acts, key=lambda act: act["reward"]) for choose in (max, min))
@@ -55,7 +59,7 @@ def _acts_of_whole_texts(records: Iterable[Record], counts: Counter[str]) -> Ite
             elif any(map(CUT.search, texts)):
                 counts["acts left out with a text that mas.trajectories.max_text_chars cut"] += 1
             else:
-                numbers = {"agent": act["agent"], "policy": act["policy"], "reward": float(act["reward"]["score"])}
+                numbers = {"agent": act["agent"], "policy": act["policy"], "reward": act["reward"]["score"]}
                 yield {"prompt": prompt, "reply": reply, **numbers, **place}
 
 

@@ -104,7 +104,7 @@ def team(make):
             member.checkpoint_manager = SimpleNamespace(update_weights=send)
         for name in ("one", "two"):
             base.adapters[name] = AdapterPolicy(name, views[name], base, Updates(1, 10, made.mas.loss.weighting))
-            base.adapters[name]._setup()  # noqa: SLF001
+            base.adapters[name].init()
         past.wake = lambda step: log.append("wake past")
         made.members = {"full": full, "past": past, "main": base}
         return made

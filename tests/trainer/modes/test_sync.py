@@ -6,7 +6,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tensordict import NonTensorStack, TensorDict
 
 from verl_mas import data_plane
 from verl_mas.trainer.modes.sync import MasTrainer
@@ -21,9 +20,7 @@ def trainer(monkeypatch):
         answers, looks = iter(ended), []
         made = object.__new__(MasTrainer)
         made.replay_buffer = SimpleNamespace(poll_interval=0)
-        fetched = TensorDict({"uid": NonTensorStack("1-0", "1-1")}, batch_size=[2])
-        monkeypatch.setattr(TeamTrainer, "prepare_step", lambda self: {"tasks": self._fetch_one_gen_batch()})
-        monkeypatch.setattr(TeamTrainer, "_fetch_one_gen_batch", lambda self: fetched)
+        monkeypatch.setattr(TeamTrainer, "prepare_step", lambda self: self._tasks_are_named(["1-0", "1-1"]))
         monkeypatch.setattr(TeamTrainer, "_sample", lambda self, tasks: (f"rows of {tasks}", {}))
         monkeypatch.setattr(data_plane, "ended", lambda uids: looks.append(list(uids)) or next(answers))
         made.prepare_step()
@@ -40,7 +37,7 @@ def test_rows_are_listed_once_when_every_task_has_ended(trainer):
 def test_tasks_that_were_sampled_are_not_asked_for_again(trainer):
     made, looks = trainer(2, 0, 2)
     made._sample(2)
-    made._fetch_one_gen_batch()  # a further round of a filter
+    made._tasks_are_named(["1-0", "1-1"])  # a further round of a filter
     made._sample(2)
     assert looks == [["1-0", "1-1"]] * 3
 

@@ -36,6 +36,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import closest, nearest
 from verl_mas.util import installed_version
+from verl_mas.verl_.registries import replicas
 from verl_mas.verl_.types import Fields
 
 # Of model.override_config: what most models read.
@@ -89,9 +90,9 @@ def check_engine(name: str, device: str | None = None) -> Iterator[ConfigError]:
 
 def engines_of_verl() -> list[str]:
     """With those that a package registers with verl itself. Importing verl takes seconds."""
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
+    from verl.workers.rollout import replica
 
-    return list(RolloutReplicaRegistry._registry)  # noqa: SLF001  # see verl_.contract
+    return list(replicas(replica))
 
 
 def check_installed(config: DictConfig) -> Iterator[Problem]:

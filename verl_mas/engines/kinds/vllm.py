@@ -16,11 +16,12 @@ from verl_mas import platform
 from verl_mas.engines import stock, vllm_cpu
 from verl_mas.engines.adapters import AdapterServer, wanted
 from verl_mas.engines.contract import contracts
-from verl_mas.engines.facts import ENGINES, EngineFacts, load_class, set_adapter
+from verl_mas.engines.facts import ENGINES, EngineFacts, load_class
 from verl_mas.engines.sampling import installed_names
 from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
 from verl_mas.errors import EngineLost
 from verl_mas.util import installed_version
+from verl_mas.verl_.registries import set_adapter
 from verl_mas.verl_.types import Fields, Passed
 
 if TYPE_CHECKING:
@@ -60,10 +61,11 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
 
     engine: Engine
     spare_slots = 0  # places for adapters that stay empty
+    extension = ""  # mixed into vLLM's workers, also where no adapters are served
 
     def _get_worker_extension_cls(self) -> str:
         stock: str = super()._get_worker_extension_cls()
-        return EXTENSION if self.adapters else stock
+        return self.extension or (EXTENSION if self.adapters else stock)
 
     async def run_server(self, args: Namespace) -> None:
         await super().run_server(self._with_slots(args))

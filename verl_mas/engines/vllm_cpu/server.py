@@ -6,11 +6,10 @@ import dataclasses
 import os
 
 import ray
-from omegaconf import DictConfig
 from verl.workers.config import RolloutConfig
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 
-from verl_mas.engines.kinds.vllm import TeamVllm
+from verl_mas.engines.kinds.vllm import ENGINE, TeamVllm
 from verl_mas.engines.stock import OffsetReplica
 from verl_mas.verl_.types import Fields, Passed
 
@@ -25,20 +24,16 @@ class CpuVllmServer(TeamVllm, vLLMHttpServer):
     # Of requests in a batch that have no adapter, the CPU build takes the place -1, which is the last one.
     # vllm-project/vllm#48421
     spare_slots = 1
+    extension = "verl_mas.engines.vllm_cpu.worker.CpuWorkerExtension"
 
-    def _init_config(self, config: DictConfig) -> RolloutConfig:
+    def __init__(self, config: RolloutConfig, *args: Passed, **kwargs: Passed):
         # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-        stock: RolloutConfig = super()._init_config(config)
-        return dataclasses.replace(stock, **FIXED)  # type: ignore[arg-type]
-
-    def _preprocess_engine_kwargs(self, engine_kwargs: Fields) -> None:
-        super()._preprocess_engine_kwargs(engine_kwargs)
+        options = dict(config.engine_kwargs.get(ENGINE) or {})
         if not os.environ.get("VLLM_CPU_KVCACHE_SPACE"):
-            engine_kwargs.setdefault("kv_cache_memory_bytes", KV_CACHE_BYTES)
-
-    def _get_worker_extension_cls(self) -> str:
-        return "verl_mas.engines.vllm_cpu.worker.CpuWorkerExtension"
+            options.setdefault("kv_cache_memory_bytes", KV_CACHE_BYTES)
+        fixed: Fields = {**FIXED, "engine_kwargs": {**config.engine_kwargs, ENGINE: options}}
+        super().__init__(dataclasses.replace(config, **fixed), *args, **kwargs)
 
 
 class CpuVllmReplica(OffsetReplica, vLLMReplica):

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import ray
 from omegaconf import DictConfig, open_dict
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup
 
@@ -24,6 +23,8 @@ from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 class SharedBase(LocalPolicy):
     """A policy that is not trained, with adapters. Requests that name no adapter are served by its own weights."""
 
+    worker = AdapterWorker
+
     def __init__(
         self, name: str, view: DictConfig, pool: RayResourcePool, table: Mapping[str, Adapter], total_steps: int
     ):
@@ -35,13 +36,9 @@ class SharedBase(LocalPolicy):
         self.adapters: dict[str, AdapterPolicy] = {}
         self.metrics: dict[str, float] = {}
 
-    def _setup(self) -> None:
-        super()._setup()
+    def init(self) -> None:
+        super().init()
         self._sent_bytes: int = self.actor_rollout_wg.sent_bytes()[0]
-
-    def _init_resource_pool_mgr(self) -> None:
-        super()._init_resource_pool_mgr()
-        self.role_worker_mapping = {role: ray.remote(AdapterWorker) for role in self.role_worker_mapping}
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
@@ -86,7 +83,7 @@ class AdapterPolicy(PolicyTrainer):
         super().__init__(name, view, base.pool, updates)
         self.base = base
 
-    def _setup(self) -> None:
+    def init(self) -> None:
         """In place of verl's, which would start processes and engines."""
         self.tokenizer, self.processor = self.base.tokenizer, self.base.processor
         self.llm_server_manager = self.base.llm_server_manager

@@ -5,14 +5,12 @@ from __future__ import annotations
 import time
 
 import ray
-from tensordict import TensorDict
 from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.config.modes import SYNC
 from verl_mas.config.placement import served_on, time_sliced, used_pools
 from verl_mas.data_plane import Rows
-from verl_mas.row import UID
 from verl_mas.trainer.pools.phases import SlicesActor
 from verl_mas.trainer.trainer import TeamTrainer
 from verl_mas.verl_.types import Actor, Fields
@@ -43,10 +41,8 @@ class MasTrainer(TeamTrainer):
         self._playing = []
         return super().prepare_step()
 
-    def _fetch_one_gen_batch(self) -> TensorDict:
-        batch = super()._fetch_one_gen_batch()
-        self._playing += batch[UID]
-        return batch
+    def _tasks_are_named(self, names: list[str]) -> None:
+        self._playing += names
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
         """verl's buffer lists every row to see which tasks have ended. The tasks alone are asked for until all have."""

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
+import ray
 from omegaconf import DictConfig, open_dict
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from verl_mas import data_plane
 from verl_mas.config.placement import TRAINING_ENGINES
@@ -52,6 +54,11 @@ class Workers:
 class LocalPolicy(Servers, PPOTrainer):
     """A policy with its own configuration, training processes and engines."""
 
+    # verl then starts its training processes without engines.
+    engines_apart = False
+    # Of its training processes; None: verl's.
+    worker: type[ActorRolloutRefWorker] | None = None
+
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, total_steps: int):
         self.name = name
         self.total_training_steps = total_steps
@@ -66,8 +73,8 @@ class LocalPolicy(Servers, PPOTrainer):
             view.trainer.checkpoint_callback_class = None
         super().__init__(view)
 
-    def _setup(self) -> None:
-        super()._setup()
+    def init(self) -> None:
+        super().init()
         shared = self.use_reference_policy and self.ref_policy_wg is self.actor_rollout_wg
         self.actor_rollout_wg = Workers(self.actor_rollout_wg)
         if self.use_reference_policy:
@@ -84,6 +91,12 @@ class LocalPolicy(Servers, PPOTrainer):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self.resource_pool_manager = _OnePool(self.pool, self.mapping)
+        if self.worker:
+            self.role_worker_mapping = {role: ray.remote(self.worker) for role in self.role_worker_mapping}
+
+    @property
+    def _enable_hybrid_replicas(self) -> bool:
+        return not self.engines_apart
 
     def _load_checkpoint(self) -> None:
         """The team loads, once every policy is there."""
@@ -98,6 +111,27 @@ class LocalPolicy(Servers, PPOTrainer):
         """Start or stop verl's profiler of its processes and engines. `state`: the trainer's values of PROFILED."""
         vars(self).update(state)
         (self._start_profiling if start else self._stop_profiling)()
+
+    # -- what verl's trainer does with rows -------------------------------------------------------------------
+
+    def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
+        """Pad them to `multiple`, and give every process the same work."""
+        balanced: Rows = self._balance_batch(rows, metrics=metrics)
+        return balanced
+
+    def multiple(self, data_parallel: int) -> int:
+        """Of how many rows a batch has to be."""
+        return int(super()._get_required_batch_multiple(data_parallel))
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        return self.multiple(dp_size)
+
+    def log_probs(self, rows: Rows, metrics: dict[str, float]) -> Rows:
+        """The old ones, and the reference's if there is one."""
+        scored: Rows = self._compute_old_log_prob(rows, metrics=metrics)
+        if self.use_reference_policy:
+            scored = self._compute_ref_log_prob(scored, metrics=metrics)
+        return scored
 
     # -- weights --------------------------------------------------------------------------------------------
 

@@ -60,8 +60,8 @@ class PolicyTrainer(LocalPolicy):
         set_mode(view, updates.weighting)
         super().__init__(name, view, pool, updates.total_steps)
 
-    def _setup(self) -> None:
-        super()._setup()
+    def init(self) -> None:
+        super().init()
         if loss := self.row_weighted_loss():
             self.actor_rollout_wg.set_loss_fn(loss)
 
@@ -81,23 +81,19 @@ class PolicyTrainer(LocalPolicy):
     def prepare(self, rows: Rows, metrics: dict[str, float]) -> Rows:
         """Pad and balance the rows, and compute their old and reference log-probs."""
         rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
-        rows = self._balance_batch(rows, metrics=metrics)
-        rows = self._compute_old_log_prob(rows, metrics=metrics)
-        if self.use_reference_policy:
-            rows = self._compute_ref_log_prob(rows, metrics=metrics)
+        return self.log_probs(self.balance(rows, metrics), metrics)
+
+    def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
+        self._rows = len(rows)
+        rows = super().balance(rows, metrics)
+        assert self.plan is not None
+        rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
         return rows
 
-    def _balance_batch(self, batch: Rows, metrics: dict[str, float], *args: object, **kwargs: object) -> Rows:
-        self._rows = len(batch)
-        batch = super()._balance_batch(batch, metrics, *args, **kwargs)
-        assert self.plan is not None
-        batch.reorder(spread_padding(batch.tags, self.plan.data_parallel, self.plan.updates))
-        return batch
-
-    def _get_required_batch_multiple(self, dp_size: int) -> int:
+    def multiple(self, data_parallel: int) -> int:
         own_reference = self.use_reference_policy and not self.ref_in_actor
         micro = MicroBatches.fixed(self.config.actor_rollout_ref, reference=own_reference)
-        self.plan = plan(self._rows, self.updates.per_step, dp_size, micro)
+        self.plan = plan(self._rows, self.updates.per_step, data_parallel, micro)
         return self.plan.multiple
 
     def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
@@ -137,7 +133,7 @@ class PolicyTrainer(LocalPolicy):
         scale = scale_for_skipped(counted, kept, self.config.actor_rollout_ref.actor.loss_agg_mode)
         masks = part.data[RESPONSE_MASK].unbind()
         new = as_nested(part.advantages[kept] * scale, [masks[i] for i in kept])
-        return self._balance_batch(data_plane.write(data_plane.select(part.batch, kept), new), {})
+        return self.balance(data_plane.write(data_plane.select(part.batch, kept), new), {})
 
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
         """The policy's optimiser steps. `counted`: what the sum over all rows is divided by, in verl's modes that take

@@ -21,15 +21,14 @@ NAMED_GROUP = "nccl"
 class SeparatePolicy(PolicyTrainer):
     """Its engines serve all the time, but for the moment in which they get new weights."""
 
-    # verl's trainer then starts training processes without engines.
-    _enable_hybrid_replicas = False
+    engines_apart = True
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates, serving: RayResourcePool):
         self.serving = serving
         super().__init__(name, view, pool, updates)
 
-    def _setup(self) -> None:
-        super()._setup()
+    def init(self) -> None:
+        super().init()
         self.llm_server_manager = Standalone.create(config=self.config, rollout_resource_pool=self.serving)
         self.checkpoint_manager = CheckpointEngineManager(
             config=omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout.checkpoint_engine),
