@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from framework_programs import REPLIES, ROOT, recorded, table
+from framework_programs import HERE, REPLIES, ROOT, recorded, table
 from reference_rows import placed
 
 PAGE = (ROOT / "docs" / "frameworks.md").read_text()
@@ -12,6 +14,12 @@ PAGE = (ROOT / "docs" / "frameworks.md").read_text()
 @pytest.mark.parametrize("name", REPLIES)
 def test_a_recording_has_the_replies_of_each_agent(name):
     assert {request["body"]["model"] for request in recorded(name)} == set(REPLIES[name])
+
+
+def test_what_the_page_says_of_a_framework_is_in_its_program():
+    rows = re.findall(r"^\| .* \| .*?`(.*?)`.* \| `(.*)` \|$", PAGE, re.MULTILINE)
+    assert len(rows) == 12
+    assert [file for code, file in rows if code not in (HERE / "programs" / file).read_text()] == []
 
 
 def test_the_page_has_the_acts_and_rows_of_the_recordings():

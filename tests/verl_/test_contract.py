@@ -42,7 +42,8 @@ OPEN = (
 )
 # Modules that override or use private names of verl.
 TOUCHING = {
-    *("engines.kinds.sglang", "engines.kinds.vllm", "engines.vllm_cpu.adapter", "engines.vllm_extension"),
+    *("engines.kinds.sglang", "engines.kinds.vllm", "engines.transformers.replica"),
+    *("engines.vllm_cpu.adapter", "engines.vllm_extension"),
     *("platform.fsdp", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
     *("trainer.adapters.engine", "trainer.modes.asynchronous", "trainer.policies.local_policy"),
     *("trainer.policies.servers", "trainer.trainer", "verl_.registries"),

@@ -49,15 +49,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
         given = (self.config, self.model_config, self.rollout_mode, number, platform.device_name)
         server = cast("Actor", actor_class.remote(self.name, *given))
         await server.ready.remote()
-        self.servers = [server]
-
-    @property
-    def server_handle(self) -> Actor:
-        return self.servers[0]
-
-    @property
-    def server_address(self) -> str:
-        return self.name
+        self.servers, self._server_handle, self._server_address = [server], server, self.name
 
     async def wait_for_requests_to_drain(self) -> None:
         await asyncio.gather(*[server.wait_for_requests_to_drain.remote() for server in self.servers])
