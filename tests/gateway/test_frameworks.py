@@ -3,6 +3,8 @@ Needs the environments of `make frameworks`."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from functools import partial
 
 import pytest
@@ -54,12 +56,26 @@ def test_a_new_team_of_a_framework_plays(tmp_path, monkeypatch, framework):
     assert report.ok, report
 
 
-def trained(main_ppo, folder, arguments):
+@pytest.fixture(scope="session")
+def long_model(letters, tmp_path_factory):
+    """The tiny model, whose tokens are bytes, with room for the instructions of any framework."""
+    folder = shutil.copytree(letters / "model", tmp_path_factory.mktemp("long") / "model")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 16384}))
+    return folder
+
+
+@pytest.fixture
+def trained(main_ppo, tmp_path, long_model):
+    return partial(train, main_ppo, tmp_path, long_model)
+
+
+def train(main_ppo, folder, model, arguments):
     run = (
         f"+mas=program mas.workflow.args={{{arguments}}} algorithm.adv_estimator=agent_grpo data.train_batch_size=2 "
-        "data.max_prompt_length=16384 data.max_response_length=16 data.val_max_samples=2 "
-        "actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.rollout.n=2 trainer.test_freq=-1 "
-        "trainer.total_training_steps=2"
+        f"actor_rollout_ref.model.path={model} data.max_prompt_length=16000 data.max_response_length=16 "
+        "data.val_max_samples=2 actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.rollout.n=2 "
+        "trainer.test_freq=-1 trainer.total_training_steps=2"
     )
     done = main_ppo(folder / "run", *run.split())
     assert done.exit_code == 0, done.output[-6000:]
@@ -71,20 +87,20 @@ def trained(main_ppo, folder, arguments):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_a_new_team_of_a_framework_trains(main_ppo, tmp_path, monkeypatch, framework):
+def test_a_new_team_of_a_framework_trains(trained, tmp_path, monkeypatch, framework):
     monkeypatch.chdir(tmp_path)
     assert cli.main(["new", "adders", "--framework", framework]) == 0
     arguments = f"function:'{tmp_path}/adders/adders.py:team',python:{ENVIRONMENT}/bin/python,agents:[writer,checker]"
-    assert all(metrics["session/acts/mean"] >= 2 for metrics in trained(main_ppo, tmp_path, arguments))
+    assert all(metrics["session/acts/mean"] >= 2 for metrics in trained(arguments))
 
 
 # A program of each client and framework beside those of `verl-mas new`.
 OTHERS = {
     "langgraph_supervisor_team:full_history": 1,
-    "agents_sdk_team:streamed": 1,
+    # With its Responses model the SDK raises where a reply is cut, as those of the tiny model are.
+    "agents_sdk_team:chat_streamed": 1,
     "ag2_team:team": 2,
     "ag2_classic_team:team": 2,
-    "smolagents_team:managed": 2,
     "crewai_team:team": 2,
     "openai_client:responses": 1,
     "anthropic_client:team": 1,
@@ -95,10 +111,10 @@ OTHERS = {
 
 
 @pytest.mark.parametrize(("name", "least_acts"), OTHERS.items())
-def test_a_program_trains(main_ppo, tmp_path, name, least_acts):
+def test_a_program_trains(trained, name, least_acts):
     """The tiny model calls no tools; who is asked then is the program's affair."""
     made = program(name)
     about = {"function": made.function, "python": made.python} if made.function else {"command": list(made.command)}
     arguments = ",".join(f"{key}:{value!r}" for key, value in {**about, "agents": list(made.agents)}.items())
-    steps = trained(main_ppo, tmp_path, arguments.replace(" ", ""))
+    steps = trained(arguments.replace(" ", ""))
     assert all(metrics["session/acts/mean"] >= least_acts for metrics in steps)
