@@ -2,7 +2,7 @@
 
     python benchmarks/kill_matrix.py FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
-    python benchmarks/kill_matrix.py FOLDER --mode colocate_async --one-run --repeats 1 [--adapters]
+    python benchmarks/kill_matrix.py FOLDER --mode colocate_async --one-run --repeats 1 [--adapters] [--team program]
 
 With PYTHONPATH=tests/support. Each kind has one run, in one folder, or all kinds have the same one: every start of it
 resumes after the last kill and ends with the next one. At last it is left alone, and its final checkpoint is compared
@@ -32,6 +32,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import torch
 from warm_python import WarmPython
 
@@ -39,7 +40,28 @@ from verl_mas.row import RowKey
 from verl_mas.run_folder.session_files import advantage_lines, files_of
 
 TESTS = Path(__file__).parents[1] / "tests"
-TEAMS = TESTS / "trainer" / "teams.py"
+# The settings of a team and of its rows.
+TEAMS = {
+    "pair": (
+        "+mas=team",
+        "mas.workflow.name=Pair",
+        f"mas.workflow.path={TESTS}/trainer/teams.py",
+        "mas.agents={writer:{policy:solver},copier:{policy:solver}}",
+        "data.train_files={folder}/letters/train.parquet",
+    ),
+    "program": (
+        "+mas=program",
+        f"mas.workflow.args={{function:'{TESTS}/support/urllib_team.py:pair',agents:[writer,copier]}}",
+        "mas.agents={writer:{policy:solver},copier:{policy:solver}}",
+        "data.train_files={folder}/letters/train.parquet",
+    ),
+    "world": (
+        "+mas=world",
+        f"mas.workflow.args={{world:'{TESTS}/support/toy_worlds.py:Count/turns',options:{{steps:4}},text:compact,runs_in:process}}",
+        "mas.agents={left:{policy:solver},right:{policy:solver}}",
+        "data.train_files={folder}/world.parquet",
+    ),
+}
 # Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
 KINDS = {
     "agent-loop": (r"ray::\w*AgentLoopWorker", r"lost: agent-loop worker \d+ \(pid {pid} on"),
@@ -111,7 +133,7 @@ class Killed:
 class Run:
     """One start of a run, with a Ray cluster of its own."""
 
-    def __init__(self, python: str, folder: Path, letters: Path, steps: int = STEPS, settings: Sequence[str] = ()):
+    def __init__(self, python: str, folder: Path, team: str, steps: int = STEPS, settings: Sequence[str] = ()):
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.moments = folder / "moments.txt"
@@ -126,7 +148,7 @@ class Run:
             "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
             "VERL_USE_EXTERNAL_MODULES": "moments",
         }
-        command = [python, "-m", "verl.trainer.main_ppo", *overrides(folder, letters, steps), *settings]
+        command = [python, "-m", "verl.trainer.main_ppo", *overrides(folder, folder.parent, steps, team), *settings]
         command += [f"+ray_kwargs.ray_init._temp_dir={self.temporary}"]
         with self.log.open("w") as out:
             self.driver = subprocess.Popen(command, cwd=folder, env=environment, stdout=out, stderr=out)
@@ -193,14 +215,19 @@ def titles() -> Iterator[tuple[int, str]]:
                 yield int(path.name), title
 
 
-def overrides(folder: Path, letters: Path, steps: int) -> Iterator[str]:
-    yield from ("+platform=cpu", "+recipe=first_run/laptop", "+mas=team", "mas.workflow.name=Pair")
-    yield f"mas.workflow.path={TEAMS}"
-    yield "mas.policies={solver:{}}"
-    yield "mas.agents={writer:{policy:solver},copier:{policy:solver}}"
-    yield f"data.train_files={letters}/train.parquet"
-    yield f"data.val_files={letters}/test.parquet"
-    yield f"actor_rollout_ref.model.path={letters}/model"
+def write_rows(file: Path) -> None:
+    """Of the world."""
+    prompt = [{"role": "user", "content": "Play."}]
+    rows = [{"data_source": "count", "prompt": prompt, "extra_info": {"index": n, "world_seed": n}} for n in range(64)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+
+
+def overrides(folder: Path, common: Path, steps: int, team: str) -> Iterator[str]:
+    """`common`: the folder with the rows and the model."""
+    yield from ("+platform=cpu", "+recipe=first_run/laptop", "mas.policies={solver:{}}")
+    yield from (setting.replace("{folder}", str(common)) for setting in TEAMS[team])
+    yield f"data.val_files={common}/letters/test.parquet"
+    yield f"actor_rollout_ref.model.path={common}/letters/model"
     yield f"trainer.default_local_dir={folder}/checkpoints"
     yield f"hydra.run.dir={folder}/hydra"
     yield f"trainer.total_training_steps={steps}"
@@ -340,6 +367,7 @@ class Matrix:
     python: str
     folder: Path
     mode: str
+    team: str
     settings: Sequence[str]
     moments: Sequence[str]
     repeats: int
@@ -370,7 +398,7 @@ class Matrix:
         self.results.add(kind=name, end=True, resumed_right=first == before + 1, differs=differs)
 
     def _start(self, own: Path, steps: int) -> Run:
-        return Run(self.python, own, self.folder / "letters", steps, self.settings)
+        return Run(self.python, own, self.team, steps, self.settings)
 
 
 def is_wrong(row: dict[str, Any]) -> bool:
@@ -393,6 +421,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--moments", default="rollout,update,save")
     parser.add_argument("--mode", choices=list(MODES), default="sync", help="each mode needs a folder of its own")
     parser.add_argument("--adapters", action="store_true", help="train an adapter; in a folder of its own, too")
+    parser.add_argument("--team", choices=list(TEAMS), default="pair", help="each in a folder of its own")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args(arguments)
     if args.one_run and args.mode == "sync":
@@ -406,12 +435,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = Results(args.folder / "results.jsonl")
     if not (args.folder / "letters").exists():
         subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(args.folder / "letters")], check=True)
+    write_rows(args.folder / "world.parquet")
     with WarmPython() as warm:
         if args.mode == "sync" and not results.has(kind="none", end=True):
-            finish(Run(str(warm.executable), args.folder / "unbroken", args.folder / "letters", settings=settings))
+            finish(Run(str(warm.executable), args.folder / "unbroken", args.team, settings=settings))
             results.add(kind="none", end=True)
         moments = args.moments.split(",")
-        matrix = Matrix(str(warm.executable), args.folder, args.mode, settings, moments, args.repeats, results)
+        python = str(warm.executable)
+        matrix = Matrix(python, args.folder, args.mode, args.team, settings, moments, args.repeats, results)
         if args.one_run:
             kills = len(kinds) * len(matrix.moments) * args.repeats
             matrix.chain(ONE_RUN, kinds, kills * STEPS_PER_KILL + LAST_STEPS)

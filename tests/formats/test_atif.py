@@ -119,7 +119,14 @@ def test_each_reply_of_another_tools_model_is_an_act_with_what_came_before(tmp_p
     assert act_messages(first)[1][0]["tool_calls"][0]["id"] == "c" and counts["replies without their reasoning"] == 1
 
 
-@pytest.mark.parametrize("cut", [{"steps": None}, {"agent": None}, {"extra": {"schema": 1}}])
+OURS = {"extra": {"schema": 2}, "subagent_trajectories": []}
+REFERENCE = {"observation": {"results": [{"subagent_trajectory_ref": [{"trajectory_id": "lost"}]}]}}
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [{"steps": None}, {"agent": None}, {"extra": {"schema": 1}}, {**OURS, "steps": [{}, REFERENCE]}],
+)
 def test_a_trajectory_that_is_not_whole_or_of_another_schema_is_refused_by_its_name(tmp_path, cut):
     (tmp_path / "cut.json").write_text(json.dumps(OTHER | cut))
     with pytest.raises(DataError, match=r"cut\.json: .*\n  rule: "):

@@ -96,6 +96,8 @@ def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
     [
         (referred("leaves"), "SystemExit(3)"),
         (referred("dies"), "ended with status 3"),
+        (referred("killed"), "ended with status -9"),
+        (commanded("killed"), "ended with status -9"),
         (referred("no_such"), "no attribute 'no_such'"),
         (commanded("leaves"), "ended with status 3"),
         (ReferredProgram(agents=AGENTS, command=["no_such_program"]), "No such file"),
@@ -135,6 +137,13 @@ def test_a_program_that_ignores_an_error_has_not_succeeded():
 
     assert failed(of(greedy), max_acts=2).kind is FaultKind.LIMIT
     assert played(of(greedy, tolerate=["limit"]), max_acts=2).team_reward == 1.0
+
+
+def test_connections_that_a_program_leaves_open_end_with_its_session():
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        assert played(referred("leaks")).answer == "c"
+    assert psutil.Process().num_fds() <= before + 5  # the host's
 
 
 def test_a_key_is_dead_when_its_session_has_ended():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import socket
 import sys
 import time
 import types
@@ -11,6 +13,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 HERE = __file__
+LEFT_OPEN: list[socket.socket] = []
 
 
 def ask(gateway: Any, model: str, messages: list[Any]) -> Any:
@@ -50,6 +53,18 @@ def leaves(task: Any, gateway: Any) -> None:
 def dies(task: Any, gateway: Any) -> None:
     print("last words", flush=True)  # noqa: T201
     os._exit(3)
+
+
+def killed(task: Any, gateway: Any) -> None:
+    ask(gateway, "writer", task.messages)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leaks(task: Any, gateway: Any) -> Any:
+    """Connections that it never closes."""
+    host, port = gateway.base_url.split("/")[2].split(":")
+    LEFT_OPEN.extend(socket.create_connection((host, int(port))) for _ in range(20))
+    return pair(task, gateway)
 
 
 if __name__ == "__main__":

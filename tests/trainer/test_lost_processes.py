@@ -21,7 +21,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 def test_a_run_that_loses_a_process_or_is_interrupted_ends_at_once_and_says_why_and_how_it_resumes(
     warm_python, letters, tmp_path, kind, moment, code
 ):
-    run = Run(warm_python, tmp_path, letters)
+    (tmp_path / "letters").symlink_to(letters)
+    run = Run(warm_python, tmp_path / "run", "pair")
     try:
         killed = kill(run, kind, moment, 0, 0, random.Random(0))
     finally:

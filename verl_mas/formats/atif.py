@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -118,10 +118,10 @@ def _record(whole: Record, path: Path, counts: Counter[str]) -> Record:
         return {"step": 0, "uid": name, "session": 0, "status": "finished", "acts": acts}
     if ours["schema"] != SCHEMA:
         raise ValueError(f"a session of schema {ours['schema']}, and not {SCHEMA}")
-    of_agents = {part["trajectory_id"]: _acts(part) for part in parts}
+    of_agents = {part["trajectory_id"]: deque(_acts(part)) for part in parts}
     results = [result for step in whole["steps"][1:] for result in step["observation"]["results"]]
     order = [result["subagent_trajectory_ref"][0]["trajectory_id"] for result in results]
-    return {**ours, "acts": [next(of_agents[name]) for name in order]}
+    return {**ours, "acts": [of_agents[name].popleft() for name in order]}
 
 
 def _acts(part: Record) -> Iterator[Record]:

@@ -1,5 +1,7 @@
 """New runs are as good as the stored ones, or the gate closes."""
 
+import json
+
 import pytest
 
 
@@ -31,3 +33,13 @@ def test_every_gated_arm_has_stored_runs_of_its_settings(evidence):
     for name in gate.GATED:
         arm = gate.ARMS[name]
         assert all(runs.finished(gate.Piece(arm, seed)) for seed in range(arm.seeds))
+
+
+def test_the_arms_that_miss_their_bands_are_written_down_for_a_bisection(evidence, monkeypatch, tmp_path):
+    gate = evidence("gate")
+    good = json.loads((gate.RESULTS / "guide_shared-0.json").read_text())
+    bad = {**good, "success": {"8": 0.0}}
+    monkeypatch.setattr(gate, "MISSED", tmp_path / "missed.txt")
+    monkeypatch.setattr(gate.Runner, "measured", lambda self, piece: bad if piece.arm.name == "clues_shared" else good)
+    assert gate.main(["clues_shared", "guide_shared"]) == 1
+    assert gate.MISSED.read_text() == "clues_shared"
