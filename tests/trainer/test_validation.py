@@ -92,7 +92,7 @@ def host(monkeypatch, tags, make):
 
 
 def validated(host):
-    return host.validated()
+    return host._validate()  # noqa: SLF001
 
 
 def test_a_pass_over_the_data_reads_each_session_from_its_rows_and_clears_them(host):

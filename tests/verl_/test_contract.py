@@ -46,7 +46,7 @@ TOUCHING = {
     *("engines.vllm_cpu.adapter", "engines.vllm_extension"),
     *("platform.fsdp", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
     *("trainer.adapters.engine", "trainer.modes.asynchronous", "trainer.policies.local_policy"),
-    *("trainer.policies.servers", "trainer.trainer", "verl_.registries"),
+    *("trainer.policies.servers", "trainer.trainer", "trainer.validation", "verl_.registries"),
 }
 
 

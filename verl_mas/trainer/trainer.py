@@ -48,7 +48,7 @@ from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.recorded import Recorded
 from verl_mas.trainer.step import Credit, PolicyRows, in_order, step_columns, write_advantages
 from verl_mas.trainer.timeline import Timeline
-from verl_mas.trainer.validation import Table, Validated
+from verl_mas.trainer.validation import Validated
 from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_.types import Actor, Fields
 from verl_mas.workflow.base import agents_of
@@ -396,28 +396,11 @@ class TeamTrainer(Recorded, Validated):
                 for name in (row.PROMPTS, row.RESPONSES)
             )
             of_tags = {name: [tag[name] for tag in rows.tags] for name in (row.AGENT, row.POLICY, row.TURN)}
-            scores = [float(score.sum()) for score in data[row.SCORES].unbind()]
-            table: Table = {"inputs": prompts, "outputs": replies, "scores": scores, "gts": [None] * len(rows)}
-            self.dump(rollout_data_dir, table, {row.UID: rows.keys, **of_tags})
-
-    def dump(self, folder: str, table: Table, infos: Table) -> None:
-        self._dump_generations(**table, reward_extra_infos_dict=infos, dump_path=folder)
-
-    # -- validation -----------------------------------------------------------------------------------------
-
-    def _validate(self) -> dict[str, float]:
-        return self.validated()
-
-    def averages(
-        self,
-        sources: list[str],
-        uids: list[str],
-        infos: dict[str, list[object]],
-        turns: list[int],
-        expected: dict[tuple[str, str], int],
-    ) -> dict[str, float]:
-        found: dict[str, float] = self._val_metrics_update(sources, uids, infos, turns, expected_acc_counts=expected)
-        return found
-
-    def log_samples(self, table: Table) -> None:
-        self._maybe_log_val_generations(**table)
+            self._dump_generations(
+                inputs=prompts,
+                outputs=replies,
+                gts=[None] * len(rows),
+                scores=[float(score.sum()) for score in data[row.SCORES].unbind()],
+                reward_extra_infos_dict={row.UID: rows.keys, **of_tags},
+                dump_path=rollout_data_dir,
+            )

@@ -6,7 +6,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
-# Columns by name.
-Table: TypeAlias = Mapping[str, Sequence[object]]
 
 
 @dataclass
@@ -74,25 +72,7 @@ class Validated(PPOTrainer):
         """The text of tokens of a policy."""
         raise NotImplementedError
 
-    def averages(
-        self,
-        sources: list[str],
-        uids: list[str],
-        infos: dict[str, list[object]],
-        turns: list[int],
-        expected: dict[tuple[str, str], int],
-    ) -> dict[str, float]:
-        """verl's metrics of sessions. `infos`: what was reported. `expected`: sessions per (source, uid)."""
-        raise NotImplementedError
-
-    def log_samples(self, table: Table) -> None:
-        raise NotImplementedError
-
-    def dump(self, folder: str, table: Table, infos: Table) -> None:
-        """A line of JSON for each row."""
-        raise NotImplementedError
-
-    def validated(self) -> dict[str, float]:
+    def _validate(self) -> dict[str, float]:
         sessions: list[ScoredSession] = []
         columns: list[Columns] = []
         expected: dict[tuple[str, str], int] = {}
@@ -107,12 +87,12 @@ class Validated(PPOTrainer):
             # verl averages what sessions reported per data source.
             counts = replace(self._counted(), infos={})
             self._show(sessions)
-            averages = self.averages(
+            averages: dict[str, float] = self._val_metrics_update(
                 [session.source for session in sessions],
                 [session.uid for session in sessions],
                 reported(sessions),
                 [session.turns for session in sessions],
-                expected,
+                expected_acc_counts=expected,
             )
             behaviour = agent_metrics(stack_columns(columns)) | counts.metrics() if columns else {}
             rates = pass_rates(sessions, expected)
@@ -180,11 +160,12 @@ class Validated(PPOTrainer):
         """Whole sessions, not last acts, in verl's tables and files."""
         scores = [session.value for session in sessions]
         prompts = [session.acts[0][1] if session.acts else "" for session in sessions]
-        table: Table = {"inputs": prompts, "outputs": [session.text for session in sessions], "scores": scores}
-        self.log_samples(table)
+        table = {"inputs": prompts, "outputs": [session.text for session in sessions], "scores": scores}
+        self._maybe_log_val_generations(**table)
         if folder := self.config.trainer.get("validation_data_dir", None):
             infos = reported(sessions) | {row.UID: [session_key(x.uid, x.number) for x in sessions]}
-            self.dump(folder, {**table, "gts": [session.truth for session in sessions]}, infos)
+            truths = [session.truth for session in sessions]
+            self._dump_generations(**table, gts=truths, reward_extra_infos_dict=infos, dump_path=folder)
 
 
 def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[object]]:
