@@ -48,18 +48,21 @@ TEAMS = {
         f"mas.workflow.path={TESTS}/trainer/teams.py",
         "mas.agents={writer:{policy:solver},copier:{policy:solver}}",
         "data.train_files={folder}/letters/train.parquet",
+        "data.val_files={folder}/letters/test.parquet",
     ),
     "program": (
         "+mas=program",
         f"mas.workflow.args={{function:'{TESTS}/support/urllib_team.py:pair',agents:[writer,copier]}}",
         "mas.agents={writer:{policy:solver},copier:{policy:solver}}",
         "data.train_files={folder}/letters/train.parquet",
+        "data.val_files={folder}/letters/test.parquet",
     ),
     "world": (
         "+mas=world",
         f"mas.workflow.args={{world:'{TESTS}/support/toy_worlds.py:Count/turns',options:{{steps:4}},text:compact,runs_in:process}}",
         "mas.agents={left:{policy:solver},right:{policy:solver}}",
         "data.train_files={folder}/world.parquet",
+        "data.val_files={folder}/world.parquet",
     ),
 }
 # Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
@@ -226,7 +229,6 @@ def overrides(folder: Path, common: Path, steps: int, team: str) -> Iterator[str
     """`common`: the folder with the rows and the model."""
     yield from ("+platform=cpu", "+recipe=first_run/laptop", "mas.policies={solver:{}}")
     yield from (setting.replace("{folder}", str(common)) for setting in TEAMS[team])
-    yield f"data.val_files={common}/letters/test.parquet"
     yield f"actor_rollout_ref.model.path={common}/letters/model"
     yield f"trainer.default_local_dir={folder}/checkpoints"
     yield f"hydra.run.dir={folder}/hydra"
