@@ -104,10 +104,6 @@ class DiskError(InvalidInput):
     """A checkpoint or a session record that cannot be written or read."""
 
 
-class PatchRefused(MasError):
-    """The source of verl differs from the one that a patch was written for."""
-
-
 class RunFailed(MasError):
     """A training run that verl-mas started ended with an error; the message has the end of its log."""
 
