@@ -148,7 +148,7 @@ def _validate(view: DictConfig) -> None:
 
 
 def _question(view: DictConfig, engine: str | None) -> object:
-    names = READ if version("verl") == VERSION else [str(name) for name in view if name != "mas"]
+    names = READ if version("verl") == VERSION else [str(name) for name in view if name not in ("mas", "hydra")]
     values = [OmegaConf.select(view, name) for name in names]
     plain = [OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value for value in values]
     return [plain, engine and installed_version(engine)]

@@ -75,6 +75,8 @@ def test_a_folder_that_cannot_be_written_is_no_cache(asked, monkeypatch):
 def test_all_is_read_of_another_version_of_verl(asked, monkeypatch):
     monkeypatch.setattr(policies, "VERSION", "0.9.0")
     assert [asked(), asked(), asked(trainer__default_local_dir="/elsewhere")] == [("", 1), ("", 0), ("", 1)]
+    # Hydra's own section has values that are set later.
+    assert asked(hydra={"job": {"num": "???"}}) == ("", 0)
 
 
 def test_what_the_validation_of_verl_reads_is_in_the_key():
