@@ -66,7 +66,7 @@ CALL_OF_PROGRAM = {"text": "", "steps": [{"role": "assistant", "content": "", "t
 
 @given(st.lists(st.tuples(AGENTS, st.booleans(), SPEAK, REPLIES | st.just(CALL_OF_PROGRAM)), min_size=1, max_size=6))
 def test_what_was_written_is_read_again(tmp_path_factory, turns):
-    """Turns of conversations, which continue or begin anew; a tool that a program calls answers in the next prompt."""
+    """Turns of conversations, which continue or restart; a tool that a program calls answers in the next prompt."""
     known, acts = {}, []
     for number, (agent, continues, new, reply) in enumerate(turns):
         before = known.get(agent, []) if continues else []
