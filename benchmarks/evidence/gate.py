@@ -5,8 +5,9 @@
 
 Of each run the reward over all steps, and the success at the end, and of each the best new run: a start without luck
 lowers one run, a fault lowers all. By Student's t of the stored seeds a sound run is below the band in 2.5 % of cases.
-Of 13 with other seeds two were, one of each arm, so no pair. That holds on their kind of machine: a warm-up ends elsewhere on
-another processor. There, run the arms by `python -m benchmarks.evidence` first, in place of the stored results.
+Of 13 with other seeds two were, one of each arm, so no pair. That holds on their kind of machine, as a warm-up ends
+elsewhere on another processor: there, run the arms by `python -m benchmarks.evidence` first, in place of the stored
+results.
 """
 
 from __future__ import annotations
