@@ -14,7 +14,7 @@ from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.files import FirstRow, check_scored, file_of_user, sound_rows
+from verl_mas.checks.verl.files import TRUTH, FirstRow, check_scored, file_of_user, scored_by, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.verl.remembered import accepted_before, remember
@@ -24,7 +24,6 @@ from verl_mas.grading.forms import FORMS, MARKS
 from verl_mas.grading.grader import Grader
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
-from verl_mas.verl_.types import Fields
 from verl_mas.workflow import Codec, Malformed, Workflow
 from verl_mas.workflow.task import text_of
 from verl_mas.workflows._graded import WithVerlOrGrader
@@ -44,7 +43,7 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
     by_function = manager.reward_manager.source == "register" and not manager.reward_model.enable
     seen = []
     for first in sound_rows(run.config):
-        source, truth = first.row.get(DATA_SOURCE), _truth_of(first.row)
+        source, truth = first.row.get(DATA_SOURCE), scored_by(first.row)[TRUTH]
         form = workflow.answer_form(source if isinstance(source, str) else None)
         if source in seen:
             continue
@@ -67,7 +66,7 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             continue
         # Puzzles have an empty one in every row.
         none = (None,) if truth == "" else (None, "")
-        lacking = [number for number, row in enumerate(first.sample, 1) if _truth_of(row) in none]
+        lacking = [number for number, row in enumerate(first.sample, 1) if scored_by(row)[TRUTH] in none]
         if lacking:
             rule = "an answer is scored by comparing it with the ground truth"
             fix = f"write reward_model={{{GROUND_TRUTH}: ...}} in every row"
@@ -75,7 +74,7 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
             continue
         yield from _too_long(run, first, form, truth)
         tasks = {str(row.get(str(run.config.data.prompt_key))) for row in first.sample}
-        if len(tasks) > FEW and len({str(_truth_of(row)) for row in first.sample}) == 1:
+        if len(tasks) > FEW and len({str(scored_by(row)[TRUTH]) for row in first.sample}) == 1:
             value = f"the first {len(tasks)} tasks of {first.file} have one ground truth, {truth!r:.120}"
             reason = "an agent is rewarded for this answer, whatever the task is"
             yield ConfigWarning(value, reason, "write the answer of each task into reward_model.ground_truth")
@@ -96,11 +95,6 @@ def _too_long(run: Run, first: FirstRow, form: Codec[str], truth: object) -> Ite
             value = f"{reply:.120}, the ground truth of the first row of {first.file}, has {length} tokens"
             rule = f"a reply has at most data.max_response_length={limit}, so none is right"
             yield ConfigError(value, rule=rule, fix="raise data.max_response_length")
-
-
-def _truth_of(row: Fields) -> object:
-    given = row.get(REWARD_MODEL)
-    return given.get(GROUND_TRUTH) if isinstance(given, dict) else None
 
 
 def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | None) -> Iterator[Problem]:

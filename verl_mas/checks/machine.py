@@ -67,6 +67,9 @@ def check_versions() -> Iterator[ConfigError]:
         if requirement.name == "verl" and not requirement.specifier.contains(version("verl"), prereleases=True):
             rule = f"verl-mas {version('verl-mas')} needs verl {requirement.specifier}"
             yield ConfigError(f"verl {version('verl')} is installed", rule=rule, fix=f"pip install '{requirement}'")
+    if os.environ.get("VERL_USE_MODELSCOPE", "").lower() == "true" and importlib.util.find_spec("modelscope") is None:
+        rule = "verl then imports modelscope, which is not installed, and cannot be imported itself"
+        yield ConfigError("VERL_USE_MODELSCOPE=true", rule=rule, fix="pip install modelscope, or unset it")
 
 
 def requirements(package: str) -> list[Requirement]:

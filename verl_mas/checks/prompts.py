@@ -3,18 +3,16 @@ longest ones hold what agents wrote before."""
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.tried import apart, check_tried
+from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, played
 from verl_mas.checks.verl.files import ROLES, FirstRow, check_scored, is_prompt, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
@@ -22,17 +20,16 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig, PolicySpec
 from verl_mas.engines.sampling import sampling_errors
-from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
+from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput, SessionFault, WorkflowError
 from verl_mas.gateway.program import Program
 from verl_mas.registry import nearest
 from verl_mas.row import AGENT_NAME, EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.workflow.base import agents_of, resolve
-from verl_mas.workflow.client import Generation, LLMClient, Message, Request
+from verl_mas.workflow.client import Generation, Message, Request
 from verl_mas.workflow.marks import plain_request
 from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import needs_score
-from verl_mas.workflow.run import run_session
-from verl_mas.workflow.session import SessionConfig, SessionResult
+from verl_mas.workflow.session import SessionResult
 from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
 
@@ -40,7 +37,6 @@ from verl_mas.workflow.tools import Tool
 OF_TOKENIZERS = (
     "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
 )
-TIME_LIMIT = 5  # seconds for the workflow to reach its first act
 
 
 class Recorder:
@@ -107,7 +103,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
     recorder = Recorder({name: 1 if stated or first.validation else own.reply for name, own in limits.items()})
     task, tools = _task_of(run.config, first), _with_unread(run.mas, tools)
-    result = _played(run.mas, tools, recorder, task)
+    result = played(run.mas, tools, recorder, task)
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
         yield _failed(wrong[-1], what, first.file)
     elif recorder.requests:
@@ -116,6 +112,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield from found
         if not first.validation:
             yield from _of_program(result, what) if isinstance(workflow, Program) else ()
+            yield from check_idle(run, tools, task, {request.agent for request in recorder.requests})
             yield from check_tried(run, tools, task, what)
         yield from _reported(run, result, what, validation=first.validation)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
@@ -230,26 +227,6 @@ def _with_unread(mas: MasConfig, tools: Mapping[str, Tool]) -> dict[str, Tool]:
     """Also in place of a tool whose class alone has its schema."""
     named = {name for member in agents_of(mas).values() for name in member.spec.tools}
     return {**{name: Tool({"type": "function", "function": {"name": name}}) for name in sorted(named)}, **tools}
-
-
-def _played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task) -> SessionResult | None:
-    """The session; None: it did not end within the time limit."""
-    settings = SessionConfig(
-        agents_of(mas),
-        dict.fromkeys(mas.policies, client),
-        mas.branch,
-        mas.reward,
-        replace(mas.faults, retries=0, session_timeout_s=TIME_LIMIT),
-        tools,
-    )
-
-    async def play() -> SessionResult:
-        # A task that nothing awaited would be logged, with a traceback.
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
-        return await run_session(partial(resolve, mas.workflow), task, settings)
-
-    result = apart(lambda: asyncio.run(play()), TIME_LIMIT + 1)
-    return None if result and any(fault.kind is FaultKind.SESSION_TIMEOUT for fault in result.faults) else result
 
 
 def _failed(fault: SessionFault, what: str, file: str) -> ConfigError:

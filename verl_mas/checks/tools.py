@@ -16,6 +16,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_mas.checks.verl.files import sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.place import missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, as_refusal, as_refusals, user_code
@@ -25,6 +26,7 @@ from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
 from verl_mas.mcp.servers import McpServers
 from verl_mas.registry import nearest
+from verl_mas.row import EXTRA_INFO
 from verl_mas.verl_.registries import tool_formats
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.client import Message
@@ -86,6 +88,7 @@ def configured_tools(run: Run) -> ConfiguredTools:
         _read_file(run, found, setting, schemas_of)
     used = {name for member in agents_of(run.mas).values() for name in member.spec.tools}
     _read_servers(run, found, used)
+    found.problems += _selections(run, used) if used else ()
     if found.complete:
         found.problems += unknown_tools(agents_of(run.mas).values(), found.tools)
         found.problems += [_unused(source, names) for source, names in found.sources.items() if not names & used]
@@ -120,6 +123,18 @@ def _read_servers(run: Run, found: ConfiguredTools, used: Set[str]) -> None:
                 found.fail(unless_elsewhere(run.config, part))
     for server in run.mas.mcp:
         found.sources[f"{MCP}.{server}"] = {name for name in found.tools if name.startswith(f"{server}_")}
+
+
+def _selections(run: Run, used: Set[str]) -> Iterator[ConfigWarning]:
+    """Of the first rows, those that select some of the tools of an agent, and leave it none."""
+    for first in sound_rows(run.config):
+        chosen = [(row.get(EXTRA_INFO) or {}).get("tool_selection") for row in first.sample]
+        for names in [names for names in chosen if isinstance(names, list) and names and used.isdisjoint(names)][:1]:
+            value = f"{first.file}: extra_info.tool_selection={names}"
+            reason = (
+                f"no agent has a tool of it, so none may be called in this row; they have {', '.join(sorted(used))}"
+            )
+            yield ConfigWarning(value, reason, "correct the names, or leave tool_selection out of the data")
 
 
 def _unused(source: str, names: Set[str]) -> ConfigWarning:

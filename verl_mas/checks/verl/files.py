@@ -1,4 +1,4 @@
-"""The files that verl reads: data, of Parquet the footer and the first rows, and functions of the user."""
+"""The files that verl reads: data, of Parquet the footer, the roles and the first rows, and functions of the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import ast
 import importlib.util
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import chain, islice, pairwise
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
+TRUTH = f"{REWARD_MODEL}.{GROUND_TRUTH}"
 SAMPLE = 64  # Rows that are looked at; all rows of a JSON file are parsed
 
 
@@ -40,7 +43,9 @@ class FirstRow:
     columns: list[str]
     sample: Sequence[Fields]
     total: int
-    nulls: Mapping[str, int] = field(default_factory=dict)  # of a leaf of a column, in some part of a Parquet file
+    nulls: Mapping[str, int] = field(default_factory=dict)  # of a leaf of a column
+    empty: Set[str] = frozenset()  # the leaves of a Parquet file in which some text is empty
+    later: Sequence[Problem] = ()  # of prompts of rows after the sample
     types: Mapping[str, str] = field(default_factory=dict)  # of those that some row has
     validation: bool = False
     fields: pyarrow.Schema | None = None  # of a Parquet file
@@ -133,7 +138,8 @@ def _first_row(config: DictConfig, setting: str, path: object) -> FirstRow | Pro
     if "\0" in path or not file.is_file():
         return missing(config, setting, path, "an existing file of rows")
     try:
-        first = _parquet(file) if path.endswith(".parquet") else _json(file)
+        read = _parquet if path.endswith(".parquet") else _json
+        first = read(file, str(config.data.prompt_key))
     # Arrow's and JSON's errors are ValueErrors.
     except (OSError, ValueError) as error:
         value = f"{setting}={path} cannot be read: {str(error).splitlines()[0]}"
@@ -144,7 +150,7 @@ def _first_row(config: DictConfig, setting: str, path: object) -> FirstRow | Pro
     return first
 
 
-def _parquet(file: Path) -> FirstRow | None:
+def _parquet(file: Path, key: str) -> FirstRow | None:
     import pyarrow.parquet
 
     # Without pre_buffer and with a buffer, pages are read one by one, also of a row group of gigabytes.
@@ -154,20 +160,47 @@ def _parquet(file: Path) -> FirstRow | None:
             return None
         footer = opened.metadata
         groups = [footer.row_group(number).to_dict()["columns"] for number in range(footer.num_row_groups)]
-        nulls, types = dict[str, int](), dict[str, str]()
+        nulls, types, empty = dict[str, int](), dict[str, str](), set[str]()
         for part in chain(*groups):
             # A column of nothing but nulls has no statistics.
-            leaf, count = part["path_in_schema"], (part["statistics"] or {}).get("null_count")
-            nulls |= {leaf: count} if count else {}
+            leaf, known = part["path_in_schema"], part["statistics"] or {}
+            count = known.get("null_count")
+            nulls |= {leaf: nulls.get(leaf, 0) + count} if count else {}
+            empty |= {leaf} if known.get("min") == "" else set()
             types |= {leaf: part["physical_type"]} if count is not None and count < part["num_values"] else {}
-        fields = opened.schema_arrow
-        return FirstRow(str(file), fields.names, batch.to_pylist(), footer.num_rows, nulls, types, fields=fields)
+        fields, sample = opened.schema_arrow, batch.to_pylist()
+        first = FirstRow(str(file), fields.names, sample, footer.num_rows, nulls, empty, types=types, fields=fields)
+        return replace(first, later=list(_later(first, key, opened)))
 
 
-def _json(file: Path) -> FirstRow | None:
+def _later(first: FirstRow, key: str, opened: pyarrow.parquet.ParquetFile) -> Iterator[Problem]:
+    where = f"{first.file}, column {key!r}"
+    role, content = (re.compile(rf"{re.escape(key)}\.list\.\w+\.{name}").fullmatch for name in ("role", "content"))
+    for leaf in filter(role, first.nulls):
+        yield _no_prompt(f"{where}: {first.nulls[leaf]} rows or messages without a role")
+    for leaf in filter(role, first.types):
+        if (roles := _texts_of(opened, leaf)) - ROLES:
+            yield _unknown(where, roles)
+    # A message may have no text in every row, or where it calls tools.
+    usual = "'content': ''" in str([row[key] for row in first.sample]) or any(
+        ".tool_calls." in leaf for leaf in first.types
+    )
+    if not usual and any(map(content, first.empty)):
+        yield _silent(f"{where}: a message")
+
+
+def _texts_of(opened: pyarrow.parquet.ParquetFile, leaf: str) -> set[str]:
+    """Of all rows: of roles it takes a few ms."""
+    import pyarrow.compute
+
+    found = pyarrow.compute.list_flatten(opened.read(columns=[leaf]).column(0))
+    return {*map(str, pyarrow.compute.struct_field(found, 0).unique().drop_null().to_pylist())}
+
+
+def _json(file: Path, key: str) -> FirstRow | None:
     """Of objects one after another, each on its line, or one array of them."""
     text, total, end = file.read_text(encoding="utf-8-sig").strip(), 0, 0
-    rows: list[Fields] = []
+    rows, later, nulls = list[Fields](), list[Problem](), Counter[str]()
     while end < len(text):
         value, end = json.JSONDecoder().raw_decode(text, end)
         for row in value if isinstance(value, list) and not total else [value]:
@@ -175,9 +208,18 @@ def _json(file: Path) -> FirstRow | None:
             if not isinstance(row, dict):
                 raise ValueError(f"row {total} is {json.dumps(row)[:40]}, not an object")
             rows += [row] if total <= SAMPLE else []
+            nulls.update(leaf for leaf, value in scored_by(row).items() if value in (None, ""))
+            if total > SAMPLE and not later:
+                later += filter(None, [prompt_fault(f"{file}, column {key!r}, row {total}", row.get(key))])
         while end < len(text) and text[end].isspace():
             end += 1
-    return FirstRow(str(file), list(rows[0]), rows, total) if rows else None
+    return FirstRow(str(file), list(rows[0]), rows, total, nulls, later=later) if rows else None
+
+
+def scored_by(row: Fields) -> Fields:
+    """The leaves that a score is computed of."""
+    given = row.get(REWARD_MODEL)
+    return {DATA_SOURCE: row.get(DATA_SOURCE), TRUTH: given.get(GROUND_TRUTH) if isinstance(given, dict) else None}
 
 
 def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[Problem]:
@@ -189,16 +231,16 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
     else:
         where = f"{first.file}, column {key!r}"
         faults = (prompt_fault(f"{where}, row {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
-        roles = [leaf for leaf in first.nulls if leaf.startswith(f"{key}.") and leaf.endswith(".role")]
-        later = (_no_prompt(f"{where}: {first.nulls[leaf]} rows or messages without a role") for leaf in roles)
-        yield from islice(filter(None, chain(faults, later)), 1)
+        yield from islice(filter(None, chain(faults, first.later)), 1)
     for name in _no_mappings(first.row):
         value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
         yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")
-    truth = f"{REWARD_MODEL}.{GROUND_TRUTH}"
-    if (count := first.nulls.get(truth)) and (first.row.get(REWARD_MODEL) or {}).get(GROUND_TRUTH) is not None:
-        reason = "the first row has one, and a session without it has nothing to be scored by"
-        yield ConfigWarning(f"{first.file}: {count} rows have no {truth}", reason, "write it into every row")
+    for leaf, own in scored_by(first.row).items():
+        count = first.nulls.get(leaf)
+        if own not in (None, "") and (count or leaf in first.empty):
+            reason = "the first row has one, and a session without it has nothing to be scored by"
+            value = f"{first.file}: {f'{count} rows have' if count else 'a row has'} no {leaf}"
+            yield ConfigWarning(value, reason, "write it into every row")
     if lacking := list(_reward_columns(config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"
@@ -242,13 +284,23 @@ def prompt_fault(where: str, prompt: object) -> Problem | None:
         return ConfigError(value, rule="tokenizers take text in UTF-8 without null bytes", fix=fix)
     roles = {message["role"] for message in prompt}
     if "user" not in roles or not roles <= ROLES:
-        reason = f"a task is asked by the role user, and chat templates know {', '.join(sorted(ROLES))}"
-        fix = "write each message with one of these roles, the task with user"
-        return ConfigWarning(f"{where} has messages of {', '.join(sorted(roles))}", reason, fix)
+        return _unknown(where, roles)
+    if not any(message["content"] for message in prompt if message["role"] == "user"):
+        return _silent(where)
     if prompt[-1]["role"] == "assistant":
         fix = "leave it out of the prompt; a known answer belongs in reward_model.ground_truth"
         return ConfigWarning(f"{where} ends with a message of the assistant", "the model answers what follows it", fix)
     return None
+
+
+def _unknown(where: str, roles: Set[str]) -> ConfigWarning:
+    reason = f"a task is asked by the role user, and chat templates know {', '.join(sorted(ROLES))}"
+    fix = "write each message with one of these roles, the task with user"
+    return ConfigWarning(f"{where} has messages of {', '.join(sorted(roles))}", reason, fix)
+
+
+def _silent(where: str) -> ConfigWarning:
+    return ConfigWarning(f"{where} has no text", "the content is what an agent is asked", "write the task into it")
 
 
 def _reward_columns(config: DictConfig, row: Fields) -> Iterator[str]:
