@@ -74,13 +74,28 @@ def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look
         ("def score(**row): return {'reward': 1.0}", "KeyError: 'score'"),
         ("def score(**row): return -float('inf')", "the score -inf is not finite"),
         ("def score(extra_info, **row): return extra_info['difficulty']", "KeyError: 'difficulty'"),
-        ("async def score(**row): return 1.0", None),
+        ("async def score(solution_str, **row): return float(len(solution_str))", None),
         ("def score(**row): return 0.0", None),
     ],
 )
 def test_a_reward_function_is_tried_where_the_form_of_an_answer_is_not_known(look, function, value):
     found = look(team="single", source="mine", question="How many?", function=function)
     assert len(found) == bool(value) and all(value in one[0] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("function", "value"),
+    [
+        ("def score(**row): return 1.0", "mine.py: rewards [1.0] for any reply"),
+        ("import random\ndef score(**row): return random.random()", "for the same replies"),
+        ("import random\ndef score(**row): return 1 + random.random()", "for the same replies"),
+        ("def score(solution_str, **row): return 2.0 if solution_str else 1.0", None),
+    ],
+)
+def test_a_reward_that_is_not_of_the_reply_is_warned_of(look, function, value):
+    for _ in range(2):  # It is not remembered as accepted.
+        found = look(team="single", source="mine", question="How many?", function=function)
+        assert len(found) == bool(value) and all(value in one[0] and one[2] for one in found)
 
 
 def test_a_ground_truth_of_another_kind_than_verls_scorer_reads_is_refused(look):

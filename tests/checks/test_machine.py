@@ -67,6 +67,12 @@ def test_another_version_of_verl_is_refused(monkeypatch):
     assert error.fix == "pip install 'verl>=9'"
 
 
+def test_a_hub_without_its_package_is_refused_before_verl_is_imported(monkeypatch):
+    monkeypatch.setenv("VERL_USE_MODELSCOPE", "True")
+    (error,) = machine.check_versions()
+    assert error.value == "VERL_USE_MODELSCOPE=true" and "pip install modelscope" in error.fix
+
+
 @pytest.mark.parametrize(("address", "joins"), [("10.0.0.1:6379", True), ("local", False)])
 def test_the_resources_of_a_cluster_that_is_there_are_not_checked_and_those_of_an_own_one_are(make, address, joins):
     config = make(ray_kwargs__ray_init__address=address)

@@ -17,6 +17,7 @@ class Mine(Workflow):
         second = await team.judge.act(f"{first} {first}")
         return Outcome(answer=second, reward=REWARD)
 """
+PAID = "float(len(second.text))"
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def test_prompts_that_are_cut_and_replies_that_are_shorter_are_no_problem(look):
 
 
 def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_length(look, workflow_file):
-    mine = workflow_file(UNSTATED.replace("REWARD", "1.0"))
+    mine = workflow_file(UNSTATED.replace("REWARD", PAID))
     assert look(prompt=400, **mine) == []
     (warning,) = look(prompt=100, response=60, **mine)
     assert "agent judge" in warning and "measured in a session" in warning
@@ -66,13 +67,70 @@ def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_le
     ],
 )
 def test_what_a_workflow_does_wrong_in_that_session_is_seen(look, workflow_file, replaced, says):
-    warning, *_ = look(prompt=400, **workflow_file(UNSTATED.replace(*replaced).replace("REWARD", "1.0")))
+    warning, *_ = look(prompt=400, **workflow_file(UNSTATED.replace(*replaced).replace("REWARD", PAID)))
     assert says in warning
+
+
+@pytest.mark.parametrize(
+    ("reward", "says"),
+    [
+        ("1.0", "rewards [1.0, 1.0] for any reply, right or empty"),
+        ("__import__('random').random()", "for the same replies"),
+        ("team.random('x').random() + len(second.text)", None),
+        ("float(first.text == second.text)", None),
+        ("0.0", None),  # It may want a form that is not tried.
+    ],
+)
+def test_a_reward_that_is_not_of_the_replies_is_warned_of(look, workflow_file, reward, says):
+    found = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", reward)))
+    assert len(found) == bool(says) and all(says in problem for problem in found)
+
+
+ROUTED = """
+from verl_mas.workflow import Choice, Outcome, Workflow
+
+class Route(Choice, tag="to"):
+    A, B = "a", "b"
+
+class Mine(Workflow):
+    agents = ("router", "judge")
+    rounds: int = 2
+    routed: bool = False
+
+    async def run(self, task, team):
+        reply = await team.router.act(f"{task.question} {Route.prompt()}")
+        if self.routed and reply.parse(Route) is not Route.B:
+            return Outcome(answer=reply, reward=float(len(reply.text)))
+        for _ in range(self.rounds - 1):
+            reply = await team.judge.act("Judge.")
+        return Outcome(answer=reply, reward=float(len(reply.text)))
+"""
+
+
+@pytest.mark.parametrize(
+    ("args", "agents", "warned"),
+    [
+        ({"rounds": 1}, None, True),
+        ({"rounds": 1}, {"trainable": False}, False),
+        ({"rounds": 3}, None, False),
+        ({"routed": True}, None, False),  # The prompt says when it acts.
+    ],
+)
+def test_an_agent_that_an_argument_keeps_from_acting_is_warned_of(look, workflow_file, args, agents, warned):
+    mine = workflow_file(ROUTED)
+    mine["mas__workflow"]["args"] = args
+    found = look(prompt=400, **mine, **({"mas__agents__judge": agents} if agents else {}))
+    assert len(found) == warned and all("rounds=1" in problem and "asks judge" in problem for problem in found)
+
+
+def test_so_is_one_of_a_shipped_team(look):
+    (warning,) = look(prompt=1000, mas__workflow__args={"max_rounds": 1})
+    assert "mas.workflow.args.max_rounds=1" in warning and "asks verifier" in warning
 
 
 @pytest.mark.parametrize(("info", "warned"), [("", True), (", info={'acc': 1.0}", False)])
 def test_an_acc_that_tasks_are_left_out_by_and_no_session_reports_is_warned_of(look, workflow_file, info, warned):
-    mine = workflow_file(UNSTATED.replace("REWARD", f"1.0{info}"))
+    mine = workflow_file(UNSTATED.replace("REWARD", f"{PAID}{info}"))
     found = look(prompt=400, **mine, mas__filter={"drop": "uniform", "by": "acc"})
     assert [problem.startswith("mas.filter.by=acc") for problem in found] == [True] * warned
 

@@ -6,7 +6,7 @@ import sys
 import psutil
 import pytest
 from wrong_configs import WORDS
-from wrong_configs.prepare import files
+from wrong_configs.prepare import ROW, files
 
 from verl_mas.checks.tools import FORMATS, check_tool_prompts, configured_tools
 from verl_mas.config.run import Run
@@ -54,6 +54,15 @@ def test_tools_are_known_by_the_names_that_verl_gives_them(find, tmp_path):
     # Only an object of the class knows its name.
     files(tmp_path, {"unnamed.yaml": f"tools: [{{{CLASS}}}]"})
     assert find(**{NATIVE: f"{tmp_path}/unnamed.yaml"}).problems == []
+
+
+def test_rows_that_select_tools_which_no_agent_has_are_warned_of(find, tmp_path):
+    files(tmp_path, {"named.yaml": f"tools: [{{{CLASS}, tool_schema: {SCHEMA}}}]"})
+    for selected, count in ((["ring"], 1), (["ring", "press"], 0), ([], 0)):
+        files(tmp_path, {"rows.parquet": [{**ROW, "extra_info": {"tool_selection": selected}}]})
+        settings = {NATIVE: f"{tmp_path}/named.yaml", "data.train_files": f"{tmp_path}/rows.parquet"}
+        found = [problem.value for problem in find(**settings).problems]
+        assert len(found) == count and all("tool_selection=['ring']" in value for value in found)
 
 
 def children(file):

@@ -7,10 +7,10 @@ import asyncio
 import inspect
 import io
 import math
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -28,6 +28,7 @@ from verl_mas.workflow import Codec, Malformed, Workflow
 from verl_mas.workflow.task import text_of
 from verl_mas.workflows._graded import WithVerlOrGrader
 
+T = TypeVar("T")
 FORM = "mas.workflow.args.form"
 FEW = 8  # Tasks that may have one answer by chance
 # Of a function itself, not of what it reaches.
@@ -120,8 +121,10 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
             by_grader = graded and form and partial(_grade, graded, truth, form)
             score = by_grader or partial(_score, _function(run.config), first)
             nothing = score("")
-            rewarded = [each for each, written in _in_every_form(answer) if score(written) > nothing]
+            rewarded = [each for each, written in in_every_form(answer) if score(written) > nothing]
             right = score(reply) > nothing or form is None
+            replies = ["", reply, *(written for _, written in in_every_form(answer))]
+            found = list(check_rewards(name, lambda reply: [score(reply)], replies)) if custom else []
     except MasError as error:
         # It may need a package or a server of the run's machines.
         value = f"{name} on the ground truth of the first row of {first.file}: {as_refusal(error).value}"
@@ -130,7 +133,9 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
         yield refused if isinstance(error.__cause__, MISTAKES) else unread
         return
     if right:
-        remember(question)
+        yield from found
+        if not found:
+            remember(question)
         return
     value = f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, no reward"
     rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
@@ -141,7 +146,24 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
     yield ConfigError(value, rule=rule, fix=fix)
 
 
-def _in_every_form(answer: str) -> Iterator[tuple[str, str]]:
+def check_rewards(what: str, score: Callable[[T], Sequence[float]], replies: Sequence[T]) -> Iterator[ConfigWarning]:
+    """Of a reward function and of a workflow: whether the rewards are of the replies, and of nothing else."""
+    first, again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(2))
+    if not all([*first, *again]):
+        return  # A session failed, or verl scores it.
+    for one, other in [pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]][:1]:
+        value, fix = (
+            f"{what}: rewards {one} and {other} for the same replies",
+            "draw what is random by team.random(name)",
+        )
+        yield ConfigWarning(value, "agents are trained on a difference that is not theirs", fix)
+    # What gives 0 may want a form that is not tried.
+    if min(first[0]) > 0 and all(each == first[0] for each in [*first, *again]):
+        value, fix = f"{what}: rewards {first[0]} for any reply, right or empty", "compute the reward of the replies"
+        yield ConfigWarning(value, "rows of one reward have no advantage, so nothing is learnt", fix)
+
+
+def in_every_form(answer: str) -> Iterator[tuple[str, str]]:
     for name, form in FORMS.items():
         with suppress(MasError):  # A form may have no place for it, as one line has none for two.
             yield name, form.render(answer)

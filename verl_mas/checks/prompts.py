@@ -112,7 +112,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield from found
         if not first.validation:
             yield from _of_program(result, what) if isinstance(workflow, Program) else ()
-            yield from check_idle(run, tools, task, {request.agent for request in recorder.requests})
+            yield from check_idle(run, tools, task, recorder.requests)
             yield from check_tried(run, tools, task, what)
         yield from _reported(run, result, what, validation=first.validation)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):

@@ -126,15 +126,12 @@ def _read_servers(run: Run, found: ConfiguredTools, used: Set[str]) -> None:
 
 
 def _selections(run: Run, used: Set[str]) -> Iterator[ConfigWarning]:
-    """Of the first rows, those that select some of the tools of an agent, and leave it none."""
     for first in sound_rows(run.config):
         chosen = [(row.get(EXTRA_INFO) or {}).get("tool_selection") for row in first.sample]
         for names in [names for names in chosen if isinstance(names, list) and names and used.isdisjoint(names)][:1]:
-            value = f"{first.file}: extra_info.tool_selection={names}"
-            reason = (
-                f"no agent has a tool of it, so none may be called in this row; they have {', '.join(sorted(used))}"
-            )
-            yield ConfigWarning(value, reason, "correct the names, or leave tool_selection out of the data")
+            reason = f"no agent has one of these tools, so such a row has none; they have {', '.join(sorted(used))}"
+            fix = "correct the names, or leave tool_selection out of the data"
+            yield ConfigWarning(f"{first.file}: extra_info.tool_selection={names}", reason, fix)
 
 
 def _unused(source: str, names: Set[str]) -> ConfigWarning:

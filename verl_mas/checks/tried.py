@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
+from verl_mas.checks.answers import check_rewards, in_every_form
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POLICY, MasConfig
 from verl_mas.errors import ConfigWarning, FaultKind, MasError
 from verl_mas.gateway.program import Program
 from verl_mas.testing.check_workflow import check_workflow
-from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.testing.report import Report
+from verl_mas.testing.scripted_llm import Script, ScriptedLLM
 from verl_mas.workflow.base import agents_of, resolve
-from verl_mas.workflow.client import LLMClient
+from verl_mas.workflow.client import LLMClient, Request
+from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
-from verl_mas.workflow.task import Task
+from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
 
 T = TypeVar("T")
-TIME_LIMIT, OF_ALL_REPLIES = (
-    5,
-    20,
-)  # seconds for a session, which takes milliseconds, and for all that check_workflow plays
+ASKED = re.compile(r"<(\w+)>[^<]*</\1>")  # of codecs, in prompts
+FEW = 8
+# Seconds for a session, which takes milliseconds, and for all that check_workflow plays.
+TIME_LIMIT, OF_ALL_REPLIES = 5, 20
 
 
 def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> Iterator[ConfigWarning]:
@@ -40,18 +44,34 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
     agents = {name: replace(agent, policy=DEFAULT_POLICY) for name, agent in run.mas.agents.items()}
     # A configured tool is not called here.
     stated = [Tool(tool.schema) for tool in tools.values()]
-    report = apart(
-        lambda: check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated), OF_ALL_REPLIES
-    )
-    if report is None:
+    # Some teams are paid where their agents agree.
+    replies: list[Script] = ["", lambda request, branch: f"{request.agent} {request.turn}", str(task.ground_truth)]
+    replies += [written for _, written in in_every_form(str(task.ground_truth))]
+
+    def tried() -> tuple[Report, list[ConfigWarning]]:
+        report = check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated)
+        return report, list(check_rewards(what, partial(_rewards, run.mas, tools, task), replies))
+
+    found = apart(tried, OF_ALL_REPLIES)
+    if found is None:
         fix = "make `run` shorter without a model, such as with a server that answers at once"
         yield ConfigWarning(what, f"not tried with replies of every kind: that takes more than {OF_ALL_REPLIES} s", fix)
         return
     named = f"{spec.path}:{spec.name}" if spec.path else spec.name
-    for problem in report.causes:
+    for problem in found[0].causes:
         first, *rest = problem.splitlines()
         reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
         yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see `verl-mas try {named}`")
+    yield from found[1]
+
+
+def _rewards(mas: MasConfig, tools: Mapping[str, Tool], task: Task, reply: Script) -> list[float]:
+    """Of a session's rows; none if it failed, or if verl scores it."""
+    result = played(mas, tools, ScriptedLLM(reply), task)
+    outcome = result.session.outcome if result and not result.failed else None
+    if result is None or outcome is None or needs_score(outcome, result.session.replies):
+        return []
+    return [row.reward.score for row in result.session.rows()]
 
 
 def played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: Task) -> SessionResult | None:
@@ -74,19 +94,31 @@ def played(mas: MasConfig, tools: Mapping[str, Tool], client: LLMClient, task: T
     return None if result and any(fault.kind is FaultKind.SESSION_TIMEOUT for fault in result.faults) else result
 
 
-def check_idle(run: Run, tools: Mapping[str, Tool], task: Task, acted: Set[str]) -> Iterator[ConfigWarning]:
-    """Trainable agents that act only where an argument of the workflow has its default. `acted`: those that do."""
-    spec, never = run.mas.workflow, resolve(run.mas.workflow).never_trained
-    members = agents_of(run.mas).items()
-    idle = {name for name, member in members if member.trainable and name not in never} - acted
-    for argument in spec.args if idle else ():
-        args, client = {name: value for name, value in spec.args.items() if name != argument}, ScriptedLLM(" a")
-        with suppress(MasError):  # The argument has no default, or an agent is there by it alone.
-            played(replace(run.mas, workflow=replace(spec, args=args)), tools, client, task)
-        if asked := sorted(idle & {request.agent for request in client.requests}):
+def check_idle(run: Run, tools: Mapping[str, Tool], task: Task, requests: Sequence[Request]) -> Iterator[ConfigWarning]:
+    """Trainable agents that act only where an argument of the workflow has its default. `requests`: of a session whose
+    replies cannot be read. What its prompts ask for is tried, too."""
+    mas, spec, never = run.mas, run.mas.workflow, resolve(run.mas.workflow).never_trained
+    members = agents_of(mas).items()
+    idle = {name for name, member in members if member.trainable and name not in never}
+    asked = [found.group() for request in requests for found in ASKED.finditer(text_of(request.messages[-1]))]
+    acted = {request.agent for request in requests}
+    for reply in [*dict.fromkeys(asked)][:FEW] if spec.args and idle - acted else ():
+        acted |= _acting(mas, tools, reply, task)
+    for argument in spec.args if idle - acted else ():
+        args = {name: value for name, value in spec.args.items() if name != argument}
+        if found := sorted(
+            (idle - acted) & _acting(replace(mas, workflow=replace(spec, args=args)), tools, " a", task)
+        ):
             value = f"mas.workflow.args.{argument}={spec.args[argument]}"
-            reason = f"{' and '.join(asked)} never acts so, and is not trained; by default it does"
-            yield ConfigWarning(value, reason, f"change or remove it, or set ++mas.agents.{asked[0]}.trainable=false")
+            reason = f"then no session asks {' or '.join(found)}, which by default is asked and trained"
+            yield ConfigWarning(value, reason, f"change or remove it, or set ++mas.agents.{found[0]}.trainable=false")
+
+
+def _acting(mas: MasConfig, tools: Mapping[str, Tool], reply: str, task: Task) -> set[str]:
+    client = ScriptedLLM(reply)
+    with suppress(MasError):  # Without its default an argument is needed, and an agent may be there by it alone.
+        played(mas, tools, client, task)
+    return {request.agent for request in client.requests}
 
 
 def apart(call: Callable[[], T], seconds: float) -> T | None:

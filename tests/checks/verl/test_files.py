@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import time
 
 import pyarrow as pa
@@ -63,6 +64,30 @@ def test_a_later_row_without_a_ground_truth_is_counted_by_the_footer(look, tmp_p
     assert "1 rows have no reward_model.ground_truth" in warning.value
 
 
+LATER = {
+    "prompt": ({"prompt": []}, "'prompt'"),
+    "content": ({"prompt": [{"role": "user", "content": ""}]}, "has no text"),
+    "source": ({"data_source": None}, "no data_source"),
+    "truth": ({"reward_model": {"ground_truth": ""}}, "no reward_model.ground_truth"),
+}
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+@pytest.mark.parametrize("fault", LATER)
+def test_a_fault_of_a_row_after_those_that_are_looked_at_is_found(look, tmp_path, kind, fault):
+    changed, says = LATER[fault]
+    rows = [*[ROW] * 99, {**ROW, **changed}]
+    files(tmp_path, {"rows.parquet": rows, "rows.jsonl": "\n".join(map(json.dumps, rows))})
+    (value,) = {problem.value for problem in look(tmp_path / f"rows.{kind}")}
+    assert says in value
+
+
+def test_messages_without_text_are_usual_in_some_data(look, tmp_path):
+    silent = {**ROW, "prompt": [{"role": "system", "content": ""}, *ROW["prompt"]]}
+    files(tmp_path, {"rows.parquet": [silent] * 99})
+    assert look(tmp_path / "rows.parquet") == []
+
+
 def test_files_of_one_setting_may_differ_in_what_a_row_lacks(make, tmp_path):
     rows = [{**ROW, "extra_info": extra, "images": []} for extra in ({"a": None}, {"a": "x", "b": 1}, {"b": 2.5})]
     files(tmp_path, {f"{place}.parquet": [row] for place, row in enumerate(rows)})
@@ -118,7 +143,7 @@ class Mine(Workflow):
     async def run(self, task, team):
         {first}
         reply = await team.solver.act(task.messages)
-        return Outcome(answer=reply, reward=1.0)
+        return Outcome(answer=reply, reward=float(len(reply.text)))
 """
 
 
@@ -127,7 +152,7 @@ class Mine(Workflow):
     [("pass", None), ("task.extra_info['board']", "KeyError: 'board'"), ("await __import__('asyncio').sleep(99)", "")],
 )
 def test_the_workflow_takes_the_first_row_to_its_first_act(look, letters, workflow_file, monkeypatch, first, says):
-    monkeypatch.setattr("verl_mas.checks.prompts.TIME_LIMIT", 0.2)
+    monkeypatch.setattr("verl_mas.checks.tried.TIME_LIMIT", 0.2)
     problems = look(letters / "train.parquet", **workflow_file(WORKFLOW.format(first=first)))
     assert len(problems) == (0 if says is None else 2)
     assert all(says in problem.value and isinstance(problem, ConfigError) == bool(says) for problem in problems)

@@ -1,4 +1,4 @@
-"""The files that verl reads: data, of Parquet the footer, the roles and the first rows, and functions of the user."""
+"""The files that verl reads: data, of Parquet the footer and the first rows, and functions of the user."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import importlib.util
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -44,9 +43,9 @@ class FirstRow:
     sample: Sequence[Fields]
     total: int
     nulls: Mapping[str, int] = field(default_factory=dict)  # of a leaf of a column
-    empty: Set[str] = frozenset()  # the leaves of a Parquet file in which some text is empty
-    later: Sequence[Problem] = ()  # of prompts of rows after the sample
     types: Mapping[str, str] = field(default_factory=dict)  # of those that some row has
+    empty: Set[str] = frozenset()  # those with a text that is empty
+    later: Sequence[Problem] = ()  # of prompts after the sample, of a JSON file
     validation: bool = False
     fields: pyarrow.Schema | None = None  # of a Parquet file
 
@@ -138,8 +137,7 @@ def _first_row(config: DictConfig, setting: str, path: object) -> FirstRow | Pro
     if "\0" in path or not file.is_file():
         return missing(config, setting, path, "an existing file of rows")
     try:
-        read = _parquet if path.endswith(".parquet") else _json
-        first = read(file, str(config.data.prompt_key))
+        first = _parquet(file) if path.endswith(".parquet") else _json(file, str(config.data.prompt_key))
     # Arrow's and JSON's errors are ValueErrors.
     except (OSError, ValueError) as error:
         value = f"{setting}={path} cannot be read: {str(error).splitlines()[0]}"
@@ -150,7 +148,7 @@ def _first_row(config: DictConfig, setting: str, path: object) -> FirstRow | Pro
     return first
 
 
-def _parquet(file: Path, key: str) -> FirstRow | None:
+def _parquet(file: Path) -> FirstRow | None:
     import pyarrow.parquet
 
     # Without pre_buffer and with a buffer, pages are read one by one, also of a row group of gigabytes.
@@ -168,33 +166,8 @@ def _parquet(file: Path, key: str) -> FirstRow | None:
             nulls |= {leaf: nulls.get(leaf, 0) + count} if count else {}
             empty |= {leaf} if known.get("min") == "" else set()
             types |= {leaf: part["physical_type"]} if count is not None and count < part["num_values"] else {}
-        fields, sample = opened.schema_arrow, batch.to_pylist()
-        first = FirstRow(str(file), fields.names, sample, footer.num_rows, nulls, empty, types=types, fields=fields)
-        return replace(first, later=list(_later(first, key, opened)))
-
-
-def _later(first: FirstRow, key: str, opened: pyarrow.parquet.ParquetFile) -> Iterator[Problem]:
-    where = f"{first.file}, column {key!r}"
-    role, content = (re.compile(rf"{re.escape(key)}\.list\.\w+\.{name}").fullmatch for name in ("role", "content"))
-    for leaf in filter(role, first.nulls):
-        yield _no_prompt(f"{where}: {first.nulls[leaf]} rows or messages without a role")
-    for leaf in filter(role, first.types):
-        if (roles := _texts_of(opened, leaf)) - ROLES:
-            yield _unknown(where, roles)
-    # A message may have no text in every row, or where it calls tools.
-    usual = "'content': ''" in str([row[key] for row in first.sample]) or any(
-        ".tool_calls." in leaf for leaf in first.types
-    )
-    if not usual and any(map(content, first.empty)):
-        yield _silent(f"{where}: a message")
-
-
-def _texts_of(opened: pyarrow.parquet.ParquetFile, leaf: str) -> set[str]:
-    """Of all rows: of roles it takes a few ms."""
-    import pyarrow.compute
-
-    found = pyarrow.compute.list_flatten(opened.read(columns=[leaf]).column(0))
-    return {*map(str, pyarrow.compute.struct_field(found, 0).unique().drop_null().to_pylist())}
+        fields = opened.schema_arrow
+        return FirstRow(str(file), fields.names, batch.to_pylist(), footer.num_rows, nulls, types, empty, fields=fields)
 
 
 def _json(file: Path, key: str) -> FirstRow | None:
@@ -231,7 +204,7 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
     else:
         where = f"{first.file}, column {key!r}"
         faults = (prompt_fault(f"{where}, row {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
-        yield from islice(filter(None, chain(faults, first.later)), 1)
+        yield from islice(filter(None, chain(faults, _later(first, key, where))), 1)
     for name in _no_mappings(first.row):
         value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
         yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")
@@ -249,6 +222,16 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         else:
             reason = f"{rule} it in every session that the workflow does not reward itself"
             yield ConfigWarning(value, reason=reason, fix=fix)
+
+
+def _later(first: FirstRow, key: str, where: str) -> Iterator[Problem]:
+    yield from first.later
+    for leaf in (leaf for leaf in first.nulls if leaf.startswith(f"{key}.") and leaf.endswith(".role")):
+        yield _no_prompt(f"{where}: {first.nulls[leaf]} rows or messages without a role")
+    # A message may have no text in every row, or where it calls tools.
+    silent = any(leaf.startswith(f"{key}.") and leaf.endswith(".content") for leaf in first.empty)
+    if silent and "'content': ''" not in str(first.sample) and not any(".tool_calls." in leaf for leaf in first.types):
+        yield _silent(f"{where}: a message")
 
 
 def _no_mappings(row: Fields) -> list[str]:
@@ -284,19 +267,15 @@ def prompt_fault(where: str, prompt: object) -> Problem | None:
         return ConfigError(value, rule="tokenizers take text in UTF-8 without null bytes", fix=fix)
     roles = {message["role"] for message in prompt}
     if "user" not in roles or not roles <= ROLES:
-        return _unknown(where, roles)
+        reason = f"a task is asked by the role user, and chat templates know {', '.join(sorted(ROLES))}"
+        fix = "write each message with one of these roles, the task with user"
+        return ConfigWarning(f"{where} has messages of {', '.join(sorted(roles))}", reason, fix)
     if not any(message["content"] for message in prompt if message["role"] == "user"):
         return _silent(where)
     if prompt[-1]["role"] == "assistant":
         fix = "leave it out of the prompt; a known answer belongs in reward_model.ground_truth"
         return ConfigWarning(f"{where} ends with a message of the assistant", "the model answers what follows it", fix)
     return None
-
-
-def _unknown(where: str, roles: Set[str]) -> ConfigWarning:
-    reason = f"a task is asked by the role user, and chat templates know {', '.join(sorted(ROLES))}"
-    fix = "write each message with one of these roles, the task with user"
-    return ConfigWarning(f"{where} has messages of {', '.join(sorted(roles))}", reason, fix)
 
 
 def _silent(where: str) -> ConfigWarning:
