@@ -110,3 +110,17 @@ def test_a_variable_that_would_end_the_run_is_refused_with_the_value_that_is_mea
     monkeypatch.setenv(name, value)
     (refused,) = machine.check_environment()
     assert f"{name}={value}" in refused.value and f"unset {name}" in refused.fix
+
+
+def test_a_run_that_logs_to_wandb_needs_a_key_or_no_network(make, monkeypatch, tmp_path):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    (warning,) = machine.check_packages(make(trainer__logger=["console", "wandb"]))
+    assert "WANDB_MODE=offline" in str(warning)
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_API_KEY", "key")):
+        with monkeypatch.context() as here:
+            here.setenv(name, value)
+            assert list(machine.check_packages(make(trainer__logger=["console", "wandb"]))) == []
+    (tmp_path / "netrc").touch()
+    assert list(machine.check_packages(make(trainer__logger=["wandb"]))) == []

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
 from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, no_connection, target
+from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, no_connection, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers, sends_folder
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
@@ -31,6 +31,14 @@ VALUES = {
     "VERL_LOGGING_LEVEL": "CRITICAL FATAL ERROR WARN WARNING INFO DEBUG NOTSET",
     "WANDB_MODE": "online offline shared disabled dryrun run",
 }
+# A name in one of these settings -> the package that verl imports for it, where that has another name.
+PACKAGES = {
+    "trainer.logger": {"vemlp_wandb": "volcengine_ml_platform"},
+    "actor_rollout_ref.rollout.trace.backend": {},
+    # module.Class
+    "trainer.checkpoint_callback_class": {},
+}
+WITHOUT_PACKAGE = "console", "file", None, ""
 # Of a Ray cluster.
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
 
@@ -60,6 +68,31 @@ def check_environment() -> Iterator[ConfigError]:
         if given is not None and given not in known.split():
             value, rule = f"{name}={given}", f"it is read when the run starts, and is one of {known.replace(' ', ', ')}"
             yield ConfigError(value, rule=rule, fix=f"{nearest(given, known.split())}, or unset {name}")
+
+
+def check_packages(config: DictConfig) -> Iterator[Problem]:
+    """What verl imports by name when a run starts, after its models are loaded."""
+    for setting, renamed in PACKAGES.items():
+        names = OmegaConf.select(config, setting)
+        for name in [names] if isinstance(names, str | None) else names:
+            package = renamed.get(str(name), str(name).partition(".")[0])
+            if name not in WITHOUT_PACKAGE and importlib.util.find_spec(package) is None:
+                rule = f"verl imports {package} for it, and it is not installed"
+                error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
+                yield unless_elsewhere(config, error)
+            elif name == "wandb" and not _wandb_key():
+                reason = "no key is here, and a run has no terminal that could ask for one"
+                fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
+                yield ConfigWarning(f"{setting}={name}", reason, fix)
+    loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
+    if (path := OmegaConf.select(config, loops)) and not is_remote(path) and not Path(path).expanduser().is_file():
+        yield missing(config, loops, path, "a file of verl's own agent loops")
+
+
+def _wandb_key() -> bool:
+    """Where wandb looks for it; offline it needs none."""
+    given = os.environ.get("WANDB_MODE") in ("offline", "disabled") or os.environ.get("WANDB_API_KEY")
+    return bool(given) or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
 
 
 def check_versions() -> Iterator[ConfigError]:

@@ -21,6 +21,7 @@ from verl_mas.checks.machine import (
     check_cluster,
     check_device,
     check_environment,
+    check_packages,
     check_platform,
     check_plugin,
     check_resources,
@@ -32,7 +33,7 @@ from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
 from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.files import check_data, check_functions, check_packages, check_scored, sound_rows
+from verl_mas.checks.verl.files import check_data, check_functions, check_scored, sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
 from verl_mas.checks.verl.place import check_folders, no_connection, not_writable, run_on, target, unless_elsewhere

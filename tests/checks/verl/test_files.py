@@ -9,7 +9,7 @@ import pytest
 from wrong_configs.prepare import ROW, files
 
 from verl_mas.checks.prompts import check_prompts
-from verl_mas.checks.verl.files import check_data, check_functions, check_packages
+from verl_mas.checks.verl.files import check_data, check_functions
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -179,17 +179,3 @@ def test_a_file_that_defines_the_function_passes(make, tmp_path, text):
     (tmp_path / "reward.py").write_text(text)
     for path in (f"{tmp_path}/reward.py", f"file://{tmp_path}/reward.py"):
         assert list(check_functions(make(reward__custom_reward_function__path=path))) == []
-
-
-def test_a_run_that_logs_to_wandb_needs_a_key_or_no_network(make, monkeypatch, tmp_path):
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    (warning,) = check_packages(make(trainer__logger=["console", "wandb"]))
-    assert "WANDB_MODE=offline" in str(warning)
-    for name, value in (("WANDB_MODE", "offline"), ("WANDB_API_KEY", "key")):
-        with monkeypatch.context() as here:
-            here.setenv(name, value)
-            assert list(check_packages(make(trainer__logger=["console", "wandb"]))) == []
-    (tmp_path / "netrc").touch()
-    assert list(check_packages(make(trainer__logger=["wandb"]))) == []

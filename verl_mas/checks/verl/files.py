@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from verl_mas.checks.verl.place import is_remote, missing, unless_elsewhere
+from verl_mas.checks.verl.place import is_remote, missing
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
@@ -368,14 +367,6 @@ NAMED = (
     Named("data.custom_cls.path", "data.custom_cls.name", "dataset class"),
     Named("trainer.v1.sampler.custom_sampler.path", "trainer.v1.sampler.custom_sampler.name", "sampler class"),
 )
-# A name in one of these settings -> the package that verl imports for it, where that has another name.
-PACKAGES = {
-    "trainer.logger": {"vemlp_wandb": "volcengine_ml_platform"},
-    "actor_rollout_ref.rollout.trace.backend": {},
-    # module.Class
-    "trainer.checkpoint_callback_class": {},
-}
-WITHOUT_PACKAGE = "console", "file", None, ""
 
 
 def check_functions(config: DictConfig) -> Iterator[Problem]:
@@ -383,31 +374,6 @@ def check_functions(config: DictConfig) -> Iterator[Problem]:
     for named in NAMED:
         if path := OmegaConf.select(config, named.path):
             yield from _check(config, named, str(path), OmegaConf.select(config, named.name))
-
-
-def check_packages(config: DictConfig) -> Iterator[Problem]:
-    """What verl imports by name when a run starts, after its models are loaded."""
-    for setting, renamed in PACKAGES.items():
-        names = OmegaConf.select(config, setting)
-        for name in [names] if isinstance(names, str | None) else names:
-            package = renamed.get(str(name), str(name).partition(".")[0])
-            if name not in WITHOUT_PACKAGE and importlib.util.find_spec(package) is None:
-                rule = f"verl imports {package} for it, and it is not installed"
-                error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
-                yield unless_elsewhere(config, error)
-            elif name == "wandb" and not _wandb_key():
-                reason = "no key is here, and a run has no terminal that could ask for one"
-                fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
-                yield ConfigWarning(f"{setting}={name}", reason, fix)
-    loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
-    if (path := OmegaConf.select(config, loops)) and not is_remote(path) and not Path(path).expanduser().is_file():
-        yield missing(config, loops, path, "a file of verl's own agent loops")
-
-
-def _wandb_key() -> bool:
-    """Where wandb looks for it; offline it needs none."""
-    given = os.environ.get("WANDB_MODE") in ("offline", "disabled") or os.environ.get("WANDB_API_KEY")
-    return bool(given) or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
 
 
 def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
