@@ -32,39 +32,14 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import torch
+from kill_teams import TEAMS, write_rows
 from warm_python import WarmPython
 
 from verl_mas.row import RowKey
 from verl_mas.run_folder.session_files import advantage_lines, files_of
 
 TESTS = Path(__file__).parents[1] / "tests"
-# The settings of a team and of its rows.
-TEAMS = {
-    "pair": (
-        "+mas=team",
-        "mas.workflow.name=Pair",
-        f"mas.workflow.path={TESTS}/trainer/teams.py",
-        "mas.agents={writer:{policy:solver},copier:{policy:solver}}",
-        "data.train_files={folder}/letters/train.parquet",
-        "data.val_files={folder}/letters/test.parquet",
-    ),
-    "program": (
-        "+mas=program",
-        f"mas.workflow.args={{function:'{TESTS}/support/urllib_team.py:pair',agents:[writer,copier]}}",
-        "mas.agents={writer:{policy:solver},copier:{policy:solver}}",
-        "data.train_files={folder}/letters/train.parquet",
-        "data.val_files={folder}/letters/test.parquet",
-    ),
-    "world": (
-        "+mas=world",
-        f"mas.workflow.args={{world:'{TESTS}/support/toy_worlds.py:Count/turns',options:{{steps:4}},text:compact,runs_in:process}}",
-        "mas.agents={left:{policy:solver},right:{policy:solver}}",
-        "data.train_files={folder}/world.parquet",
-        "data.val_files={folder}/world.parquet",
-    ),
-}
 # Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
 KINDS = {
     "agent-loop": (r"ray::\w*AgentLoopWorker", r"lost: agent-loop worker \d+ \(pid {pid} on"),
@@ -216,13 +191,6 @@ def titles() -> Iterator[tuple[int, str]]:
             with suppress(OSError):
                 title = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                 yield int(path.name), title
-
-
-def write_rows(file: Path) -> None:
-    """Of the world."""
-    prompt = [{"role": "user", "content": "Play."}]
-    rows = [{"data_source": "count", "prompt": prompt, "extra_info": {"index": n, "world_seed": n}} for n in range(64)]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
 
 
 def overrides(folder: Path, common: Path, steps: int, team: str) -> Iterator[str]:
