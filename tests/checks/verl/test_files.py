@@ -67,6 +67,7 @@ def test_a_later_row_without_a_ground_truth_is_counted_by_the_footer(look, tmp_p
 LATER = {
     "prompt": ({"prompt": []}, "'prompt'"),
     "content": ({"prompt": [{"role": "user", "content": ""}]}, "has no text"),
+    "null": ({"prompt": [{"role": "user", "content": None}]}, "'prompt'"),
     "source": ({"data_source": None}, "no data_source"),
     "truth": ({"reward_model": {"ground_truth": ""}}, "no reward_model.ground_truth"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -228,8 +229,9 @@ def _later(first: FirstRow, key: str, where: str) -> Iterator[Problem]:
     for leaf in (leaf for leaf in first.nulls if leaf.startswith(f"{key}.") and leaf.endswith(".role")):
         yield _no_prompt(f"{where}: {first.nulls[leaf]} rows or messages without a role")
     # A message may have no text in every row, or where it calls tools.
-    silent = any(leaf.startswith(f"{key}.") and leaf.endswith(".content") for leaf in first.empty)
-    if silent and "'content': ''" not in str(first.sample) and not any(".tool_calls." in leaf for leaf in first.types):
+    silent = any(leaf.startswith(f"{key}.") and leaf.endswith(".content") for leaf in {*first.empty, *first.nulls})
+    usual = re.search(r"'content': (''|None)", str(first.sample)) if silent else None
+    if silent and not usual and not any(".tool_calls." in leaf for leaf in first.types):
         yield _silent(f"{where}: a message")
 
 
