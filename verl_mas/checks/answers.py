@@ -121,9 +121,10 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
             by_grader = graded and form and partial(_grade, graded, truth, form)
             score = by_grader or partial(_score, _function(run.config), first)
             nothing = score("")
-            rewarded = [each for each, written in in_every_form(answer) if score(written) > nothing]
+            forms = dict(in_every_form(answer))
+            rewarded = [each for each, written in forms.items() if score(written) > nothing]
             right = score(reply) > nothing or form is None
-            replies = ["", reply, *(written for _, written in in_every_form(answer))]
+            replies = ["", reply, *forms.values()]
             found = list(check_rewards(name, lambda reply: [score(reply)], replies)) if custom else []
     except MasError as error:
         # It may need a package or a server of the run's machines.
@@ -151,14 +152,12 @@ def check_rewards(what: str, score: Callable[[T], Sequence[float]], replies: Seq
     first, again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(2))
     if not all([*first, *again]):
         return  # A session failed, or verl scores it.
-    for one, other in [pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]][:1]:
-        value, fix = (
-            f"{what}: rewards {one} and {other} for the same replies",
-            "draw what is random by team.random(name)",
-        )
-        yield ConfigWarning(value, "agents are trained on a difference that is not theirs", fix)
+    if differs := next((pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]), None):
+        value = f"{what}: rewards {differs[0]} and {differs[1]} for the same replies"
+        reason, fix = "agents are trained on a difference that is not theirs", "draw it by team.random(name)"
+        yield ConfigWarning(value, reason, fix)
     # What gives 0 may want a form that is not tried.
-    if min(first[0]) > 0 and all(each == first[0] for each in [*first, *again]):
+    elif min(first[0]) > 0 and all(each == first[0] for each in first):
         value, fix = f"{what}: rewards {first[0]} for any reply, right or empty", "compute the reward of the replies"
         yield ConfigWarning(value, "rows of one reward have no advantage, so nothing is learnt", fix)
 

@@ -96,6 +96,7 @@ def _wandb_key() -> bool:
 
 
 def check_versions() -> Iterator[ConfigError]:
+    """Whether verl is one that the other checks can import and read."""
     for requirement in requirements("verl-mas"):
         if requirement.name == "verl" and not requirement.specifier.contains(version("verl"), prereleases=True):
             rule = f"verl-mas {version('verl-mas')} needs verl {requirement.specifier}"

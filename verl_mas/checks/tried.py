@@ -106,9 +106,8 @@ def check_idle(run: Run, tools: Mapping[str, Tool], task: Task, requests: Sequen
         acted |= _acting(mas, tools, reply, task)
     for argument in spec.args if idle - acted else ():
         args = {name: value for name, value in spec.args.items() if name != argument}
-        if found := sorted(
-            (idle - acted) & _acting(replace(mas, workflow=replace(spec, args=args)), tools, " a", task)
-        ):
+        without = replace(mas, workflow=replace(spec, args=args))
+        if found := sorted((idle - acted) & _acting(without, tools, " a", task)):
             value = f"mas.workflow.args.{argument}={spec.args[argument]}"
             reason = f"then no session asks {' or '.join(found)}, which by default is asked and trained"
             yield ConfigWarning(value, reason, f"change or remove it, or set ++mas.agents.{found[0]}.trainable=false")
