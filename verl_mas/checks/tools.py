@@ -127,8 +127,9 @@ def _read_servers(run: Run, found: ConfiguredTools, used: Set[str]) -> None:
 
 def _selections(run: Run, used: Set[str]) -> Iterator[ConfigWarning]:
     for first in sound_rows(run.config):
-        chosen = [(row.get(EXTRA_INFO) or {}).get("tool_selection") for row in first.sample]
-        for names in [names for names in chosen if isinstance(names, list) and names and used.isdisjoint(names)][:1]:
+        infos = [row[EXTRA_INFO] for row in first.sample if isinstance(row.get(EXTRA_INFO), dict)]
+        chosen = [info["tool_selection"] for info in infos if isinstance(info.get("tool_selection"), list)]
+        if names := next((names for names in chosen if names and used.isdisjoint(map(str, names))), None):
             reason = f"no agent has one of these tools, so such a row has none; they have {', '.join(sorted(used))}"
             fix = "correct the names, or leave tool_selection out of the data"
             yield ConfigWarning(f"{first.file}: extra_info.tool_selection={names}", reason, fix)
