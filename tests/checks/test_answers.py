@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import pytest
 from wrong_configs.prepare import MESSAGES, files
 
@@ -18,13 +20,14 @@ def look(make, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def look(source="openai/gsm8k", truth="72", question=GSM8K, team="solver_verifier", function="", **args):
-        """`later`: the ground truth of the rows after the first."""
+        """`later`: the ground truth of the rows after the first; `extras`: the extra_info of the rows."""
         row = {"data_source": source, "reward_model": {"ground_truth": truth}}
         others = {"data_source": source, "reward_model": {"ground_truth": args.pop("later", truth)}}
         asked = [question] if isinstance(question, str) else question
+        extras = args.pop("extras", [{"index": 0}])
         rows = [
-            {**(others if place else row), "prompt": [{**MESSAGES[0], "content": each}]}
-            for place, each in enumerate(asked)
+            {**(others if place else row), "prompt": [{**MESSAGES[0], "content": each}], "extra_info": extra}
+            for place, (each, extra) in enumerate(zip_longest(asked, extras, fillvalue=extras[0]))
         ]
         files(tmp_path, {"rows.parquet": rows})
         config = make(team, **{f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")})
@@ -75,7 +78,7 @@ def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look
         ("def score(**row): return -float('inf')", "the score -inf is not finite"),
         ("def score(extra_info, **row): return extra_info['difficulty']", "KeyError: 'difficulty'"),
         ("async def score(solution_str, **row): return float(len(solution_str))", None),
-        ("def score(**row): return 0.0", None),
+        ("def score(**row): return 0.0", "rewards [0.0] for any reply that was tried"),
     ],
 )
 def test_a_reward_function_is_tried_where_the_form_of_an_answer_is_not_known(look, function, value):
@@ -96,6 +99,14 @@ def test_a_reward_that_is_not_of_the_reply_is_warned_of(look, function, value):
     for _ in range(2):  # It is not remembered as accepted.
         found = look(team="single", source="mine", question="How many?", function=function)
         assert len(found) == bool(value) and all(value in one[0] and one[2] for one in found)
+
+
+def test_a_reward_function_is_tried_on_a_later_row_that_lacks_a_field(look):
+    function = "def score(extra_info, solution_str, **row): return len(solution_str) + extra_info['level'] * 1.0"
+    more = {"team": "single", "source": "mine", "question": ["How many?"] * 99, "function": function}
+    assert look(**more, extras=[{"level": 1}]) == []
+    ((value, *_),) = look(**more, extras=[{"level": 1}] * 98 + [{"level": None}])
+    assert "TypeError" in value
 
 
 def test_a_ground_truth_of_another_kind_than_verls_scorer_reads_is_refused(look):

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import urllib_team
 
 from verl_mas.checks.prompts import INSTRUCTION, check_prompts, check_stated_prompts
 from verl_mas.config.run import Run
@@ -74,16 +77,23 @@ def test_what_a_workflow_does_wrong_in_that_session_is_seen(look, workflow_file,
 @pytest.mark.parametrize(
     ("reward", "says"),
     [
-        ("1.0", "rewards [1.0, 1.0] for any reply, right or empty"),
+        ("1.0", "rewards [1.0, 1.0] for any reply that was tried"),
         ("__import__('random').random()", "for the same replies"),
         ("team.random('x').random() + len(second.text)", None),
         ("float(first.text == second.text)", None),
-        ("0.0", None),  # It may want a form that is not tried.
+        ("0.0", "[0.0, 0.0] for any reply that was tried"),
+        ("0.0 if task.validate else float(len(second.text))", "as one of validation: rewards [0.0, 0.0]"),
     ],
 )
 def test_a_reward_that_is_not_of_the_replies_is_warned_of(look, workflow_file, reward, says):
     found = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", reward)))
     assert len(found) == bool(says) and all(says in problem for problem in found)
+
+
+@pytest.mark.parametrize(("asked", "found"), [("Write between <it> and </it>.", 0), ("Write it.", 1)])
+def test_the_ground_truth_is_tried_in_a_tag_that_the_prompt_asks_for(look, workflow_file, asked, found):
+    mine = UNSTATED.replace("REWARD", "float(f'<it>{task.ground_truth}</it>' in second.text)")
+    assert len(look(prompt=400, **workflow_file(mine.replace("{first} {first}", asked)))) == found
 
 
 ROUTED = """
@@ -121,6 +131,22 @@ def test_an_agent_that_an_argument_keeps_from_acting_is_warned_of(look, workflow
     mine["mas__workflow"]["args"] = args
     found = look(prompt=400, **mine, **({"mas__agents__judge": agents} if agents else {}))
     assert len(found) == warned and all("rounds=1" in problem and "asks judge" in problem for problem in found)
+
+
+PROGRAM = f"""{Path(urllib_team.__file__).read_text()}
+from verl_mas import program
+
+@program(agents=("writer", "critic"))
+def Mine(task, gateway):
+    CRITIC
+    return float(len(ask(gateway, "writer", task.messages)["content"]))
+"""
+
+
+@pytest.mark.parametrize(("critic", "warned"), [("pass", True), ("'critic' if 0 else None", False)])
+def test_an_agent_that_the_file_of_a_program_names_once_is_warned_of(look, workflow_file, critic, warned):
+    found = look(prompt=400, **workflow_file(PROGRAM.replace("CRITIC", critic)))
+    assert ["agent critic of workflow Mine" in problem for problem in found] == [True] * warned
 
 
 def test_so_is_one_of_a_shipped_team(look):

@@ -10,20 +10,24 @@ import math
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import partial
+from itertools import islice
 from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.files import TRUTH, FirstRow, check_scored, file_of_user, scored_by, sound_rows
+from verl_mas.checks.verl.files import check_scored
+from verl_mas.checks.verl.functions import file_of_user
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.verl.remembered import accepted_before, remember
+from verl_mas.checks.verl.rows import TRUTH, FirstRow, other_rows, scored_by, sound_rows
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
 from verl_mas.grading.forms import FORMS, MARKS
 from verl_mas.grading.grader import Grader
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
+from verl_mas.verl_.types import Fields
 from verl_mas.workflow import Codec, Malformed, Workflow
 from verl_mas.workflow.task import text_of
 from verl_mas.workflows._graded import WithVerlOrGrader
@@ -106,7 +110,8 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
         name, custom = f"the grader {workflow.score}", None
     file = file_of_user(str(custom)) if custom else None
     changed = file.stat().st_mtime_ns if file and file.is_file() else None
-    question = [name, OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, repr(form)]
+    others = list(islice(other_rows(first).values(), 16))
+    question = [name, OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, others, repr(form)]
     # check_functions refuses a function without a file. A grader may be of a file that has changed.
     if (custom and changed is None) or (graded is None and accepted_before(question)):
         return
@@ -119,16 +124,18 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
         reply = form.render(answer) if form else answer
         with user_code(run.mas.workflow.check_timeout_s):
             by_grader = graded and form and partial(_grade, graded, truth, form)
-            score = by_grader or partial(_score, _function(run.config), first)
+            score = by_grader or partial(_score, _function(run.config), first.row)
             nothing = score("")
+            for other in () if by_grader else others:
+                _score(_function(run.config), other, "")
             forms = dict(in_every_form(answer))
             rewarded = [each for each, written in forms.items() if score(written) > nothing]
             right = score(reply) > nothing or form is None
             replies = ["", reply, *forms.values()]
-            found = list(check_rewards(name, lambda reply: [score(reply)], replies)) if custom else []
+            found = list(check_rewards(name, lambda reply: [score(reply)], replies, truth)) if custom else []
     except MasError as error:
         # It may need a package or a server of the run's machines.
-        value = f"{name} on the ground truth of the first row of {first.file}: {as_refusal(error).value}"
+        value = f"{name} on a row of {first.file}: {as_refusal(error).value}"
         refused = ConfigError(value, rule="it scores every session of the run", fix="correct it")
         unread = ConfigWarning(value, reason="not checked: whether it rewards a right answer", fix=refused.fix)
         yield refused if isinstance(error.__cause__, MISTAKES) else unread
@@ -147,8 +154,11 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
     yield ConfigError(value, rule=rule, fix=fix)
 
 
-def check_rewards(what: str, score: Callable[[T], Sequence[float]], replies: Sequence[T]) -> Iterator[ConfigWarning]:
-    """Of a reward function and of a workflow: whether the rewards are of the replies, and of nothing else."""
+def check_rewards(
+    what: str, score: Callable[[T], Sequence[float]], replies: Sequence[T], truth: object
+) -> Iterator[ConfigWarning]:
+    """Of a reward function and of a workflow: whether the rewards are of the replies, and of nothing else. `replies`:
+    also with the ground truth."""
     first, again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(2))
     if not all([*first, *again]):
         return  # A session failed, or verl scores it.
@@ -156,9 +166,9 @@ def check_rewards(what: str, score: Callable[[T], Sequence[float]], replies: Seq
         value = f"{what}: rewards {differs[0]} and {differs[1]} for the same replies"
         reason, fix = "agents are trained on a difference that is not theirs", "draw it by team.random(name)"
         yield ConfigWarning(value, reason, fix)
-    # What gives 0 may want a form that is not tried.
-    elif min(first[0]) > 0 and all(each == first[0] for each in first):
-        value, fix = f"{what}: rewards {first[0]} for any reply, right or empty", "compute the reward of the replies"
+    elif all(each == first[0] for each in first) and (min(first[0]) > 0 or truth not in (None, "")):
+        value = f"{what}: rewards {first[0]} for any reply that was tried, empty or with the ground truth"
+        fix = "compute the reward of the replies"
         yield ConfigWarning(value, "rows of one reward have no advantage, so nothing is learnt", fix)
 
 
@@ -175,14 +185,14 @@ def _function(config: DictConfig) -> Callable[..., object]:
     return get_custom_reward_fn(config) or default_compute_score
 
 
-def _score(function: Callable[..., object], first: FirstRow, reply: str) -> float:
+def _score(function: Callable[..., object], row: Fields, reply: str) -> float:
     # Some of verl's print what they read.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         result = function(
-            data_source=first.row.get(DATA_SOURCE),
+            data_source=row.get(DATA_SOURCE),
             solution_str=reply,
-            ground_truth=first.row[REWARD_MODEL][GROUND_TRUTH],
-            extra_info=first.row.get(EXTRA_INFO) or {},
+            ground_truth=scored_by(row)[TRUTH],
+            extra_info=row.get(EXTRA_INFO) or {},
         )
         if inspect.iscoroutinefunction(function):
             result = asyncio.run(cast(Coroutine[None, None, object], result))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.verl.files import FirstRow
 from verl_mas.checks.verl.model_folder import local_folder, readable_json, vision_of
+from verl_mas.checks.verl.rows import FirstRow
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.data.own_rows import IMAGE, image_part, with_images

@@ -4,6 +4,7 @@ longest ones hold what agents wrote before."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -13,9 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
 from verl_mas.checks.tools import rendered_tools
 from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, played
-from verl_mas.checks.verl.files import ROLES, FirstRow, check_scored, is_prompt, sound_rows
+from verl_mas.checks.verl.files import check_scored
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
+from verl_mas.checks.verl.rows import ROLES, FirstRow, is_prompt, other_rows, sound_rows
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig, PolicySpec
@@ -37,6 +39,8 @@ from verl_mas.workflow.tools import Tool
 OF_TOKENIZERS = (
     "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
 )
+
+TIME_OF_OTHERS = 1  # Seconds for the sessions of other rows
 
 
 class Recorder:
@@ -105,7 +109,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     task, tools = _task_of(run.config, first), _with_unread(run.mas, tools)
     result = played(run.mas, tools, recorder, task)
     if result and (wrong := [fault for fault in result.faults if isinstance(fault.__cause__, WorkflowError)]):
-        yield _failed(wrong[-1], what, first.file)
+        yield _failed(wrong[-1], what, f"first row of {first.file}")
     elif recorder.requests:
         found: list[Problem] = [*_blind(run, recorder.requests, what)]
         found = found or [*_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row))]
@@ -114,6 +118,8 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
             yield from _of_program(result, what) if isinstance(workflow, Program) else ()
             yield from check_idle(run, tools, task, recorder.requests)
             yield from check_tried(run, tools, task, what)
+        if result and not result.faults and not isinstance(workflow, Program):
+            yield from _other_sessions(run, tools, first)
         yield from _reported(run, result, what, validation=first.validation)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
             yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
@@ -122,10 +128,24 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         fix = "use `await` for what takes long, as a blocked event loop stops all sessions of a worker"
         yield ConfigWarning(what, reason=reason, fix=fix)
     elif result.faults:
-        yield _failed(result.faults[-1], what, first.file)
+        yield _failed(result.faults[-1], what, f"first row of {first.file}")
     else:
         fix = "write `await` before each act, and see what check_workflow finds"
         yield ConfigWarning(what, reason="no agent acted, so nothing is trained", fix=fix)
+
+
+def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[ConfigError]:
+    """A row that the workflow does not take, of those that may be played in the time for them."""
+    client = Recorder(dict.fromkeys(agents_of(run.mas), 1))
+    until = time.monotonic() + TIME_OF_OTHERS
+    for number, row in other_rows(first).items():
+        result = played(run.mas, tools, client, _task_of(run.config, replace(first, sample=[row])))
+        for fault in result.faults if result else ():
+            what = f"workflow {run.mas.workflow.name} on row {number} of {first.file}"
+            yield _failed(fault, what, f"row {number} of {first.file}")
+            return
+        if time.monotonic() > until:
+            return
 
 
 def _blind(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:
@@ -229,10 +249,10 @@ def _with_unread(mas: MasConfig, tools: Mapping[str, Tool]) -> dict[str, Tool]:
     return {**{name: Tool({"type": "function", "function": {"name": name}}) for name in sorted(named)}, **tools}
 
 
-def _failed(fault: SessionFault, what: str, file: str) -> ConfigError:
+def _failed(fault: SessionFault, what: str, row: str) -> ConfigError:
     cause = fault.__cause__
     if isinstance(cause, InvalidInput):
-        return ConfigError(f"{cause.value} (first row of {file})", rule=cause.rule, fix=cause.fix)
+        return ConfigError(f"{cause.value} ({row})", rule=cause.rule, fix=cause.fix)
     fix = "give the data that this workflow reads, or correct its `run`"
     return ConfigError(f"{what}: {fault.cause}", rule="a workflow takes the rows of its data", fix=fix)
 

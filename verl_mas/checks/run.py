@@ -33,11 +33,13 @@ from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
 from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.files import check_data, check_functions, check_scored, sound_rows
+from verl_mas.checks.verl.files import check_data, check_scored
+from verl_mas.checks.verl.functions import check_functions
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
 from verl_mas.checks.verl.place import check_folders, no_connection, not_writable, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
+from verl_mas.checks.verl.rows import sound_rows
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
 from verl_mas.checks.verl.training_engine import check_lengths

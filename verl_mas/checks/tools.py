@@ -16,10 +16,10 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.checks.verl.files import sound_rows
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.place import missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, as_refusal, as_refusals, user_code
+from verl_mas.checks.verl.rows import sound_rows
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.schema import AgentSpec

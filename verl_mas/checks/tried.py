@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
+import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TypeVar
 
 from verl_mas.checks.answers import check_rewards, in_every_form
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POLICY, MasConfig
 from verl_mas.errors import ConfigWarning, FaultKind, MasError
-from verl_mas.gateway.program import Program
+from verl_mas.gateway.program import FunctionProgram, Program
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.report import Report
 from verl_mas.testing.scripted_llm import Script, ScriptedLLM
-from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.base import Workflow, agents_of, resolve
 from verl_mas.workflow.client import LLMClient, Request
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.run import run_session
@@ -30,7 +33,7 @@ from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
 
 T = TypeVar("T")
-ASKED = re.compile(r"<(\w+)>[^<]*</\1>")  # of codecs, in prompts
+ASKED = re.compile(r"<(\w+)>([^<]*)</\1>")  # of codecs, in prompts
 FEW = 8
 # Seconds for a session, which takes milliseconds, and for all that check_workflow plays.
 TIME_LIMIT, OF_ALL_REPLIES = 5, 20
@@ -47,10 +50,14 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
     # Some teams are paid where their agents agree.
     replies: list[Script] = ["", lambda request, branch: f"{request.agent} {request.turn}", str(task.ground_truth)]
     replies += [written for _, written in in_every_form(str(task.ground_truth))]
+    replies += [partial(_as_asked, str(task.ground_truth), word) for word in (0, 1)]
 
     def tried() -> tuple[Report, list[ConfigWarning]]:
         report = check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated)
-        return report, list(check_rewards(what, partial(_rewards, run.mas, tools, task), replies))
+        for each, of in ((task, what), (replace(task, validate=True), f"{what}, as one of validation")):
+            if wrong := list(check_rewards(of, partial(_rewards, run.mas, tools, each), replies, task.ground_truth)):
+                return report, wrong
+        return report, []
 
     found = apart(tried, OF_ALL_REPLIES)
     if found is None:
@@ -63,6 +70,14 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
         yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see `verl-mas try {named}`")
     yield from found[1]
+
+
+def _as_asked(truth: str, word: int, request: Request, branch: int) -> str:
+    """The ground truth in every form, and in each tag that the prompt asks for, or one of the words that it names."""
+    asked = dict.fromkeys(chain(*(ASKED.findall(text_of(message)) for message in request.messages)))
+    words = {tag: [text for other, text in asked if other == tag] for tag, _ in asked}
+    tags = [f"<{tag}>{found[word % len(found)] if len(found) > 1 else truth}</{tag}>" for tag, found in words.items()]
+    return "\n".join([*(written for _, written in in_every_form(truth) if "<" not in written), *tags])
 
 
 def _rewards(mas: MasConfig, tools: Mapping[str, Tool], task: Task, reply: Script) -> list[float]:
@@ -111,6 +126,20 @@ def check_idle(run: Run, tools: Mapping[str, Tool], task: Task, requests: Sequen
             value = f"mas.workflow.args.{argument}={spec.args[argument]}"
             reason = f"then no session asks {' or '.join(found)}, which by default is asked and trained"
             yield ConfigWarning(value, reason, f"change or remove it, or set ++mas.agents.{found[0]}.trainable=false")
+    for name in _unnamed(resolve(spec), idle - acted):
+        value = f"agent {name} of workflow {spec.name}, which acted in no session that was tried"
+        reason = "its source does not name it again, so it is never asked and never trained"
+        yield ConfigWarning(
+            value, reason, f"ask it, or leave it out of `agents`, or set ++mas.agents.{name}.trainable=false"
+        )
+
+
+def _unnamed(own: Workflow, agents: Iterable[str]) -> list[str]:
+    """Of a program: agents that its file names but once, in `agents`, and that no model's name means."""
+    if not isinstance(own, FunctionProgram):
+        return []
+    named = inspect.getsource(sys.modules[type(own).__module__])
+    return [name for name in sorted(agents) if named.count(name) == 1 and name not in own.models.values()]
 
 
 def _acting(mas: MasConfig, tools: Mapping[str, Tool], reply: str, task: Task) -> set[str]:

@@ -9,7 +9,8 @@ import pytest
 from wrong_configs.prepare import ROW, files
 
 from verl_mas.checks.prompts import check_prompts
-from verl_mas.checks.verl.files import check_data, check_functions
+from verl_mas.checks.verl.files import check_data
+from verl_mas.checks.verl.functions import check_functions
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 
@@ -68,6 +69,7 @@ LATER = {
     "prompt": ({"prompt": []}, "'prompt'"),
     "content": ({"prompt": [{"role": "user", "content": ""}]}, "has no text"),
     "null": ({"prompt": [{"role": "user", "content": None}]}, "'prompt'"),
+    "role": ({"prompt": [{"role": "human", "content": "a"}]}, "messages of human"),
     "source": ({"data_source": None}, "no data_source"),
     "truth": ({"reward_model": {"ground_truth": ""}}, "no reward_model.ground_truth"),
 }

@@ -1,0 +1,116 @@
+"""Functions and classes of the user that verl loads, whose files are parsed, not run."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.verl.place import missing
+from verl_mas.checks.verl.refusals import Problem
+from verl_mas.errors import ConfigError
+from verl_mas.registry import nearest
+from verl_mas.verl_.sources import names_in
+
+FILE, PACKAGE = "file://", "pkg://"
+DEFAULT_MANAGER = "naive"
+# verl's reward managers call a reward function with these names.
+REWARD_PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
+
+
+@dataclass(frozen=True)
+class Named:
+    """Two settings: a file or module, and the name of a function or class in it."""
+
+    path: str
+    name: str
+    noun: str
+
+
+NAMED = (
+    Named("reward.custom_reward_function.path", "reward.custom_reward_function.name", "reward function"),
+    Named("custom_reward_function.path", "custom_reward_function.name", "reward function"),
+    Named("reward.reward_manager.module.path", "reward.reward_manager.name", "reward manager"),
+    Named("data.custom_cls.path", "data.custom_cls.name", "dataset class"),
+    Named("trainer.v1.sampler.custom_sampler.path", "trainer.v1.sampler.custom_sampler.name", "sampler class"),
+)
+
+
+def check_functions(config: DictConfig) -> Iterator[Problem]:
+    yield from _reward_manager(config)
+    for named in NAMED:
+        if path := OmegaConf.select(config, named.path):
+            yield from _check(config, named, str(path), OmegaConf.select(config, named.name))
+
+
+def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
+    manager = config.reward.reward_manager
+    if manager.source != "register" or manager.name == DEFAULT_MANAGER:
+        return  # Importing verl's managers takes seconds.
+    from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+
+    if manager.name not in REWARD_MANAGER:
+        value = f"reward.reward_manager.name={manager.name}"
+        rule = "with reward.reward_manager.source=register it is a reward manager of verl"
+        yield ConfigError(value, rule=rule, fix=nearest(str(manager.name), list(REWARD_MANAGER)))
+
+
+def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterator[Problem]:
+    if not isinstance(name, str) or not name:
+        rule = f"it is the name of the {named.noun} in that file"
+        yield ConfigError(f"{named.name}={name!r} with {named.path}={path}", rule=rule, fix=f"set {named.name}")
+        return
+    file = file_of_user(path)
+    if file is None or not file.is_file():
+        yield missing(config, named.path, path, f"a Python file with the {named.noun}")
+        return
+    try:
+        tree = ast.parse(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None) or 1
+        value = f"{file}, line {line}: {getattr(error, 'msg', None) or error}"
+        yield ConfigError(value, rule=f"{named.path} is a Python file", fix=f"correct {file}, line {line}")
+        return
+    known = names_in(tree)
+    if name not in known:
+        if "*" not in known:
+            value = f"{named.name}={name}, and {file} does not define it"
+            rule = f"it is the name of the {named.noun} in that file"
+            yield ConfigError(value, rule=rule, fix=nearest(name, [each for each in known if not each.startswith("_")]))
+    elif named.noun.endswith("class") and not _is_class(known[name]):
+        value, rule = f"{named.name}={name} of {file}", f"it is a {named.noun}, which inherits from verl's or torch's"
+        yield ConfigError(value, rule=rule, fix=f"define class {name}(...)")
+    elif named.noun == "reward function" and (lacking := _lacking(known[name])):
+        value = f"{name} of {file} does not take {', '.join(lacking)}"
+        rule = f"verl calls a reward function with {', '.join(REWARD_PARAMETERS)}, by name"
+        yield ConfigError(value, rule=rule, fix="add the parameters, or **kwargs")
+
+
+def _is_class(node: ast.AST) -> bool:
+    """As far as the source shows it."""
+    constant = isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+    function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    return not (constant or function or (isinstance(node, ast.ClassDef) and not node.bases))
+
+
+def file_of_user(path: str) -> Path | None:
+    """The file that verl loads; None if there is no such module."""
+    if not path.startswith(PACKAGE):
+        return Path(path.removeprefix(FILE))
+    module = path.removeprefix(PACKAGE).replace("/", ".")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _lacking(node: ast.AST) -> list[str]:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.args.kwarg or node.decorator_list:
+        return []
+    taken = {parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)}
+    return [name for name in REWARD_PARAMETERS if name not in taken]
