@@ -7,9 +7,8 @@ import asyncio
 import inspect
 import io
 import math
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
-from functools import partial
 from itertools import islice
 from typing import TypeVar, cast
 
@@ -35,6 +34,10 @@ from verl_mas.workflows._graded import WithVerlOrGrader
 T = TypeVar("T")
 FORM = "mas.workflow.args.form"
 FEW = 8  # Tasks that may have one answer by chance
+SOME = 16  # Rows whose ground truth is scored
+SHORT = 64  # Letters of a ground truth that is an answer, and not tests of a program
+WRONG = "qzxjvk"
+OWN = ""  # The reply that is right in the team's form, or the ground truth as it is
 # Of a function itself, not of what it reaches.
 MISTAKES = (TypeError, AttributeError, LookupError, NameError, ValueError)
 
@@ -110,29 +113,27 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
         name, custom = f"the grader {workflow.score}", None
     file = file_of_user(str(custom)) if custom else None
     changed = file.stat().st_mtime_ns if file and file.is_file() else None
-    others = list(islice(other_rows(first).values(), 16))
-    question = [name, OmegaConf.to_container(run.config.reward, resolve=True), changed, first.row, others, repr(form)]
+    rows = {1: first.row, **dict(islice(other_rows(first).items(), SOME))}
+    question = [name, OmegaConf.to_container(run.config.reward, resolve=True), changed, rows, repr(form)]
     # check_functions refuses a function without a file. A grader may be of a file that has changed.
     if (custom and changed is None) or (graded is None and accepted_before(question)):
         return
-    truth = first.row[REWARD_MODEL][GROUND_TRUTH]
+    truth, function = first.row[REWARD_MODEL][GROUND_TRUTH], None if graded and form else _function(run.config)
+
+    def score(row: Fields, reply: str) -> float:
+        by_grader = graded and form and _grade(graded, scored_by(row)[TRUTH], form, reply)
+        return _score(function, row, reply) if function else float(by_grader or 0)
+
     try:
-        answer = golden_answers(truth)[0]
-    except DataError:
-        answer = str(truth)
-    try:
-        reply = form.render(answer) if form else answer
+        reply = _right(first.row, form)[OWN]
         with user_code(run.mas.workflow.check_timeout_s):
-            by_grader = graded and form and partial(_grade, graded, truth, form)
-            score = by_grader or partial(_score, _function(run.config), first.row)
-            nothing = score("")
-            for other in () if by_grader else others:
-                _score(_function(run.config), other, "")
-            forms = dict(in_every_form(answer))
-            rewarded = [each for each, written in forms.items() if score(written) > nothing]
-            right = score(reply) > nothing or form is None
-            replies = ["", reply, *forms.values()]
-            found = list(check_rewards(name, lambda reply: [score(reply)], replies, truth)) if custom else []
+            nothing, forms = score(first.row, ""), {**_right(first.row, None), OWN: reply}
+            rewarded = [each for each, written in forms.items() if score(first.row, written) > nothing]
+            right = OWN in rewarded or form is None
+            replies = ["", WRONG, *forms.values()]
+            own = custom or (form is None and len(str(truth)) < SHORT)
+            found = list(check_rewards(name, lambda reply: [score(first.row, reply)], replies, truth)) if own else []
+            found = found or list(_other_truths(name, first.file, rows, rewarded, form, score))
     except MasError as error:
         # It may need a package or a server of the run's machines.
         value = f"{name} on a row of {first.file}: {as_refusal(error).value}"
@@ -147,18 +148,47 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | No
         return
     value = f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, no reward"
     rule = f"{run.mas.workflow.name} answers in that form, so no session would be rewarded"
-    fixes = [f"set ++{FORM}={each}" for each in rewarded] if hasattr(workflow, "form") else []
+    fixes = [f"set ++{FORM}={each}" for each in rewarded if each in FORMS] if hasattr(workflow, "form") else []
     fixes += ["set ++mas.workflow.args.score=math, which reads this form"] if hasattr(workflow, "score") else []
     fixes += ["write a reward.custom_reward_function for this form"]
     fix = "correct the grader, or the ground truth" if graded else ", or ".join(fixes)
     yield ConfigError(value, rule=rule, fix=fix)
 
 
+def _right(row: Fields, form: Codec[str] | None) -> dict[str, str]:
+    """The ground truth as a reply: in the form, or as it is and in every form."""
+    truth = scored_by(row)[TRUTH]
+    try:
+        answer = golden_answers(truth)[0]
+    except DataError:
+        answer = str(truth)
+    return {OWN: form.render(answer)} if form else {OWN: answer, **dict(in_every_form(answer))}
+
+
+def _other_truths(
+    name: str,
+    file: str,
+    rows: Mapping[int, Fields],
+    rewarded: Sequence[str],
+    form: Codec[str] | None,
+    score: Callable[[Fields, str], float],
+) -> Iterator[ConfigWarning]:
+    """The first row whose ground truth gets no reward in the form in which that of the first row gets one."""
+    for number, row in rows.items():
+        nothing = score(row, "")
+        reply = _right(row, form).get(rewarded[0]) if rewarded and scored_by(row)[TRUTH] not in (None, "") else None
+        if reply is not None and score(row, reply) <= nothing:
+            value = f"{name} gives {reply:.120}, the ground truth of row {number} of {file}, no reward"
+            reason = "it rewards that of the first row in this form, and no session on this row would be rewarded"
+            yield ConfigWarning(value, reason, "correct the ground truth, or what scores it")
+            return
+
+
 def check_rewards(
     what: str, score: Callable[[T], Sequence[float]], replies: Sequence[T], truth: object
 ) -> Iterator[ConfigWarning]:
     """Of a reward function and of a workflow: whether the rewards are of the replies, and of nothing else. `replies`:
-    also with the ground truth."""
+    an empty one, a wrong one, and others, also with the ground truth."""
     first, again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(2))
     if not all([*first, *again]):
         return  # A session failed, or verl scores it.
@@ -166,6 +196,9 @@ def check_rewards(
         value = f"{what}: rewards {differs[0]} and {differs[1]} for the same replies"
         reason, fix = "agents are trained on a difference that is not theirs", "draw it by team.random(name)"
         yield ConfigWarning(value, reason, fix)
+    elif max(first[0]) > 0 and first[1] < first[0] == max(first):
+        value = f"{what}: rewards {first[0]} for empty replies, and no more for the ground truth"
+        yield ConfigWarning(value, "agents then learn to say nothing", "compare the whole answer with the ground truth")
     elif all(each == first[0] for each in first) and (min(first[0]) > 0 or truth not in (None, "")):
         value = f"{what}: rewards {first[0]} for any reply that was tried, empty or with the ground truth"
         fix = "compute the reward of the replies"

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from typing import TypeVar
 
-from verl_mas.checks.answers import check_rewards, in_every_form
+from verl_mas.checks.answers import WRONG, check_rewards, in_every_form
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POLICY, MasConfig
 from verl_mas.errors import ConfigWarning, FaultKind, MasError
@@ -48,16 +48,22 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
     # A configured tool is not called here.
     stated = [Tool(tool.schema) for tool in tools.values()]
     # Some teams are paid where their agents agree.
-    replies: list[Script] = ["", lambda request, branch: f"{request.agent} {request.turn}", str(task.ground_truth)]
+    replies: list[Script] = [
+        "",
+        WRONG,
+        lambda request, branch: f"{request.agent} {request.turn}",
+        str(task.ground_truth),
+    ]
     replies += [written for _, written in in_every_form(str(task.ground_truth))]
     replies += [partial(_as_asked, str(task.ground_truth), word) for word in (0, 1)]
 
     def tried() -> tuple[Report, list[ConfigWarning]]:
         report = check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated)
+        wrong = list(_ended(run.mas, tools, task, what, replies))
         for each, of in ((task, what), (replace(task, validate=True), f"{what}, as one of validation")):
-            if wrong := list(check_rewards(of, partial(_rewards, run.mas, tools, each), replies, task.ground_truth)):
-                return report, wrong
-        return report, []
+            rewards = partial(_rewards, run.mas, tools, each)
+            wrong = wrong or list(check_rewards(of, rewards, replies, task.ground_truth))
+        return report, [*wrong, *_asked_wrongly(run, tools, task, what)]
 
     found = apart(tried, OF_ALL_REPLIES)
     if found is None:
@@ -69,7 +75,58 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         first, *rest = problem.splitlines()
         reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
         yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see `verl-mas try {named}`")
-    yield from found[1]
+    yield from found[1] if not found[0].causes else ()
+    yield from _unread(own, spec.args)
+
+
+def _ended(
+    mas: MasConfig, tools: Mapping[str, Tool], task: Task, what: str, replies: Sequence[Script]
+) -> Iterator[ConfigWarning]:
+    for reply in replies:
+        client = ScriptedLLM(reply)
+        result = played(mas, tools, client, task)
+        if result and result.failed and result.faults:
+            value = f"{what}, with the ground truth as a reply: {result.faults[-1].cause}"
+            yield ConfigWarning(value, "such a session is not trained on", "correct the workflow")
+            return
+
+
+def _asked_wrongly(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> Iterator[ConfigWarning]:
+    """What the requests of trained agents have that they should not."""
+    client = ScriptedLLM(lambda request, branch: f"reply {request.turn} of {request.agent}")
+    truth = WRONG if isinstance(task.ground_truth, str) and task.ground_truth else task.ground_truth
+    played(run.mas, tools, client, replace(task, ground_truth=truth))
+    found = dict[str, ConfigWarning]()
+    for request in client.requests:
+        spec = agents_of(run.mas)[request.agent].spec
+        texts = [(str(message["role"]), text_of(message)) for message in request.messages]
+        replies = [text for role, text in texts if role == "assistant"]
+        if not spec.trainable:
+            continue
+        if any(WRONG in text for _, text in texts):
+            value = f"{what}: the ground truth is in a prompt of {request.agent}"
+            found["truth"] = ConfigWarning(value, "it is trained to copy what no task has later", "leave it out")
+        if len({*replies}) < len(replies):
+            value = f"{what}: a prompt of {request.agent} has a reply twice"
+            fix = "give Conversation.act what is new alone; it keeps the conversation"
+            found["twice"] = ConfigWarning(value, "an act of a conversation continues it", fix)
+        given = {name: request.sampling.get(name) for name in ("temperature", "seed")}
+        if given["seed"] is not None or (given["temperature"] == 0 and spec.sampling.get("temperature") != 0):
+            value = (
+                f"{what}: {request.agent} acts with {', '.join(f'{n}={v}' for n, v in given.items() if v is not None)}"
+            )
+            reason = "the sessions of a task are then the same, and rows of one reward have no advantage"
+            found["same"] = ConfigWarning(value, reason, "leave it out")
+    yield from found.values()
+
+
+def _unread(own: Workflow, args: Iterable[str]) -> Iterator[ConfigWarning]:
+    """Arguments that the user's module declares, and nothing in it reads."""
+    source = inspect.getsource(sys.modules[type(own).__module__])
+    for name in args if not re.search(r"\b(getattr|vars|fields|asdict|__dict__)\b", source) else ():
+        if not re.search(rf"\.{name}\b", source) and name in type(own).__annotations__:
+            value = f"mas.workflow.args.{name}, which {type(own).__name__} declares and does not read"
+            yield ConfigWarning(value, "it changes nothing", f"read self.{name} in `run`, or remove it")
 
 
 def _as_asked(truth: str, word: int, request: Request, branch: int) -> str:
