@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, played
+from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, check_unread, played
 from verl_mas.checks.verl.files import check_scored
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
@@ -117,6 +117,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         if not first.validation:
             yield from _of_program(result, what) if isinstance(workflow, Program) else ()
             yield from check_idle(run, tools, task, recorder.requests)
+            yield from check_unread(run, tools, task)
             yield from check_tried(run, tools, task, what)
         if result and not result.faults and not isinstance(workflow, Program):
             yield from _other_sessions(run, tools, first)

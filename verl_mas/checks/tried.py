@@ -10,8 +10,8 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import contextmanager, suppress
+from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
 from typing import TypeVar
@@ -19,6 +19,7 @@ from typing import TypeVar
 from verl_mas.checks.answers import WRONG, check_rewards, in_every_form
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POLICY, MasConfig
+from verl_mas.config.values import check_fields
 from verl_mas.errors import ConfigWarning, FaultKind, MasError
 from verl_mas.gateway.program import FunctionProgram, Program
 from verl_mas.testing.check_workflow import check_workflow
@@ -76,7 +77,6 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
         yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see `verl-mas try {named}`")
     yield from found[1] if not found[0].causes else ()
-    yield from _unread(own, spec.args)
 
 
 def _ended(
@@ -120,13 +120,38 @@ def _asked_wrongly(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -
     yield from found.values()
 
 
-def _unread(own: Workflow, args: Iterable[str]) -> Iterator[ConfigWarning]:
-    """Arguments that the user's module declares, and nothing in it reads."""
-    source = inspect.getsource(sys.modules[type(own).__module__])
-    for name in args if not re.search(r"\b(getattr|vars|fields|asdict|__dict__)\b", source) else ():
-        if not re.search(rf"\.{name}\b", source) and name in type(own).__annotations__:
-            value = f"mas.workflow.args.{name}, which {type(own).__name__} declares and does not read"
-            yield ConfigWarning(value, "it changes nothing", f"read self.{name} in `run`, or remove it")
+def check_unread(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[ConfigWarning]:
+    """Arguments of the workflow with another value than by default that no session reads."""
+    spec, kind = run.mas.workflow, type(resolve(run.mas.workflow))
+    default = {field.name: field.default for field in fields(resolve(spec))}
+    given = {name: value for name, value in spec.args.items() if value != default.get(name)}
+    if not given or issubclass(kind, Program):
+        return
+    answer = str(task.ground_truth)
+    with _noted(kind) as read:
+        replies: list[Script] = ["", answer, *(partial(_as_asked, answer, word) for word in (0, 1))]
+        for reply in replies:
+            played(run.mas, tools, ScriptedLLM(reply), task)
+    for name in given.keys() - read:
+        value = f"mas.workflow.args.{name}={given[name]}, which no session reads that was tried"
+        yield ConfigWarning(value, "the team then plays the same whatever it is", "remove it, or set what needs it")
+
+
+@contextmanager
+def _noted(kind: type[Workflow]) -> Iterator[set[str]]:
+    """The attributes that are read of its objects, but for the check of their types."""
+    read, usual = set[str](), kind.__getattribute__
+
+    def noting(self: Workflow, name: str) -> object:
+        if sys._getframe(1).f_code is not check_fields.__code__:  # noqa: SLF001
+            read.add(name)
+        return usual(self, name)
+
+    kind.__getattribute__ = noting  # type: ignore[assignment, method-assign]
+    try:
+        yield read
+    finally:
+        del kind.__getattribute__
 
 
 def _as_asked(truth: str, word: int, request: Request, branch: int) -> str:
