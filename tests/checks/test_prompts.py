@@ -25,7 +25,7 @@ PAID = "float(len(second.text))"
 
 @pytest.fixture
 def look(make, letters):
-    def look(prompt=150, response=8, **settings):
+    def look(prompt=150, response=30, **settings):
         lengths = {"data__max_prompt_length": prompt, "data__max_response_length": response}
         data = {f"data__{name}_files": str(letters / "train.parquet") for name in ("train", "val")}
         model = {"actor_rollout_ref__model__path": str(letters / "model")}
@@ -37,17 +37,22 @@ def look(make, letters):
 
 def test_what_a_team_states_is_compared_with_what_the_rollout_allows(look):
     assert look(prompt=1000) == []
-    (warning,) = look(response=20)
-    assert "agent solver" in warning and "2 x 20 tokens of replies" in warning and "tokens of 150" in warning
+    (warning,) = look(response=30)
+    assert "agent solver" in warning and "2 x 30 tokens of replies" in warning and "tokens of 150" in warning
     length = int(warning.partition("data.max_prompt_length=")[2].split()[0])
-    assert 2 * 20 + INSTRUCTION < length < 2 * 20 + INSTRUCTION + 400
-    assert look(prompt=length, response=20) == []
+    assert 2 * 30 + INSTRUCTION < length < 2 * 30 + INSTRUCTION + 400
+    assert look(prompt=length, response=30) == []
+
+
+def test_a_form_that_no_reply_is_long_enough_for_is_refused(look):
+    (refused,) = [problem for problem in look(prompt=1000, response=20) if "verifier is asked for" in problem][:1]
+    assert "<verify>approve</verify>" in refused and "at most 20 tokens" in refused
 
 
 def test_prompts_that_are_cut_and_replies_that_are_shorter_are_no_problem(look):
     cut = {"solver": {"truncation": "middle"}, "verifier": {"truncation": "middle"}}
     assert look(response=200, mas__agents=cut) == []
-    short = {name: {"sampling": {"max_tokens": 1}} for name in ("solver", "verifier")}
+    short = {name: {"sampling": {"max_tokens": 30}} for name in ("solver", "verifier")}
     assert look(prompt=400, response=300, mas__agents=short) == []
 
 

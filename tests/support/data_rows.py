@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,10 +14,14 @@ atexit.register(shutil.rmtree, _FOLDER, ignore_errors=True)
 
 
 def _named(file: str) -> list[str]:
-    lines = Path(__file__).with_name(file).read_text().splitlines(keepends=True)
-    path = _FOLDER / file
-    path.write_text("".join(lines * (ROWS // len(lines))))
-    return [f"data.train_files={path}", f"data.val_files={path}"]
+    """The rows again and again, each with a number of its own; validation has others."""
+    lines = Path(__file__).with_name(file).read_text().splitlines()
+    for split, start in (("train", 0), ("val", ROWS)):
+        rows = [json.loads(lines[number % len(lines)]) for number in range(ROWS)]
+        for number, row in enumerate(rows, start):
+            row["extra_info"] = {**row.get("extra_info", {}), "index": number}
+        (_FOLDER / f"{split}_{file}").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return [f"data.{split}_files={_FOLDER / f'{split}_{file}'}" for split in ("train", "val")]
 
 
 QUESTIONS, PUZZLES = _named("questions.jsonl"), _named("puzzles.jsonl")

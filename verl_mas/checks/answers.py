@@ -9,13 +9,14 @@ import io
 import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import cache, partial
 from itertools import islice
 from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.files import check_scored
-from verl_mas.checks.verl.functions import file_of_user
+from verl_mas.checks.verl.functions import custom_function, file_of_user
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
 from verl_mas.checks.verl.remembered import accepted_before, remember
@@ -47,7 +48,7 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
     by_verl = workflow.scored_by_verl
     if by_verl:
         yield from check_scored(run.config)
-    manager, custom = run.config.reward, str(OmegaConf.select(run.config, "reward.custom_reward_function.path") or "")
+    manager, custom = run.config.reward, custom_function(run.config)
     by_function = manager.reward_manager.source == "register" and not manager.reward_model.enable
     seen = []
     for first in sound_rows(run.config):
@@ -91,6 +92,14 @@ def check_answers(run: Run, workflow: Workflow) -> Iterator[Problem]:
         yield from refused or _other_form(run, first, workflow, form)
 
 
+def check_rewarded(run: Run) -> Iterator[Problem]:
+    """Of a run without a team: its reward function on the first rows."""
+    manager = run.config.reward
+    if manager.reward_manager.source == "register" and not manager.reward_model.enable:
+        for first in sound_rows(run.config):
+            yield from _scored(run, first, None, None)
+
+
 def _too_long(run: Run, first: FirstRow, form: Codec[str], truth: object) -> Iterator[ConfigError]:
     """If no policy may write a reply as long as the answer."""
     with suppress(MasError):  # A truth that the form has no place for, which the scores tell.
@@ -105,24 +114,25 @@ def _too_long(run: Run, first: FirstRow, form: Codec[str], truth: object) -> Ite
             yield ConfigError(value, rule=rule, fix="raise data.max_response_length")
 
 
-def _scored(run: Run, first: FirstRow, workflow: Workflow, form: Codec[str] | None) -> Iterator[Problem]:
+def _scored(run: Run, first: FirstRow, workflow: Workflow | None, form: Codec[str] | None) -> Iterator[Problem]:
     """Without a form, which replies are right is not known; that each has a score is."""
-    custom, graded = OmegaConf.select(run.config, "reward.custom_reward_function.path"), None
-    name = str(custom) if custom else f"verl's scorer of {first.row[DATA_SOURCE]!r}"
+    custom, graded = custom_function(run.config), None
+    name = custom or f"verl's scorer of {first.row[DATA_SOURCE]!r}"
     if isinstance(workflow, WithVerlOrGrader) and (graded := workflow.optional_grader()):
-        name, custom = f"the grader {workflow.score}", None
-    file = file_of_user(str(custom)) if custom else None
+        name, custom = f"the grader {workflow.score}", ""
+    file = file_of_user(custom) if custom else None
     changed = file.stat().st_mtime_ns if file and file.is_file() else None
     rows = {1: first.row, **dict(islice(other_rows(first).items(), SOME))}
     question = [name, OmegaConf.to_container(run.config.reward, resolve=True), changed, rows, repr(form)]
     # check_functions refuses a function without a file. A grader may be of a file that has changed.
     if (custom and changed is None) or (graded is None and accepted_before(question)):
         return
-    truth, function = first.row[REWARD_MODEL][GROUND_TRUTH], None if graded and form else _function(run.config)
+    truth, function = first.row[REWARD_MODEL][GROUND_TRUTH], cache(partial(_function, run.config))
 
     def score(row: Fields, reply: str) -> float:
-        by_grader = graded and form and _grade(graded, scored_by(row)[TRUTH], form, reply)
-        return _score(function, row, reply) if function else float(by_grader or 0)
+        if graded and form:
+            return _grade(graded, scored_by(row)[TRUTH], form, reply)
+        return _score(function(), row, reply)
 
     try:
         reply = _right(first.row, form)[OWN]
@@ -212,10 +222,11 @@ def in_every_form(answer: str) -> Iterator[tuple[str, str]]:
 
 
 def _function(config: DictConfig) -> Callable[..., object]:
+    from verl.experimental.reward_loop.reward_loop import migrate_legacy_reward_impl
     from verl.trainer.ppo.reward import get_custom_reward_fn
     from verl.utils.reward_score import default_compute_score
 
-    return get_custom_reward_fn(config) or default_compute_score
+    return get_custom_reward_fn(migrate_legacy_reward_impl(config.copy())) or default_compute_score
 
 
 def _score(function: Callable[..., object], row: Fields, reply: str) -> float:

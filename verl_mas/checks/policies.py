@@ -99,20 +99,20 @@ def check_views(run: Run) -> Iterator[Problem]:
             yield from check_base(view, name, on_base)
         elif not spec.snapshot:
             yield from combinations("frozen", view, f"policy {name}: ")
-        yield from _verl_accepts(view, name, run.config[SECTION])
+        if run.config[SECTION].actor.use_dynamic_bsz:
+            # A team's rows are padded to what its workers need. That GPUs divide the sessions is verl's for the base.
+            view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
+        yield from check_validated(view, f"policy {name}: ", f"{SECTION}, or mas.policies.{name}.overrides")
 
 
-def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[ConfigError]:
+def check_validated(view: DictConfig, whose: str = "", changed: str = "the setting") -> Iterator[ConfigError]:
+    """What verl itself refuses. `view` is a copy."""
     package = facts_of(view[SECTION].rollout.name).package
     if package and find_spec(package) is None:
         # verl asks the engine for the LoRA ranks that it takes; `check_installed` reports that it is not there.
         OmegaConf.update(view, f"{SECTION}.model.lora.merge", True, force_add=True)
-    if base.actor.use_dynamic_bsz:
-        # A team's rows are padded to what its workers need. That GPUs divide the sessions is verl's rule for the base.
-        view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
     if why := refused_by_verl(view, package):
-        rule = "verl accepts the configuration of every policy"
-        yield ConfigError(f"policy {name}: {why}", rule=rule, fix=f"change {SECTION}, or mas.policies.{name}.overrides")
+        yield ConfigError(f"{whose}{why}", rule="verl accepts the configuration", fix=f"change {changed}")
 
 
 # verl's own validation. What it accepted is remembered, because importing verl takes seconds.
@@ -121,8 +121,8 @@ def _verl_accepts(view: DictConfig, name: str, base: DictConfig) -> Iterator[Con
 REFUSED = (ValueError, AssertionError, TypeError, NotImplementedError, OmegaConfBaseException, HydraException)
 # What the validation of verl's VERSION reads; of another version it is asked again whatever changes beside `mas`.
 READ = (
-    *(SECTION, "algorithm", "critic", "data.train_batch_size", "data.val_batch_size"),
-    *("trainer.nnodes", "trainer.n_gpus_per_node"),
+    *(SECTION, "algorithm", "critic", "distillation"),
+    *("data.train_batch_size", "data.val_batch_size", "trainer.nnodes", "trainer.n_gpus_per_node"),
 )
 
 
@@ -144,7 +144,9 @@ def _validate(view: DictConfig) -> None:
     with contextlib.redirect_stdout(io.StringIO()):
         # As verl's need_reference_policy; `use_kl_in_reward` is refused for a team.
         validate_config(view, use_reference_policy=view[SECTION].actor.use_kl_loss, use_critic=False)
-        omega_conf_to_dataclass(view[SECTION].rollout)  # verl's servers do so.
+        # verl's servers and trainer do so.
+        for section in [view[SECTION].rollout, *([view.distillation] if view.distillation.enabled else [])]:
+            omega_conf_to_dataclass(section)
 
 
 def _question(view: DictConfig, engine: str | None) -> object:

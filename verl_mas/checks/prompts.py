@@ -7,13 +7,14 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, check_unread, played
+from verl_mas.checks.tried import ASKED, TIME_LIMIT, check_idle, check_tried, check_unread, played
 from verl_mas.checks.verl.files import check_scored
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
@@ -40,7 +41,7 @@ OF_TOKENIZERS = (
     "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
 )
 
-TIME_OF_OTHERS = 1  # Seconds for the sessions of other rows
+TIME_OF_OTHERS = 0.5  # Seconds for the sessions of other rows
 
 
 class Recorder:
@@ -121,6 +122,7 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
             yield from check_tried(run, tools, task, what)
         if result and not result.faults and not isinstance(workflow, Program):
             yield from _other_sessions(run, tools, first)
+            yield from _unwritable(run, recorder.requests, what)
         yield from _reported(run, result, what, validation=first.validation)
         if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
             yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
@@ -137,16 +139,41 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
 
 def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[ConfigError]:
     """A row that the workflow does not take, of those that may be played in the time for them."""
-    client = Recorder(dict.fromkeys(agents_of(run.mas), 1))
+    one, changed = dict.fromkeys(agents_of(run.mas), 1), partial(replace, first)
     until = time.monotonic() + TIME_OF_OTHERS
     for number, row in other_rows(first).items():
-        result = played(run.mas, tools, client, _task_of(run.config, replace(first, sample=[row])))
+        if not is_prompt(row[str(run.config.data.prompt_key)]):
+            continue  # Refused already.
+        if refused := next(check_images(run.config, changed(sample=[row])), None):
+            yield refused
+            return
+        client = Recorder(one)
+        result = played(run.mas, tools, client, _task_of(run.config, changed(sample=[row])))
+        what = f"workflow {run.mas.workflow.name} on row {number} of {first.file}"
+        if unseen := list(_blind(run, client.requests, what)):
+            yield from unseen
+            return
         for fault in result.faults if result else ():
-            what = f"workflow {run.mas.workflow.name} on row {number} of {first.file}"
             yield _failed(fault, what, f"row {number} of {first.file}")
             return
         if time.monotonic() > until:
             return
+
+
+def _unwritable(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:
+    """An agent whose replies are too short for each of the forms that its prompt names."""
+    limits = _limits(run)
+    for request in {request.agent: request for request in requests}.values():
+        own, texts = limits[request.agent], map(text_of, request.messages)
+        chat = ChatTemplate.of_model(own.view.section("model")) if own.view.spec.remote is None else None
+        forms = [
+            f"<{tag}>{'a' if ' ' in inner else inner}</{tag}>" for text in texts for tag, inner in ASKED.findall(text)
+        ]
+        lengths = [chat.length(form, own.reply) or 0 for form in forms] if chat else []
+        if lengths and min(lengths) > own.reply:
+            value = f"{what}: {request.agent} is asked for {forms[0]!r:.80}, of {lengths[0]} tokens"
+            rule = f"its replies have at most {own.reply} tokens, so none has that form"
+            yield ConfigError(value, rule=rule, fix="raise data.max_response_length, or the agent's max_tokens")
 
 
 def _blind(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:
@@ -182,9 +209,10 @@ def _reported(run: Run, result: SessionResult | None, what: str, *, validation: 
         yield ConfigWarning(f"mas.reward.local=0 (preset {run.mas.reward.preset})", reason, "set ++mas.reward.local=1")
     if scored:
         return
-    setting = "reward.custom_reward_function.path"
-    if (path := OmegaConf.select(run.config, setting)) and workflow.answer_form(None) is None:
-        yield ConfigWarning(f"{setting}={path}", f"{what} rewards itself, and calls no reward function", "remove it")
+    for setting in ("reward.custom_reward_function.path", "reward.sandbox_fusion.url"):
+        if (given := OmegaConf.select(run.config, setting)) and workflow.answer_form(None) is None:
+            reason = f"{what} rewards itself, and calls no reward function"
+            yield ConfigWarning(f"{setting}={given}", reason, "remove it")
     if run.mas.filter.by == "acc" and "acc" not in outcome.info:
         reason = "the run ends at the first session without it"
         fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"

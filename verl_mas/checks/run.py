@@ -13,7 +13,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.answers import check_answers
+from verl_mas.checks.answers import check_answers, check_rewarded
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.images import seen, tokens_of
 from verl_mas.checks.machine import (
@@ -27,6 +27,7 @@ from verl_mas.checks.machine import (
     check_resources,
     check_versions,
 )
+from verl_mas.checks.policies import check_validated
 from verl_mas.checks.prompts import check_prompts, check_stated_prompts
 from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
@@ -296,11 +297,11 @@ def _examine_run(run: Run, refusals: Refusals) -> None:
     if not refusals.of(check_values(config)):
         return  # Other checks calculate with these values.
     refusals.of(check_served(config), check_resources(run), check_data(config, scored=True))
-    refusals.of(check_lengths(config, "main", trained=True))
+    refusals.of(check_lengths(config, "main", trained=True), check_validated(run.copy()))
     refusals.of(check_functions(config), check_packages(config), check_folders(config))
     refusals.of(check_checkpoint(run), check_scored(config))
     if not refusals.errors:
-        refusals.of(check_prompts(run))
+        refusals.of(check_prompts(run), check_rewarded(run))
 
 
 def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:

@@ -37,6 +37,7 @@ from verl_mas.config.values import settable
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, engine_errors, mistyped, sampling_errors
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.execution.executor import Execution
 from verl_mas.registry import closest, nearest
 from verl_mas.row import Act
 from verl_mas.user_code import load_module, load_user_code
@@ -44,6 +45,7 @@ from verl_mas.workflow.base import Workflow, agents_of, find, resolve
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.members import Member, role_of, wrong_names
 from verl_mas.workflow.team import Team
+from verl_mas.workflows.world import PAST, WorldTeam
 
 # Checks of snapshots: policies with the weights that a trained policy had at an earlier step.
 
@@ -210,6 +212,17 @@ def check_workflow(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         yield from combinations("acting", run.config, own=own, policy=policy, role=role, acting=acting)
     yield from check_learning(run, workflow, members)
     yield from check_truncation(run, members)
+    execution = getattr(workflow, "execution", None)
+    if isinstance(execution, Execution) and execution.limits.seconds > mas.faults.session_timeout_s:
+        value = f"mas.workflow.args.execution.cpu_s={execution.cpu_s:g} with mas.faults.session_timeout_s"
+        reason = f"a program may take {execution.limits.seconds:g} s, and a session {mas.faults.session_timeout_s:g} s"
+        yield ConfigWarning(value, reason, "lower cpu_s, which is in seconds")
+    for name, member in members.items():
+        own = mas.policies.get(member.spec.policy)
+        if isinstance(workflow, WorldTeam) and member.role == PAST and own and own.is_trained:
+            value = f"agent {name} acts on {member.spec.policy}, which is trained"
+            reason = "with opponent=past it is an earlier self, and here it learns beside the others"
+            yield ConfigWarning(value, reason, "give it a policy that is a snapshot: mas.policies.<name>.snapshot")
     main = mas.advantage.get("main")
     by_role = mas.advantage.get("by") == "role"
     known = {member.role for member in members.values()} if by_role else set(members)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from verl_mas.checks.answers import WRONG, check_rewards, in_every_form
 from verl_mas.config.run import Run
@@ -123,7 +123,7 @@ def _asked_wrongly(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -
 def check_unread(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[ConfigWarning]:
     """Arguments of the workflow with another value than by default that no session reads."""
     spec, kind = run.mas.workflow, type(resolve(run.mas.workflow))
-    default = {field.name: field.default for field in fields(resolve(spec))}
+    default = {field.name: field.default for field in fields(cast(Any, kind))}
     given = {name: value for name, value in spec.args.items() if value != default.get(name)}
     if not given or issubclass(kind, Program):
         return

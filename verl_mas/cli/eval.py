@@ -91,7 +91,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
             value = f"--n {options.n} with temperature 0 of all agents"
             reason = "greedy sessions on one task are equal, so pass@k is pass@1"
             warning = ConfigWarning(value, reason, "add --sampling temperature=1.0, or --training-sampling")
-            sys.stderr.write(f"{warning}\n")
+            sys.stderr.write(f"warning: {warning}\n")
         earned, every_s = 0.0, 0.1 if sys.stderr.isatty() else EVERY_S
         with tqdm(total=missing, desc=str(folder), unit=" sessions", mininterval=every_s) as progress:
 

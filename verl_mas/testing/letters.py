@@ -37,7 +37,8 @@ def write(folder: Path, *, train: int = 256, test: int = 32) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     for split, count in (("train", train), ("test", test)):
-        pandas.DataFrame([row(index) for index in range(count)]).to_parquet(folder / f"{split}.parquet")
+        start = train if split == "test" else 0
+        pandas.DataFrame([row(start + index) for index in range(count)]).to_parquet(folder / f"{split}.parquet")
 
 
 def prepare(folder: Path) -> None:

@@ -31,7 +31,7 @@ def files(folder: Path, contents: Mapping[str, Any], encoding: str = "utf-8") ->
         elif isinstance(content, str | bytes):
             file.write_bytes(content.encode(encoding) if isinstance(content, str) else content)
         elif file.suffix == ".parquet":
-            rows = [content] * 8 if isinstance(content, dict) else content
+            rows = [{**content, "number": number} for number in range(8)] if isinstance(content, dict) else content
             pq.write_table(pa.Table.from_pylist(rows), file)
         else:
             file.write_text(json.dumps(content), encoding=encoding)

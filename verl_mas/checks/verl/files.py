@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
     """`scored`: whether verl's reward manager scores every session; else the run may have rewards of its own."""
-    trained = set[str]()
+    trained, key = set[str](), str(config.data.prompt_key)
     for setting in () if read_by_user_code(config) else SETTINGS:
         found = [first_row(config, setting, path) for path in paths_of(config, setting)]
         if not found:
@@ -52,29 +52,30 @@ def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
         yield from (problem for problem in found if not isinstance(problem, FirstRow))
         for first in read:
             yield from _columns(config, first, scored=scored)
-            yield from _repeated(first)
+            yield from _repeated(first, key)
         yield from _other_types(read)
         if setting == SETTINGS[0]:
             yield from _batches(config, found)
-            trained = {as_text(row) for first in read for row in many_rows(first)}
+            trained = {as_text(row, key) for first in read for row in many_rows(first)}
         else:
-            yield from _trained_on(read, trained)
+            yield from _trained_on(read, trained, key)
 
 
-def _repeated(first: FirstRow) -> Iterator[ConfigWarning]:
-    rows, indices = list(map(as_text, first.sample)), [(row.get(EXTRA_INFO) or {}).get("index") for row in first.sample]
+def _repeated(first: FirstRow, key: str) -> Iterator[ConfigWarning]:
+    rows = [as_text(row, key) for row in first.sample]
+    indices = [row[EXTRA_INFO].get("index") for row in first.sample if isinstance(row.get(EXTRA_INFO), dict)]
     if len(rows) > 1 and len({*rows}) == 1:
         value = f"each of the first {len(rows)} rows of {first.file} is the same"
         yield ConfigWarning(value, "the run trains on one task alone", "write each task once")
-    elif len(rows) > 1 and indices[0] is not None and len({*map(str, indices)}) == 1:
+    elif len(indices) > 1 and indices[0] is not None and len({*map(str, indices)}) == 1:
         value = f"extra_info.index is {indices[0]} in each of the first {len(rows)} rows of {first.file}"
         yield ConfigWarning(value, "what a session draws depends on it", "number the rows")
 
 
-def _trained_on(validated: Iterable[FirstRow], trained: Set[str]) -> Iterator[ConfigWarning]:
+def _trained_on(validated: Iterable[FirstRow], trained: Set[str], key: str) -> Iterator[ConfigWarning]:
     for first in validated:
         rows = many_rows(first)
-        if count := sum(as_text(row) in trained for row in rows):
+        if count := sum(as_text(row, key) in trained for row in rows):
             value = f"{count} of {len(rows)} rows of {first.file} are among those of {SETTINGS[0]}"
             reason = "the validation then measures tasks that are trained on"
             yield ConfigWarning(

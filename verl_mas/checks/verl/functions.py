@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+import inspect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,14 +30,23 @@ class Named:
     path: str
     name: str
     noun: str
+    given: tuple[str, ...] = ()  # The names of what verl calls it with
 
 
+OF_DATASET = ("data_files", "tokenizer", "processor", "config", "max_samples")
+OF_SAMPLER = ("trainer_mode", "trainer_config", "max_off_policy_threshold", "sampler_kwargs", "refill_fn")
+CUSTOM = "custom_reward_function"
 NAMED = (
-    Named("reward.custom_reward_function.path", "reward.custom_reward_function.name", "reward function"),
-    Named("custom_reward_function.path", "custom_reward_function.name", "reward function"),
+    Named(f"reward.{CUSTOM}.path", f"reward.{CUSTOM}.name", "reward function", REWARD_PARAMETERS),
+    Named(f"{CUSTOM}.path", f"{CUSTOM}.name", "reward function", REWARD_PARAMETERS),
     Named("reward.reward_manager.module.path", "reward.reward_manager.name", "reward manager"),
-    Named("data.custom_cls.path", "data.custom_cls.name", "dataset class"),
-    Named("trainer.v1.sampler.custom_sampler.path", "trainer.v1.sampler.custom_sampler.name", "sampler class"),
+    Named("data.custom_cls.path", "data.custom_cls.name", "dataset class", OF_DATASET),
+    Named(
+        "trainer.v1.sampler.custom_sampler.path",
+        "trainer.v1.sampler.custom_sampler.name",
+        "sampler class",
+        OF_SAMPLER,
+    ),
 )
 
 
@@ -52,11 +62,24 @@ def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
     if manager.source != "register" or manager.name == DEFAULT_MANAGER:
         return  # Importing verl's managers takes seconds.
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
+    from verl.trainer.ppo.reward import get_custom_reward_fn
 
     if manager.name not in REWARD_MANAGER:
         value = f"reward.reward_manager.name={manager.name}"
         rule = "with reward.reward_manager.source=register it is a reward manager of verl"
         yield ConfigError(value, rule=rule, fix=nearest(str(manager.name), list(REWARD_MANAGER)))
+        return
+    try:
+        function = get_custom_reward_fn(config)
+        if manager.name == "remote":  # It starts actors of Ray.
+            assert not inspect.iscoroutinefunction(function), "its processes call no async function"
+        else:
+            REWARD_MANAGER[manager.name](config=config, tokenizer=None, compute_score=function)  # type: ignore[arg-type]
+    except (AssertionError, ValueError, TypeError) as error:
+        value = f"reward.reward_manager.name={manager.name}"
+        yield ConfigError(value, rule=f"verl makes it when the run starts: {error}", fix="correct its settings")
+    except Exception:  # noqa: BLE001  # of the user's file, which other checks tell
+        pass
 
 
 def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterator[Problem]:
@@ -84,9 +107,9 @@ def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterato
     elif named.noun.endswith("class") and not _is_class(known[name]):
         value, rule = f"{named.name}={name} of {file}", f"it is a {named.noun}, which inherits from verl's or torch's"
         yield ConfigError(value, rule=rule, fix=f"define class {name}(...)")
-    elif named.noun == "reward function" and (lacking := _lacking(known[name])):
+    elif lacking := _lacking(known[name], named.given):
         value = f"{name} of {file} does not take {', '.join(lacking)}"
-        rule = f"verl calls a reward function with {', '.join(REWARD_PARAMETERS)}, by name"
+        rule = f"verl calls a {named.noun} with {', '.join(named.given)}, by name"
         yield ConfigError(value, rule=rule, fix="add the parameters, or **kwargs")
 
 
@@ -95,6 +118,11 @@ def _is_class(node: ast.AST) -> bool:
     constant = isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
     function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     return not (constant or function or (isinstance(node, ast.ClassDef) and not node.bases))
+
+
+def custom_function(config: DictConfig) -> str:
+    """The file of the reward function, also where verl's earlier releases read it; empty if there is none."""
+    return str(next(filter(None, (OmegaConf.select(config, f"{at}{CUSTOM}.path") for at in ("reward.", ""))), ""))
 
 
 def file_of_user(path: str) -> Path | None:
@@ -109,8 +137,11 @@ def file_of_user(path: str) -> Path | None:
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
-def _lacking(node: ast.AST) -> list[str]:
+def _lacking(node: ast.AST, given: Sequence[str]) -> list[str]:
+    if isinstance(node, ast.ClassDef):
+        own = [each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+        return _lacking(own[0], given) if own else []
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.args.kwarg or node.decorator_list:
         return []
     taken = {parameter.arg for parameter in (*node.args.args, *node.args.kwonlyargs)}
-    return [name for name in REWARD_PARAMETERS if name not in taken]
+    return [name for name in given if name not in taken]

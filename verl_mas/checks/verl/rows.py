@@ -27,7 +27,7 @@ SUFFIXES = (".parquet", ".json", ".jsonl")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
 TRUTH = f"{REWARD_MODEL}.{GROUND_TRUTH}"
 SAMPLE = 64  # Rows that are looked at; all rows of a JSON file are parsed
-MANY, BYTES = 10_000, 50_000_000
+MANY, BYTES = 10_000, 10_000_000
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,16 @@ def other_rows(first: FirstRow) -> dict[int, Fields]:
     return {number: rows[number - 1] for number in numbers}
 
 
-def as_text(row: Fields) -> str:
-    """Its fields, of which a file with more columns has more."""
-    return json.dumps({name: value for name, value in row.items() if value is not None}, sort_keys=True, default=str)
+def as_text(row: Fields, prompt: str) -> str:
+    """What makes a task, of which other files may have more columns."""
+    names = (prompt, DATA_SOURCE, REWARD_MODEL, EXTRA_INFO)
+    return json.dumps([row.get(name) for name in names], sort_keys=True, default=str)
 
 
 def _shape(value: object) -> object:
     if isinstance(value, dict):
         return frozenset((name, _shape(each)) for name, each in value.items())
-    return value if value in (None, "") else type(value)
+    return type(value), bool(value)
 
 
 def read_by_user_code(config: DictConfig) -> bool:

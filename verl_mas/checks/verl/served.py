@@ -367,7 +367,7 @@ def _tokenizer(file: Path, model: Path) -> Iterator[ConfigError]:
         from tokenizers import Tokenizer
 
         try:
-            tokens = Tokenizer.from_file(str(file)).get_vocab_size()
+            tokens = 1 + max(Tokenizer.from_file(str(file)).get_vocab().values(), default=0)
         except Exception as error:  # noqa: BLE001  it raises no other
             yield _broken(file, f"is no tokenizer: {error}")
             return
@@ -375,7 +375,8 @@ def _tokenizer(file: Path, model: Path) -> Iterator[ConfigError]:
         if isinstance(rows, int) and tokens > rows:
             rule = "each token has a row of the model's embedding"
             fix = "take the tokenizer that was saved with this model"
-            yield ConfigError(f"{file} has {tokens} tokens, and config.json vocab_size={rows}", rule=rule, fix=fix)
+            value = f"{file} has tokens up to {tokens - 1}, and config.json vocab_size={rows}"
+            yield ConfigError(value, rule=rule, fix=fix)
         return
     with file.open("rb") as opened:
         start = opened.read(64).lstrip()

@@ -19,8 +19,9 @@ from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 from verl_mas.data import own_rows, sources
 from verl_mas.data.dataset import DATA_SETS, FILES, MANIFEST, Loader, Prepared, write_parquet
-from verl_mas.errors import ConfigError
-from verl_mas.row import DATA_SOURCE
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.grading.forms import MARKS
+from verl_mas.row import DATA_SOURCE, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.run_folder.disk import writing
 from verl_mas.util.text import printable
 
@@ -129,6 +130,11 @@ def write_rows(options: argparse.Namespace) -> int:
     fault = next(filter(None, found), None)
     if isinstance(fault, ConfigError):
         raise fault
+    truths = (str(row[REWARD_MODEL][GROUND_TRUTH]) for row in rows)
+    solution = next((truth for truth in truths if any(mark in truth for mark in MARKS.values())), None)
+    if solution and not fault:
+        reason, fix = "an answer is compared with it", "write the answer alone"
+        fault = ConfigWarning(f"a ground truth that is a solution: {solution!r:.120}", reason, fix)
     write_parquet(rows, out)
     sources, prompt = Counter(str(row[DATA_SOURCE]) for row in rows), rows[0][own_rows.PROMPT]
     head = f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n"
