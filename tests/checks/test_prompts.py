@@ -101,6 +101,60 @@ def test_the_ground_truth_is_tried_in_a_tag_that_the_prompt_asks_for(look, workf
     assert len(look(prompt=400, **workflow_file(mine.replace("{first} {first}", asked)))) == found
 
 
+@pytest.mark.parametrize(
+    ("replaced", "says"),
+    [
+        (('team.scout.act("a")', 'team.scout.act(f"{task.ground_truth}")'), "the ground truth is in a prompt of scout"),
+        (('team.scout.act("a")', 'team.scout.act("a", seed=3)'), "scout acts with seed=3"),
+        (('team.scout.act("a")', 'team.scout.act("a", temperature=0)'), "scout acts with temperature=0"),
+        ((PAID, "1 / (len(second.text) - 1)"), "with the ground truth as a reply: ZeroDivisionError"),
+        ((PAID, "float(second.text in task.ground_truth)"), "rewards [1.0, 1.0] for empty replies"),
+    ],
+)
+def test_what_a_workflow_asks_and_pays_is_looked_at(look, workflow_file, replaced, says):
+    (warning,) = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", PAID).replace(*replaced)))
+    assert says in warning
+
+
+TALK = """
+from verl_mas.workflow import Outcome, Workflow
+
+class Mine(Workflow):
+    agents = ("judge",)
+    rounds: int = 2
+
+    async def run(self, task, team):
+        talk, history = team.judge.conversation(), [{"role": "user", "content": task.question}]
+        for turn in range(3):
+            reply = await talk.act(history)
+            more = [{"role": "assistant", "content": reply.text}, {"role": "user", "content": f"{turn}?"}]
+            history = MORE
+        return Outcome(answer=reply, reward=float(len(reply.text)))
+"""
+
+
+@pytest.mark.parametrize(("more", "warned"), [("history + more", True), ("more[1:]", False)])
+def test_a_conversation_that_is_given_its_history_again_is_warned_of(look, workflow_file, more, warned):
+    found = look(prompt=900, **workflow_file(TALK.replace("MORE", more)))
+    assert [problem for problem in found if "a prompt of judge has a reply twice" in problem] == found
+    assert len(found) == warned
+
+
+@pytest.mark.parametrize(
+    ("args", "run", "warned"),
+    [
+        ({"rounds": 3}, "range(3)", True),
+        ({"rounds": 3}, "range(self.rounds)", False),
+        ({"rounds": 2}, "range(3)", False),
+    ],
+)
+def test_an_argument_that_no_session_reads_is_warned_of(look, workflow_file, args, run, warned):
+    mine = workflow_file(TALK.replace("MORE", "more[1:]").replace("range(3)", run))
+    mine["mas__workflow"]["args"] = args
+    found = look(prompt=900, **mine)
+    assert ["mas.workflow.args.rounds=3, which no session reads" in problem for problem in found] == [True] * warned
+
+
 ROUTED = """
 from verl_mas.workflow import Choice, Outcome, Workflow
 

@@ -114,7 +114,7 @@ def test_a_raylet_that_ended_is_lost(monkeypatch):
 
 @pytest.fixture
 def said(two, tmp_path, monkeypatch):
-    def said(pointer=None, **settings):
+    def said(pointer=None, lost="engine 0 of policy a", **settings):
         if pointer is not None:
             checkpoint = tmp_path / "global_step_4"
             checkpoint.mkdir(exist_ok=True)
@@ -123,7 +123,7 @@ def said(two, tmp_path, monkeypatch):
             (tmp_path / "latest_checkpointed_iteration.txt").write_text(pointer)
         monkeypatch.setattr(watcher.sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo", "data.path=a b"])
         config = two(**{"trainer__default_local_dir": str(tmp_path), **settings})
-        return message(Lost("engine 0 of policy a", "its node is gone"), config).splitlines()
+        return message(Lost(lost, "its node is gone"), config).splitlines()
 
     return said
 
@@ -193,5 +193,6 @@ def test_the_message_names_what_was_saved_and_the_command_that_resumes(said, tmp
     assert said("4", trainer__resume_mode="disable")[3] == COMMAND + " trainer.resume_mode=auto"
     (tmp_path / "global_step_6").mkdir()
     assert said("4")[2] == f"  saved:  step 4, in {tmp_path}/global_step_4; the save of step 6 had not ended"
+    assert said("4", lost="Ray's GCS (pid 7)")[2].endswith(", or a later one: the task runner lives on for a moment")
     assert "holds 'four', which is no step" in said("four")[2]
     assert f"in {Path.cwd()}/runs/mine" in said(trainer__default_local_dir="runs/mine")[2]

@@ -256,4 +256,7 @@ def ending(config: DictConfig) -> tuple[str, str]:
 
 def message(lost: Lost, config: DictConfig) -> str:
     saved, resume = ending(config)
+    if lost.name.startswith(tuple(RAY_PROCESSES.values())):
+        # Its actors learn of it later than the driver.
+        saved += ", or a later one: the task runner lives on for a moment"
     return f"verl-mas: lost: {lost.name}\n  cause:  {lost.cause}\n  saved:  {saved}\n  resume: {resume}"
