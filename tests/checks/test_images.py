@@ -37,7 +37,7 @@ def look(make, letters, tmp_path):
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
         files = {f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")}
         model = {"actor_rollout_ref__model__path": str(letters / "model")}
-        lengths = {"data__max_prompt_length": 1000, "data__max_response_length": 8}
+        lengths = {"data__max_prompt_length": 1000, "data__max_response_length": 32}
         run = Run.of(make(**{**files, **model, **lengths, **settings}))
         return sorted({str(problem) for problem in check_prompts(run)})
 

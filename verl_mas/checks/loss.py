@@ -127,23 +127,26 @@ def _uncorrected(name: str, stale: Staleness) -> Problem:
     return ConfigWarning(value, reason=why, fix=fix)
 
 
-def check_truncation(run: Run, members: Mapping[str, Member]) -> Iterator[ConfigError]:
-    """Sampling that leaves tokens out, of an agent whose stale rows are corrected."""
+def check_truncation(run: Run, members: Mapping[str, Member]) -> Iterator[Problem]:
+    """Sampling that leaves tokens out, where stale rows are corrected, or the engine's log-probs are the old ones."""
     stale, learning = run.staleness, set(run.trained)
-    if stale is None or not stale.warmup:
-        return
     for agent, member in members.items():
         for policy in member.policies if member.trainable else ():
-            if policy not in learning or not any(run.view(policy).correction.get(key) for key in READERS):
+            correction = run.view(policy).correction if policy in learning else {}
+            corrected = stale is not None and stale.warmup and any(correction.get(key) for key in READERS)
+            if not corrected and not correction.get("bypass_mode"):
                 continue
             for key, value in _truncated(run.view(policy), member):
-                yield ConfigError(
-                    f"agent {agent} is trained with {key}={value:g}, and the rows of policy {policy} are corrected",
-                    rule="engines give log-probs after tokens were left out, trainers before: every ratio of the two "
-                    "is off by what was left out",
-                    fix=f"set ++mas.agents.{member.role}.sampling.{key}={TRUNCATING[key][0]}; in validation, "
-                    f"++mas.agents.{member.role}.validation_sampling.{key} has no such limit",
-                )
+                what = f"agent {agent} is trained with {key}={value:g}, and the rows of policy {policy} are corrected"
+                rule = "engines give log-probs after tokens were left out, trainers before: every ratio of the two is "
+                rule += "off by what was left out"
+                fix = f"set ++mas.agents.{member.role}.sampling.{key}={TRUNCATING[key][0]}; in validation, "
+                fix += f"++mas.agents.{member.role}.validation_sampling.{key} has no such limit"
+                if corrected:
+                    yield ConfigError(what, rule=rule, fix=fix)
+                else:
+                    place = _place(policy, run.view(policy).spec, "bypass_mode")
+                    yield ConfigWarning(what.replace("are corrected", f"have {place}=True"), rule, fix)
 
 
 def _truncated(view: View, member: Member) -> Iterator[tuple[str, float]]:

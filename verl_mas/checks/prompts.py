@@ -6,15 +6,26 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
+from verl_mas.checks.images import check_images, check_seeing, seen
+from verl_mas.checks.lengths import (
+    WORD,
+    check_longest_prompts,
+    check_right_replies,
+    check_writable,
+    length_of,
+    limit_of,
+    limits_of,
+    prompt_tokens,
+    render,
+)
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.tried import ASKED, TIME_LIMIT, check_idle, check_tried, check_unread, played
+from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, check_unread, played
 from verl_mas.checks.verl.files import check_scored
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
@@ -29,12 +40,12 @@ from verl_mas.registry import nearest
 from verl_mas.row import AGENT_NAME, EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Generation, Message, Request
-from verl_mas.workflow.marks import plain_request
-from verl_mas.workflow.members import Member
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import SessionResult
 from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
+from verl_mas.workflows.world import WorldTeam
+from verl_mas.worlds.world import NAME
 
 # Arguments of a tokenizer's apply_chat_template, which a template need not read.
 OF_TOKENIZERS = (
@@ -103,7 +114,14 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         reason = "verl's agent loop of that name plays such rows, and the team does not"
         yield ConfigWarning(f"{first.file}, column {AGENT_NAME!r}, first row: {named!r}", reason, "remove the column")
     what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
-    workflow, limits = resolve(run.mas.workflow), _limits(run)
+    workflow, limits = resolve(run.mas.workflow), limits_of(run)
+    if isinstance(workflow, WorldTeam) and (own := (first.row.get(EXTRA_INFO) or {}).get(NAME)) not in (
+        None,
+        "",
+        workflow.name,
+    ):
+        value = f"mas.workflow.args.world={workflow.world}, and the first row of {first.file} is of {own}"
+        yield ConfigWarning(value, "a row's world is played in place of that", "give the data of that world")
     stated = any(workflow.longest_prompt(own.member.role) for own in limits.values())
     # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
     recorder = Recorder({name: 1 if stated or first.validation else own.reply for name, own in limits.items()})
@@ -120,12 +138,17 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
             yield from check_idle(run, tools, task, recorder.requests)
             yield from check_unread(run, tools, task)
             yield from check_tried(run, tools, task, what)
-        if result and not result.faults and not isinstance(workflow, Program):
+        sound = not any(isinstance(problem, ConfigError) for problem in found)
+        if sound and result and not result.faults and not isinstance(workflow, Program):
             yield from _other_sessions(run, tools, first)
-            yield from _unwritable(run, recorder.requests, what)
+            yield from check_writable(run, recorder.requests, what)
         yield from _reported(run, result, what, validation=first.validation)
-        if not first.validation and not any(isinstance(problem, ConfigError) for problem in found):
-            yield from _longest_prompts(run, recorder.requests[: 1 if stated else None], result, stated=stated)
+        if sound and not first.validation:
+            requests = recorder.requests[: 1 if stated else None]
+            yield from (
+                list(check_longest_prompts(run, requests, result, stated=stated))
+                or check_right_replies(run, tools, task)
+            )
     elif result is None:
         reason = f"not checked: it reached no act within {TIME_LIMIT} s"
         fix = "use `await` for what takes long, as a blocked event loop stops all sessions of a worker"
@@ -158,22 +181,6 @@ def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Ite
             return
         if time.monotonic() > until:
             return
-
-
-def _unwritable(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:
-    """An agent whose replies are too short for each of the forms that its prompt names."""
-    limits = _limits(run)
-    for request in {request.agent: request for request in requests}.values():
-        own, texts = limits[request.agent], map(text_of, request.messages)
-        chat = ChatTemplate.of_model(own.view.section("model")) if own.view.spec.remote is None else None
-        forms = [
-            f"<{tag}>{'a' if ' ' in inner else inner}</{tag}>" for text in texts for tag, inner in ASKED.findall(text)
-        ]
-        lengths = [chat.length(form, own.reply) or 0 for form in forms] if chat else []
-        if lengths and min(lengths) > own.reply:
-            value = f"{what}: {request.agent} is asked for {forms[0]!r:.80}, of {lengths[0]} tokens"
-            rule = f"its replies have at most {own.reply} tokens, so none has that form"
-            yield ConfigError(value, rule=rule, fix="raise data.max_response_length, or the agent's max_tokens")
 
 
 def _blind(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:
@@ -239,8 +246,8 @@ def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> I
 
 def _all_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Problem]:
     prompts = [seen(base.run.config, row) for row in first.sample]
-    limit = _limit(base, "prompt_length", None)
-    if all((_tokens_of(base, replace(request, messages=messages), limit) or 0) > limit for messages in prompts):
+    limit = limit_of(base, "prompt_length", None)
+    if all((prompt_tokens(base, replace(request, messages=messages), limit) or 0) > limit for messages in prompts):
         value = f"each of the first {len(prompts)} rows of {first.file} has more than {limit} tokens"
         rule = "data.filter_overlong_prompts leaves them out, and a run needs rows"
         if len(prompts) == first.total:
@@ -291,12 +298,12 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
 
     `filtered`: verl can leave the row out; it counts the row's own messages, without what a workflow adds.
     """
-    limit = _limit(view, "prompt_length", request.max_prompt_length)
+    limit = limit_of(view, "prompt_length", request.max_prompt_length)
     if blind := list(check_seeing(view, request, f"the first row of {file}")):
         yield from blind
         return
     try:
-        rendered = _text_of(view, request)
+        rendered = render(view, request)
     except ValueError as error:
         yield ConfigError(
             f"the chat template of policy {view.name} fails at the first prompt on the first row of {file}: {error}",
@@ -312,7 +319,7 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
         rule = f"an agent reads what it is asked, here {unread!r:.120}"
         yield ConfigError(value, rule=rule, fix=f"correct the template, or set {SECTION}.model.custom_chat_template")
         return
-    length = _length(view, chat, request, text, limit)
+    length = length_of(view, chat, request, text, limit)
     if length is None or length <= limit:
         return
     value = f"the first prompt on the first row of {file} has {length} tokens, and {limit} are allowed"
@@ -324,35 +331,6 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
         yield ConfigWarning(value, reason=f"it is cut: {truncation}={request.truncation}", fix="raise the limit")
 
 
-def _limit(view: View, key: str, own: int | None) -> int:
-    """Tokens of a prompt or a reply: the rollout's, or fewer where the agent says so."""
-    longest = int(view.value(f"rollout.{key}"))
-    return min(longest, own or longest)
-
-
-def _tokens_of(view: View, request: Request, limit: int) -> int | None:
-    """The length of a prompt; None if it is surely within the limit, or cannot be counted here, as check_model says.
-    Raises ValueError where the chat template does not take the messages."""
-    rendered = _text_of(view, request)
-    return None if rendered is None else _length(view, rendered[0], request, rendered[1], limit)
-
-
-def _length(view: View, chat: ChatTemplate, request: Request, text: str, limit: int) -> int | None:
-    of_images = tokens_of(view, request.messages)
-    length = chat.length(text, limit - of_images)
-    return None if length is None else length + of_images
-
-
-def _text_of(view: View, request: Request) -> tuple[ChatTemplate, str] | None:
-    chat = ChatTemplate.of_model(view.section("model"))
-    if chat is None:
-        return None
-    request, _ = plain_request(request)
-    settings = {**(view.run.config.data.get("apply_chat_template_kwargs") or {}), **request.chat_template_kwargs}
-    tools = {"tools": list(request.tools)} if request.tools else {}
-    return chat, chat.render(request.messages, {**settings, **tools})
-
-
 def _left_out(messages: Sequence[Message], text: str) -> str:
     """What the user asks last, or the system says, if its longest word is not in the text of the prompt, which may be
     spaced and escaped in another way."""
@@ -361,86 +339,3 @@ def _left_out(messages: Sequence[Message], text: str) -> str:
         if max(re.findall(r"[A-Za-z0-9]+", written), key=len, default="") not in text:
             return written
     return ""
-
-
-# Whether the longest prompts of a session fit: by what the workflow states, or as they are in a session that is played.
-
-
-WORD = " a"  # one token of most tokenizers
-# Of what an agent is told to do with the replies that it reads.
-INSTRUCTION = 64
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Of an agent's prompts and replies, in tokens."""
-
-    view: View
-    member: Member
-
-    @property
-    def prompt(self) -> int:
-        return _limit(self.view, "prompt_length", self.member.spec.max_prompt_length)
-
-    @property
-    def reply(self) -> int:
-        return _limit(self.view, "response_length", self.member.spec.sampling.get("max_tokens"))
-
-
-def _limits(run: Run) -> dict[str, Limits]:
-    return {name: Limits(run.view(member.spec.policy), member) for name, member in agents_of(run.mas).items()}
-
-
-def _longest_prompts(
-    run: Run, requests: Sequence[Request], result: SessionResult | None, *, stated: bool
-) -> Iterator[Problem]:
-    if result and any(fault.cause.startswith("more than ") for fault in result.faults):
-        limit = run.mas.faults.max_acts
-        value = f"mas.faults.max_acts={limit}, and a session whose replies solve nothing has more acts"
-        reason = "it fails and is not trained on; every candidate of a branch is an act"
-        yield ConfigWarning(value, reason, "raise mas.faults.max_acts, or lower mas.branch or mas.workflow.args")
-    limits, counted = _limits(run), dict[str, int]()
-    for request in requests:
-        own = limits[request.agent]
-        if own.view.spec.remote is None:
-            tokens = _tokens_of(own.view, request, 0 if stated else own.prompt) or 0
-            counted[request.agent] = max(tokens, counted.get(request.agent, 0))
-    if stated:
-        yield from check_stated_prompts(run, max(counted.values(), default=0))
-        return
-    how = "measured in a session with replies of the longest length"
-    yield from _longest(limits, {name: (tokens, how) for name, tokens in counted.items()})
-
-
-def check_stated_prompts(run: Run, task: int = 0) -> Iterator[ConfigWarning]:
-    """By what the workflow states. `task`: tokens of the first prompt; 0: not known."""
-    workflow, limits = resolve(run.mas.workflow), _limits(run)
-    longest = max(own.reply for own in limits.values())
-    lengths: dict[str, tuple[int, str]] = {}
-    for name, own in limits.items():
-        tasks, replies = workflow.longest_prompt(own.member.role) or (0, 0)
-        if replies:
-            of_task = f"the task ({task or 'not counted'}) and " if tasks else ""
-            length = tasks * task + replies * longest + INSTRUCTION
-            lengths[name] = length, f"{of_task}{replies} x {longest} tokens of replies"
-    yield from _longest(limits, lengths)
-
-
-def _longest(limits: Mapping[str, Limits], lengths: Mapping[str, tuple[int, str]]) -> Iterator[ConfigWarning]:
-    """Of the agent whose prompt is furthest over its limit; to set the limit for one is to set it for all."""
-    over = {
-        name: length - limits[name].prompt
-        for name, (length, _) in lengths.items()
-        # Other prompts are cut, or go to an endpoint.
-        if limits[name].view.spec.remote is None and limits[name].member.spec.truncation == "error"
-    }
-    name = max(over, key=lambda name: over[name], default=None)
-    if name is None or over[name] <= 0:
-        return
-    length, how = lengths[name]
-    yield ConfigWarning(
-        f"the longest prompt of agent {name} has about {length} tokens of {limits[name].prompt}: {how}",
-        reason="a session with a longer prompt fails and is not trained on",
-        fix=f"set data.max_prompt_length={length} or more, lower data.max_response_length, or set "
-        f"++mas.agents.{limits[name].member.role}.truncation=middle",
-    )

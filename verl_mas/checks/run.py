@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.checks.answers import check_answers, check_rewarded
 from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.images import seen, tokens_of
+from verl_mas.checks.lengths import check_stated_prompts
 from verl_mas.checks.machine import (
     check_addresses,
     check_cluster,
@@ -28,7 +29,7 @@ from verl_mas.checks.machine import (
     check_versions,
 )
 from verl_mas.checks.policies import check_validated
-from verl_mas.checks.prompts import check_prompts, check_stated_prompts
+from verl_mas.checks.prompts import check_prompts
 from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools

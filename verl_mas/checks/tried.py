@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import re
 import sys
 import threading
@@ -14,9 +15,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from verl_mas.checks.answers import WRONG, check_rewards, in_every_form
+from verl_mas.checks.images import check_seeing
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POLICY, MasConfig
 from verl_mas.config.values import check_fields
@@ -24,23 +28,27 @@ from verl_mas.errors import ConfigWarning, FaultKind, MasError
 from verl_mas.gateway.program import FunctionProgram, Program
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.report import Report
-from verl_mas.testing.scripted_llm import Script, ScriptedLLM
+from verl_mas.testing.scripted_llm import Answer, Script, ScriptedLLM, calls
 from verl_mas.workflow.base import Workflow, agents_of, resolve
 from verl_mas.workflow.client import LLMClient, Request
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.run import run_session
 from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
+from verl_mas.workflows.program import ReferredProgram
 
 T = TypeVar("T")
 ASKED = re.compile(r"<(\w+)>([^<]*)</\1>")  # of codecs, in prompts
+# Of calls that were answered with an error: those of which a model's arguments are no cause.
+OF_TOOLS = ("it took more than", "which is neither a text nor JSON", "it was cancelled")
 FEW = 8
 # Seconds for a session, which takes milliseconds, and for all that check_workflow plays.
 TIME_LIMIT, OF_ALL_REPLIES = 5, 20
 
 
-def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> Iterator[ConfigWarning]:
+def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> Iterator[Problem]:
     """The shipped workflows have tests. A program may need longer to start than such a session may take."""
     spec = run.mas.workflow
     if type(own := resolve(spec)).__module__.startswith("verl_mas.") or isinstance(own, Program):
@@ -56,17 +64,23 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         str(task.ground_truth),
     ]
     replies += [written for _, written in in_every_form(str(task.ground_truth))]
-    replies += [partial(_as_asked, str(task.ground_truth), word) for word in (0, 1)]
+    replies += [as_asked(str(task.ground_truth), word) for word in (0, 1)]
+    replies.append(partial(_calling, str(task.ground_truth)))
 
-    def tried() -> tuple[Report, list[ConfigWarning]]:
+    def tried() -> tuple[Report, list[Problem]]:
         report = check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated)
-        wrong = list(_ended(run.mas, tools, task, what, replies))
+        wrong = list(_ended(run, tools, task, what, replies))
         for each, of in ((task, what), (replace(task, validate=True), f"{what}, as one of validation")):
             rewards = partial(_rewards, run.mas, tools, each)
             wrong = wrong or list(check_rewards(of, rewards, replies, task.ground_truth))
         return report, [*wrong, *_asked_wrongly(run, tools, task, what)]
 
-    found = apart(tried, OF_ALL_REPLIES)
+    # What tools raise is logged by the first of each kind.
+    logging.disable(logging.WARNING)
+    try:
+        found = apart(tried, OF_ALL_REPLIES)
+    finally:
+        logging.disable(logging.NOTSET)
     if found is None:
         fix = "make `run` shorter without a model, such as with a server that answers at once"
         yield ConfigWarning(what, f"not tried with replies of every kind: that takes more than {OF_ALL_REPLIES} s", fix)
@@ -79,16 +93,37 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
     yield from found[1] if not found[0].causes else ()
 
 
-def _ended(
-    mas: MasConfig, tools: Mapping[str, Tool], task: Task, what: str, replies: Sequence[Script]
-) -> Iterator[ConfigWarning]:
+def _ended(run: Run, tools: Mapping[str, Tool], task: Task, what: str, replies: Sequence[Script]) -> Iterator[Problem]:
+    """What ends a session, or an act of it, although the replies are as they should be."""
     for reply in replies:
         client = ScriptedLLM(reply)
-        result = played(mas, tools, client, task)
+        result = played(run.mas, tools, client, task)
         if result and result.failed and result.faults:
-            value = f"{what}, with the ground truth as a reply: {result.faults[-1].cause}"
+            value = f"{what}, with the ground truth as a reply, or with calls of its tools: {result.faults[-1].cause}"
             yield ConfigWarning(value, "such a session is not trained on", "correct the workflow")
             return
+        for call in chain(*(each.tool_calls for each in result.session.replies)) if result else ():
+            if call.error and any(cause in call.error for cause in OF_TOOLS):
+                yield ConfigWarning(f"{what}: {call.error}", "every call of it is answered so", "correct the tool")
+                return
+        for request in client.requests:
+            view = run.view(agents_of(run.mas)[request.agent].spec.policy)
+            if view.spec.remote is None and (unseen := list(check_seeing(view, request, what))):
+                yield from unseen
+                return
+
+
+def _calling(truth: str, request: Request, branch: int) -> Answer:
+    """Calls of each tool, as its schema asks; then the ground truth."""
+    if not request.tools or any(message["role"] == "tool" for message in request.messages):
+        return truth
+    return calls(*((tool["function"]["name"], _arguments(tool["function"], truth)) for tool in request.tools))
+
+
+def _arguments(function: JsonObject, truth: str) -> JsonObject:
+    values = {"string": truth, "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
+    found = (function.get("parameters") or {}).get("properties") or {}
+    return {name: (one.get("enum") or [values.get(str(one.get("type")), truth)])[0] for name, one in found.items()}
 
 
 def _asked_wrongly(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> Iterator[ConfigWarning]:
@@ -129,7 +164,7 @@ def check_unread(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[Co
         return
     answer = str(task.ground_truth)
     with _noted(kind) as read:
-        replies: list[Script] = ["", answer, *(partial(_as_asked, answer, word) for word in (0, 1))]
+        replies: list[Script] = ["", answer, as_asked(answer, 0), as_asked(answer, 1)]
         for reply in replies:
             played(run.mas, tools, ScriptedLLM(reply), task)
     for name in given.keys() - read:
@@ -152,6 +187,10 @@ def _noted(kind: type[Workflow]) -> Iterator[set[str]]:
         yield read
     finally:
         del kind.__getattribute__
+
+
+def as_asked(truth: str, word: int) -> Script:
+    return partial(_as_asked, truth, word)
 
 
 def _as_asked(truth: str, word: int, request: Request, branch: int) -> str:
@@ -217,11 +256,14 @@ def check_idle(run: Run, tools: Mapping[str, Tool], task: Task, requests: Sequen
 
 
 def _unnamed(own: Workflow, agents: Iterable[str]) -> list[str]:
-    """Of a program: agents that its file names but once, in `agents`, and that no model's name means."""
-    if not isinstance(own, FunctionProgram):
+    """Of a program: agents that its file does not name beside the list of them, and that no model's name means."""
+    if isinstance(own, FunctionProgram):
+        named, listed = inspect.getsource(sys.modules[type(own).__module__]), 1
+    elif isinstance(own, ReferredProgram) and own.function:
+        named, listed = Path(own.function.rpartition(":")[0]).read_text(encoding="utf-8", errors="replace"), 0
+    else:
         return []
-    named = inspect.getsource(sys.modules[type(own).__module__])
-    return [name for name in sorted(agents) if named.count(name) == 1 and name not in own.models.values()]
+    return [name for name in sorted(agents) if named.count(name) == listed and name not in own.models.values()]
 
 
 def _acting(mas: MasConfig, tools: Mapping[str, Tool], reply: str, task: Task) -> set[str]:

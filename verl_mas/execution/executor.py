@@ -56,7 +56,7 @@ class Execution:
     memory_mb: Annotated[int, Range(16, 2**20)] = 256
     """Memory of a program, in MB."""
 
-    output_bytes: Annotated[int, Range(1, 2**30)] = 65_536
+    output_bytes: Annotated[int, Range(64, 2**30)] = 65_536
     """Bytes that a program may print to stdout, and to stderr."""
 
     slots: Count = 2

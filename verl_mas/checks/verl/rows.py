@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain, islice
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -52,9 +53,9 @@ class FirstRow:
 
 
 def sound_rows(config: DictConfig) -> Iterator[FirstRow]:
-    """The first row of train_files and that of val_files, if verl can read it."""
+    """The first row of each of train_files and val_files that verl can read."""
     for setting in () if read_by_user_code(config) else SETTINGS:
-        for path in paths_of(config, setting)[:1]:
+        for path in paths_of(config, setting):
             first = first_row(config, setting, path)
             prompt = str(config.data.prompt_key)
             if isinstance(first, FirstRow) and is_prompt(first.row.get(prompt)) and not no_mappings(first.row):
@@ -80,8 +81,10 @@ def other_rows(first: FirstRow) -> dict[int, Fields]:
     """One row of each kind, by which fields have a value and where it is from, and then some that are spread over the
     file; by their numbers."""
     rows = [row for row in many_rows(first) if not no_mappings(row)]
-    kinds = {(row.get(DATA_SOURCE), _shape(row)): number for number, row in reversed([*enumerate(rows, 1)])}
-    numbers = [*sorted(kinds.values())[:SAMPLE], *range(1, len(rows) + 1, len(rows) // (4 * SAMPLE) + 1)]
+    kinds = {(str(row.get(DATA_SOURCE)), _shape(row)): number for number, row in reversed([*enumerate(rows, 1)])}
+    spread = list(range(1, len(rows) + 1, len(rows) // (4 * SAMPLE) + 1))
+    Random(0).shuffle(spread)  # The time may not be enough for all.
+    numbers = [*sorted(kinds.values())[:SAMPLE], *spread]
     return {number: rows[number - 1] for number in numbers}
 
 
