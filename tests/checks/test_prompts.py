@@ -99,7 +99,7 @@ def test_a_reward_that_is_not_of_the_replies_is_warned_of(look, workflow_file, r
 @pytest.mark.parametrize(("asked", "found"), [("Write between <it> and </it>.", 0), ("Write it.", 1)])
 def test_the_ground_truth_is_tried_in_a_tag_that_the_prompt_asks_for(look, workflow_file, asked, found):
     mine = UNSTATED.replace("REWARD", "float(f'<it>{task.ground_truth}</it>' in second.text)")
-    assert len(look(prompt=400, **workflow_file(mine.replace("{first} {first}", asked)))) == found
+    assert len(look(prompt=400, **workflow_file(mine.replace("{first} {first}", f"{{first}} {asked}")))) == found
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ class Mine(Workflow):
         if self.routed and reply.parse(Route) is not Route.B:
             return Outcome(answer=reply, reward=float(len(reply.text)))
         for _ in range(self.rounds - 1):
-            reply = await team.judge.act("Judge.")
+            reply = await team.judge.act(f"Judge {reply}.")
         return Outcome(answer=reply, reward=float(len(reply.text)))
 """
 

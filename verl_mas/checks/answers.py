@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache, partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -23,7 +23,7 @@ from verl_mas.checks.verl.remembered import accepted_before, remember
 from verl_mas.checks.verl.rows import TRUTH, FirstRow, other_rows, scored_by, sound_rows
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError
-from verl_mas.grading.forms import FORMS, MARKS
+from verl_mas.grading.forms import FORMS, MARKS, AnswerForm
 from verl_mas.grading.grader import Grader
 from verl_mas.grading.qa import golden_answers
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
@@ -38,6 +38,7 @@ FEW = 8  # Tasks that may have one answer by chance
 SOME = 16  # Rows whose ground truth is scored
 SHORT = 64  # Letters of a ground truth that is an answer, and not tests of a program
 WRONG = "qzxjvk"
+TIMES = 2  # Sessions with the same replies
 OWN = ""  # The reply that is right in the team's form, or the ground truth as it is
 # Of a function itself, not of what it reaches.
 MISTAKES = (TypeError, AttributeError, LookupError, NameError, ValueError)
@@ -199,10 +200,11 @@ def check_rewards(
 ) -> Iterator[ConfigWarning]:
     """Of a reward function and of a workflow: whether the rewards are of the replies, and of nothing else. `replies`:
     an empty one, a wrong one, and others, also with the ground truth."""
-    first, again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(2))
-    if not all([*first, *again]):
+    first, *again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(TIMES))
+    if not all([*first, *chain(*again)]):
         return  # A session failed, or verl scores it.
-    if differs := next((pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]), None):
+    pairs = (pair for other in again for pair in zip(first, other, strict=True))
+    if differs := next((pair for pair in pairs if pair[0] != pair[1]), None):
         value = f"{what}: rewards {differs[0]} and {differs[1]} for the same replies"
         reason, fix = "agents are trained on a difference that is not theirs", "draw it by team.random(name)"
         yield ConfigWarning(value, reason, fix)
@@ -215,7 +217,7 @@ def check_rewards(
         yield ConfigWarning(value, "rows of one reward have no advantage, so nothing is learnt", fix)
 
 
-def in_every_form(answer: str) -> Iterator[tuple[str, str]]:
+def in_every_form(answer: str) -> Iterator[tuple[AnswerForm, str]]:
     for name, form in FORMS.items():
         with suppress(MasError):  # A form may have no place for it, as one line has none for two.
             yield name, form.render(answer)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 from verl_mas.checks.images import tokens_of
@@ -13,7 +15,7 @@ from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.run import Run, View
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.testing.scripted_llm import Script, ScriptedLLM
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Request
 from verl_mas.workflow.marks import plain_request
@@ -99,7 +101,15 @@ def check_longest_prompts(
 
 def check_right_replies(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[ConfigWarning]:
     """With what such replies lead to, as a search does to passages."""
-    clients, limits = [ScriptedLLM(reply) for reply in (as_asked("a", 0), "a")], limits_of(run)
+    # What a retriever finds something for.
+    word = max(re.findall(r"\w+", task.question), key=len, default="a")
+    limits = limits_of(run)
+
+    def cut(reply: Callable[[Request, int], str], request: Request, branch: int) -> str:
+        return reply(request, branch)[: limits[request.agent].reply]
+
+    replies: list[Script] = [partial(cut, as_asked(word, choice, only=True)) for choice in (0, 1)]
+    clients = [ScriptedLLM(reply) for reply in (*replies, "a")]
     for client in clients:
         played(run.mas, tools, client, task)
     how, found = "measured in a session with replies of the form that is asked for", dict[str, tuple[int, str]]()

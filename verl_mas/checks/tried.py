@@ -26,6 +26,7 @@ from verl_mas.config.schema import DEFAULT_POLICY, MasConfig
 from verl_mas.config.values import check_fields
 from verl_mas.errors import ConfigWarning, FaultKind, MasError
 from verl_mas.gateway.program import FunctionProgram, Program
+from verl_mas.grading.forms import MARKS
 from verl_mas.testing.check_workflow import check_workflow
 from verl_mas.testing.report import Report
 from verl_mas.testing.scripted_llm import Answer, Script, ScriptedLLM, calls
@@ -71,7 +72,7 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         report = check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated)
         wrong = list(_ended(run, tools, task, what, replies))
         for each, of in ((task, what), (replace(task, validate=True), f"{what}, as one of validation")):
-            rewards = partial(_rewards, run.mas, tools, each)
+            rewards = partial(rewards_of, run.mas, tools, each)
             wrong = wrong or list(check_rewards(of, rewards, replies, task.ground_truth))
         return report, [*wrong, *_asked_wrongly(run, tools, task, what)]
 
@@ -106,6 +107,11 @@ def _ended(run: Run, tools: Mapping[str, Tool], task: Task, what: str, replies: 
             if call.error and any(cause in call.error for cause in OF_TOOLS):
                 yield ConfigWarning(f"{what}: {call.error}", "every call of it is answered so", "correct the tool")
                 return
+        paid = {each.agent for each in result.session.replies if each.tool_reward} if result else set()
+        if paid and not run.mas.reward.local:
+            value, reason = "mas.reward.local=0", f"{what} has tools that reward calls of {', '.join(paid)}"
+            yield ConfigWarning(value, f"{reason}, and this is their weight", "set ++mas.reward.local=1")
+            return
         for request in client.requests:
             view = run.view(agents_of(run.mas)[request.agent].spec.policy)
             if view.spec.remote is None and (unseen := list(check_seeing(view, request, what))):
@@ -189,19 +195,24 @@ def _noted(kind: type[Workflow]) -> Iterator[set[str]]:
         del kind.__getattribute__
 
 
-def as_asked(truth: str, word: int) -> Script:
-    return partial(_as_asked, truth, word)
+def as_asked(truth: str, word: int, *, only: bool = False) -> Callable[[Request, int], str]:
+    """The ground truth in every form, or in the forms alone that the prompt asks for; and in each tag that it asks for, or
+    one of the words that it names."""
+
+    def reply(request: Request, branch: int) -> str:
+        texts = "".join(map(text_of, request.messages))
+        asked = dict.fromkeys(ASKED.findall(texts))
+        words = {tag: [text for other, text in asked if other == tag] for tag, _ in asked}
+        tags = [
+            f"<{tag}>{found[word % len(found)] if len(found) > 1 else truth}</{tag}>" for tag, found in words.items()
+        ]
+        named = [(name, written) for name, written in in_every_form(truth) if not only or MARKS[name] in texts]
+        return "\n".join([*(written for _, written in named if "<" not in written), *tags]) or truth
+
+    return reply
 
 
-def _as_asked(truth: str, word: int, request: Request, branch: int) -> str:
-    """The ground truth in every form, and in each tag that the prompt asks for, or one of the words that it names."""
-    asked = dict.fromkeys(chain(*(ASKED.findall(text_of(message)) for message in request.messages)))
-    words = {tag: [text for other, text in asked if other == tag] for tag, _ in asked}
-    tags = [f"<{tag}>{found[word % len(found)] if len(found) > 1 else truth}</{tag}>" for tag, found in words.items()]
-    return "\n".join([*(written for _, written in in_every_form(truth) if "<" not in written), *tags])
-
-
-def _rewards(mas: MasConfig, tools: Mapping[str, Tool], task: Task, reply: Script) -> list[float]:
+def rewards_of(mas: MasConfig, tools: Mapping[str, Tool], task: Task, reply: Script) -> list[float]:
     """Of a session's rows; none if it failed, or if verl scores it."""
     result = played(mas, tools, ScriptedLLM(reply), task)
     outcome = result.session.outcome if result and not result.failed else None

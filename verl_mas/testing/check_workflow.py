@@ -88,7 +88,7 @@ async def _check(good: _Runner) -> Report:
     no_acts = _faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     notes: list[str] = []
-    kept, once = _kept(good.workflow()), iter([RuntimeError("refused")])
+    kept, sizes, once = _kept(good.workflow()), _sizes(good.workflow()), iter([RuntimeError("refused")])
     first = await good.case("good replies", also=partial(of_good, notes, good.replies != NONE_GIVEN))
     idle = [name for name in good.workflow().agents if name not in good.acted]
     cases = [
@@ -105,6 +105,7 @@ async def _check(good: _Runner) -> Report:
         cases += [await but(wrong=call).case(name) for name, call in WRONG_CALLS.items()]
         cases.append(await but(wrong=lambda name: calls((name, {})), endless=True).case("calls without end"))
     problems = list(_of_all_cases(good, kept))
+    problems += [_shared(name, "module") for name, size in _sizes(good.workflow()).items() if sizes.get(name) != size]
     cases[0] = replace(first, problems=[*first.problems, *problems])
     for name in idle:
         where = "does not act on the good replies" if name in good.acted else "acts in no case"
@@ -118,12 +119,23 @@ def _kept(workflow: Workflow) -> dict[str, object]:
     return {name: copy.deepcopy(value) for name, value in own.items() if isinstance(value, MUTABLE)}
 
 
+def _sizes(workflow: Workflow) -> dict[str, int]:
+    """Of what its module has, whose values may be large or of any kind."""
+    module = sys.modules.get(type(workflow).__module__)
+    shipped = module is None or module.__name__.startswith("verl_mas.")
+    return {} if shipped else {name: len(value) for name, value in vars(module).items() if isinstance(value, MUTABLE)}
+
+
+def _shared(name: str, owner: str) -> str:
+    rule = "all sessions of a worker have it, and none reads what another one wrote"
+    return f"sessions change {name}, which belongs to the {owner}\n  rule: {rule}\n  fix:  set it in `run`"
+
+
 def _of_all_cases(good: _Runner, kept: Mapping[str, object]) -> Iterator[str]:
     workflow = good.workflow()
     for name, value in kept.items():
         if getattr(type(workflow), name) != value:
-            rule = "all sessions of a worker have it, and none reads what another one wrote"
-            yield f"sessions change {name}, which belongs to the class\n  rule: {rule}\n  fix:  set it in `run`"
+            yield _shared(name, "class")
     if workflow.probes and not good.probed:
         rule = "a continuation acts with the team that it is given, and its acts are then probes"
         yield f"probes = True, and no act is a probe\n  rule: {rule}\n  fix:  act with it, or remove probes"
