@@ -17,7 +17,7 @@ class Mine(Workflow):
     agents = ("scout", "judge")
 
     async def run(self, task, team):
-        first = await team.scout.act("a")
+        first = await team.scout.act(task.question)
         second = await team.judge.act(f"{first} {first}")
         return Outcome(answer=second, reward=REWARD)
 """
@@ -69,10 +69,10 @@ def test_a_workflow_that_states_nothing_is_played_with_replies_of_the_longest_le
     [
         (("reward=REWARD", "reward=first.parse(int)"), "has no attribute 'parse'"),
         (("first = await", "first ="), "`await` is missing: Agent.act was never awaited"),
-        (('team.scout.act("a")', 'team.scout.branch("a")'), "scout's branch of turn 0 was never committed"),
+        (("team.scout.act(task.question)", 'team.scout.branch("a")'), "scout's branch of turn 0 was never committed"),
         (("first = await", "__import__('time').sleep(0.3); first = await"), "blocks the event loop"),
         (("answer=second", "answer=[second]"), "it is a Reply, a text or None"),
-        (('act("a")', 'act([{"role": "human", "content": "a"}])'), "on a message of the role 'human'"),
+        (("act(task.question)", 'act([{"role": "human", "content": "a"}])'), "on a message of the role 'human'"),
     ],
 )
 def test_what_a_workflow_does_wrong_in_that_session_is_seen(look, workflow_file, replaced, says):
@@ -105,9 +105,15 @@ def test_the_ground_truth_is_tried_in_a_tag_that_the_prompt_asks_for(look, workf
 @pytest.mark.parametrize(
     ("replaced", "says"),
     [
-        (('team.scout.act("a")', 'team.scout.act(f"{task.ground_truth}")'), "the ground truth is in a prompt of scout"),
-        (('team.scout.act("a")', 'team.scout.act("a", seed=3)'), "scout acts with seed=3"),
-        (('team.scout.act("a")', 'team.scout.act("a", temperature=0)'), "scout acts with temperature=0"),
+        (
+            ("team.scout.act(task.question)", 'team.scout.act(f"{task.ground_truth}")'),
+            "the ground truth is in a prompt of scout",
+        ),
+        (("team.scout.act(task.question)", "team.scout.act(task.question, seed=3)"), "scout acts with seed=3"),
+        (
+            ("team.scout.act(task.question)", "team.scout.act(task.question, temperature=0)"),
+            "scout acts with temperature=0",
+        ),
         ((PAID, "1 / (len(second.text) - 1)"), "or with calls of its tools: ZeroDivisionError"),
         ((PAID, "float(second.text in task.ground_truth)"), "rewards [1.0, 1.0] for empty replies"),
     ],
@@ -115,6 +121,38 @@ def test_the_ground_truth_is_tried_in_a_tag_that_the_prompt_asks_for(look, workf
 def test_what_a_workflow_asks_and_pays_is_looked_at(look, workflow_file, replaced, says):
     (warning,) = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", PAID).replace(*replaced)))
     assert says in warning
+
+
+@pytest.mark.parametrize(
+    ("replaced", "says"),
+    [
+        (
+            ('f"{first} {first}"', 'f"Judge {task.question}"'),
+            "what scout writes changes no prompt, no answer and no reward",
+        ),
+        (("task.question", "task.messages"), None),
+        (('f"{first} {first}"', 'f"{first} Put it between <it> and </it>."'), "the form that prompts ask for (it)"),
+    ],
+)
+def test_sessions_that_differ_in_one_thing_are_compared(look, workflow_file, replaced, says):
+    paid = "float(f'\\\\boxed{{{task.ground_truth}}}' in second.text)"
+    found = look(prompt=400, **workflow_file(UNSTATED.replace("REWARD", paid).replace(*replaced)))
+    assert len(found) == bool(says) and all(says in problem for problem in found)
+
+
+@pytest.mark.parametrize(("asked", "warned"), [("task.question", False), ('"{task.question}"', True)])
+def test_a_prompt_that_is_the_same_on_every_task_is_warned_of(look, workflow_file, asked, warned):
+    mine = UNSTATED.replace("REWARD", PAID).replace("act(task.question)", f"act({asked})")
+    found = look(prompt=400, **workflow_file(mine))
+    assert any("the prompt of scout is the same on" in problem for problem in found) == warned == bool(found)
+
+
+@pytest.mark.parametrize(("parsed", "warned"), [("", True), (".parse(Boxed())", False)])
+def test_a_penalty_for_what_no_reply_is_found_to_be_is_warned_of(look, workflow_file, parsed, warned):
+    mine = UNSTATED.replace("REWARD", PAID).replace("import Outcome", "import Boxed, Outcome")
+    mine = workflow_file(mine.replace("return Outcome(", f"second{parsed}\n        return Outcome("))
+    found = look(prompt=400, **mine, mas__agents__judge={"format_penalty": 0.5})
+    assert ["no reply of judge is found malformed" in problem for problem in found] == [True] * warned
 
 
 TALK = """

@@ -224,11 +224,10 @@ def in_every_form(answer: str) -> Iterator[tuple[AnswerForm, str]]:
 
 
 def _function(config: DictConfig) -> Callable[..., object]:
-    from verl.experimental.reward_loop.reward_loop import migrate_legacy_reward_impl
     from verl.trainer.ppo.reward import get_custom_reward_fn
     from verl.utils.reward_score import default_compute_score
 
-    return get_custom_reward_fn(migrate_legacy_reward_impl(config.copy())) or default_compute_score
+    return get_custom_reward_fn(config) or default_compute_score
 
 
 def _score(function: Callable[..., object], row: Fields, reply: str) -> float:

@@ -39,7 +39,7 @@ def _echo(request: Request, branch: int) -> str:
 
 def _constant(run: Run, tools: Mapping[str, Tool], tasks: Sequence[Task], what: str) -> Iterator[ConfigWarning]:
     """Agents whose prompt is the same, whatever the task is."""
-    if len({task.question for task in tasks}) < TASKS:
+    if len({task.question for task in tasks}) < 3:
         return
     prompts = dict[str, set[str]]()
     for task in tasks:

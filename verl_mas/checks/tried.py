@@ -196,16 +196,15 @@ def _noted(kind: type[Workflow]) -> Iterator[set[str]]:
 
 
 def as_asked(truth: str, word: int, *, only: bool = False) -> Callable[[Request, int], str]:
-    """The ground truth in every form, or in the forms alone that the prompt asks for; and in each tag that it asks for, or
-    one of the words that it names."""
+    """The ground truth in every form, or only in those that the prompt names; and in its tags, where one of a few words
+    may stand."""
 
     def reply(request: Request, branch: int) -> str:
         texts = "".join(map(text_of, request.messages))
         asked = dict.fromkeys(ASKED.findall(texts))
         words = {tag: [text for other, text in asked if other == tag] for tag, _ in asked}
-        tags = [
-            f"<{tag}>{found[word % len(found)] if len(found) > 1 else truth}</{tag}>" for tag, found in words.items()
-        ]
+        chosen = {tag: found[word % len(found)] if len(found) > 1 else truth for tag, found in words.items()}
+        tags = [f"<{tag}>{text}</{tag}>" for tag, text in chosen.items()]
         named = [(name, written) for name, written in in_every_form(truth) if not only or MARKS[name] in texts]
         return "\n".join([*(written for _, written in named if "<" not in written), *tags]) or truth
 

@@ -37,6 +37,7 @@ from verl_mas.workflow.tools import ToolLike
 LIMIT_S = 3.0
 BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may stand still, and how often that is looked at
 MUTABLE = list, dict, set, bytearray
+LARGE = 100
 # Texts that a policy may generate, whatever its prompt.
 UNREADABLE = {
     "empty replies": "",
@@ -88,7 +89,7 @@ async def _check(good: _Runner) -> Report:
     no_acts = _faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     notes: list[str] = []
-    kept, sizes, once = _kept(good.workflow()), _sizes(good.workflow()), iter([RuntimeError("refused")])
+    kept, shared, once = _kept(good.workflow()), _of_module(good.workflow()), iter([RuntimeError("refused")])
     first = await good.case("good replies", also=partial(of_good, notes, good.replies != NONE_GIVEN))
     idle = [name for name in good.workflow().agents if name not in good.acted]
     cases = [
@@ -105,7 +106,8 @@ async def _check(good: _Runner) -> Report:
         cases += [await but(wrong=call).case(name) for name, call in WRONG_CALLS.items()]
         cases.append(await but(wrong=lambda name: calls((name, {})), endless=True).case("calls without end"))
     problems = list(_of_all_cases(good, kept))
-    problems += [_shared(name, "module") for name, size in _sizes(good.workflow()).items() if sizes.get(name) != size]
+    now = _of_module(good.workflow())
+    problems += [_shared(name, "module") for name in now if now[name] != shared.get(name)]
     cases[0] = replace(first, problems=[*first.problems, *problems])
     for name in idle:
         where = "does not act on the good replies" if name in good.acted else "acts in no case"
@@ -119,11 +121,14 @@ def _kept(workflow: Workflow) -> dict[str, object]:
     return {name: copy.deepcopy(value) for name, value in own.items() if isinstance(value, MUTABLE)}
 
 
-def _sizes(workflow: Workflow) -> dict[str, int]:
-    """Of what its module has, whose values may be large or of any kind."""
+def _of_module(workflow: Workflow) -> dict[str, object]:
+    """What its module has, as texts; of what is large, the size."""
     module = sys.modules.get(type(workflow).__module__)
     shipped = module is None or module.__name__.startswith("verl_mas.")
-    return {} if shipped else {name: len(value) for name, value in vars(module).items() if isinstance(value, MUTABLE)}
+    found = {} if shipped else {name: value for name, value in vars(module).items() if isinstance(value, MUTABLE)}
+    return {
+        name: repr(value) if len(value) < LARGE else len(value) for name, value in found.items() if name[:2] != "__"
+    }
 
 
 def _shared(name: str, owner: str) -> str:

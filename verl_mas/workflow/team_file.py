@@ -286,17 +286,13 @@ SETTINGS = (
     f"{SANDBOX}.memory_limit_mb",
     REWARD_MODEL,
 )
-# Sections that verl also reads under an earlier name.
-EARLIER = {CUSTOM: "custom_reward_function", SANDBOX: "sandbox_fusion", REWARD_MODEL: "reward_model.enable"}
 
 
 def settings_of(config: DictConfig) -> FreeSettings:
     """By their dotted names; those that are null are left out."""
     settings: FreeSettings = {}
     for name in SETTINGS:
-        earlier = next((name.replace(now, before) for now, before in EARLIER.items() if name.startswith(now)), name)
-        value = OmegaConf.select(config, earlier)
-        value = OmegaConf.select(config, name) if value is None else value
+        value = OmegaConf.select(config, name)
         if OmegaConf.is_config(value):
             settings[name] = OmegaConf.to_container(value, resolve=True)
         elif value is not None:

@@ -168,7 +168,7 @@ def _reward_columns(config: DictConfig, row: Fields) -> Iterator[str]:
 
 def check_scored(config: DictConfig) -> Iterator[ConfigError]:
     """Whether verl's own reward function, where it scores the sessions, knows the data sources of the first rows."""
-    own = ("reward.custom_reward_function.path", "custom_reward_function.path", "reward.reward_model.enable")
+    own = ("reward.custom_reward_function.path", "reward.reward_model.enable")
     if config.reward.reward_manager.source != "register" or any(OmegaConf.select(config, key) for key in own):
         return
     names, prefixes = sources_of_verl()

@@ -38,7 +38,6 @@ OF_SAMPLER = ("trainer_mode", "trainer_config", "max_off_policy_threshold", "sam
 CUSTOM = "custom_reward_function"
 NAMED = (
     Named(f"reward.{CUSTOM}.path", f"reward.{CUSTOM}.name", "reward function", REWARD_PARAMETERS),
-    Named(f"{CUSTOM}.path", f"{CUSTOM}.name", "reward function", REWARD_PARAMETERS),
     Named("reward.reward_manager.module.path", "reward.reward_manager.name", "reward manager"),
     Named("data.custom_cls.path", "data.custom_cls.name", "dataset class", OF_DATASET),
     Named(
@@ -51,6 +50,9 @@ NAMED = (
 
 
 def check_functions(config: DictConfig) -> Iterator[Problem]:
+    if path := OmegaConf.select(config, f"{CUSTOM}.path"):
+        rule = "verl's trainer reads it below reward alone, and would score with its own function"
+        yield ConfigError(f"{CUSTOM}.path={path}", rule=rule, fix=f"set reward.{CUSTOM}.path and .name")
     yield from _reward_manager(config)
     for named in NAMED:
         if path := OmegaConf.select(config, named.path):
@@ -121,8 +123,8 @@ def _is_class(node: ast.AST) -> bool:
 
 
 def custom_function(config: DictConfig) -> str:
-    """The file of the reward function, also where verl's earlier releases read it; empty if there is none."""
-    return str(next(filter(None, (OmegaConf.select(config, f"{at}{CUSTOM}.path") for at in ("reward.", ""))), ""))
+    """The file of the reward function; empty if there is none."""
+    return str(OmegaConf.select(config, f"reward.{CUSTOM}.path") or "")
 
 
 def file_of_user(path: str) -> Path | None:
