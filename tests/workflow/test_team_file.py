@@ -63,13 +63,11 @@ def test_how_answers_are_scored_is_written(tmp_path):
     (tmp_path / "mine.py").touch()
     mine = f"{tmp_path}/mine.py"
     expected = {"reward.custom_reward_function.path": mine, "reward.custom_reward_function.name": "score"}
-    for section in ("reward.custom_reward_function", "custom_reward_function"):
-        found = described(
-            f"{section}.path={mine}", f"{section}.name=score", f"+{section}.reward_kwargs={{scale: 2}}"
-        ).verl
-        assert expected.items() <= found.items(), section
-        assert found["reward.custom_reward_function.reward_kwargs"] == {"scale": 2}
-        assert found["actor_rollout_ref.rollout.multi_turn.format"] == "hermes"
+    section = "reward.custom_reward_function"
+    found = described(f"{section}.path={mine}", f"{section}.name=score", f"+{section}.reward_kwargs={{scale: 2}}").verl
+    assert expected.items() <= found.items()
+    assert found[f"{section}.reward_kwargs"] == {"scale": 2}
+    assert found["actor_rollout_ref.rollout.multi_turn.format"] == "hermes"
 
 
 def test_no_secret_is_written(adapters):

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 
 from verl_mas.checks.answers import WRONG, in_every_form
 from verl_mas.checks.tried import ASKED, as_asked, played, rewards_of
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
+from verl_mas.gateway.program import Program
 from verl_mas.grading.forms import MARKS
 from verl_mas.testing.scripted_llm import Script, ScriptedLLM
-from verl_mas.workflow.base import agents_of
+from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Request
 from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
@@ -22,8 +22,11 @@ TASKS, SHORT = 6, 200
 
 
 def check_influence(run: Run, tools: Mapping[str, Tool], tasks: Sequence[Task], what: str) -> Iterator[ConfigWarning]:
+    own = resolve(run.mas.workflow)
+    if isinstance(own, Program) or type(own).__module__.startswith("verl_mas."):
+        return
     members = {name: member for name, member in agents_of(run.mas).items() if member.trainable}
-    yield from _constant(run, tools, list(islice(tasks, TASKS)), what)
+    yield from _constant(run, tools, tasks, what)
     for name in members if len(members) > 1 else ():
         if not _changes_anything(run, tools, tasks[0], name):
             value = f"{what}: what {name} writes changes no prompt, no answer and no reward"

@@ -14,7 +14,7 @@ from verl_mas.checks.tried import ASKED, as_asked, played
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.run import Run, View
-from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.errors import ConfigWarning
 from verl_mas.testing.scripted_llm import Script, ScriptedLLM
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.client import Request
@@ -154,7 +154,7 @@ def _longest(limits: Mapping[str, Limits], lengths: Mapping[str, tuple[int, str]
     )
 
 
-def check_writable(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:
+def check_writable(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigWarning]:
     """An agent whose replies are too short for each of the forms that its prompt names."""
     limits = limits_of(run)
     for request in {request.agent: request for request in requests}.values():
@@ -168,5 +168,5 @@ def check_writable(run: Run, requests: Sequence[Request], what: str) -> Iterator
         lengths = [chat.length(form, own.reply) or 0 for form in forms] if chat else []
         if lengths and min(lengths) > own.reply:
             value = f"{what}: {request.agent} is asked for {forms[0]!r:.80}, of {lengths[0]} tokens"
-            rule = f"its replies have at most {own.reply} tokens, so none has that form"
-            yield ConfigError(value, rule=rule, fix="raise data.max_response_length, or the agent's max_tokens")
+            reason = f"its replies have at most {own.reply} tokens, so none has that form"
+            yield ConfigWarning(value, reason, "raise data.max_response_length, or the agent's max_tokens")

@@ -13,7 +13,7 @@ from itertools import chain
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.images import check_images, check_seeing, seen
-from verl_mas.checks.influence import check_influence
+from verl_mas.checks.influence import TASKS, check_influence
 from verl_mas.checks.lengths import (
     WORD,
     check_longest_prompts,
@@ -39,7 +39,7 @@ from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput, SessionFau
 from verl_mas.gateway.program import Program
 from verl_mas.registry import nearest
 from verl_mas.row import AGENT_NAME, DATA_SOURCE, EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
-from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.base import Workflow, agents_of, resolve
 from verl_mas.workflow.client import Generation, Message, Request
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import SessionResult
@@ -114,14 +114,22 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     if (named := first.row.get(AGENT_NAME, loop)) != loop:
         reason = "verl's agent loop of that name plays such rows, and the team does not"
         yield ConfigWarning(f"{first.file}, column {AGENT_NAME!r}, first row: {named!r}", reason, "remove the column")
-    what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
-    workflow, limits = resolve(run.mas.workflow), limits_of(run)
+    yield from _other_world(resolve(run.mas.workflow), first)
+    yield from _session(run, tools, first, filtered=bool(of_row))
+
+
+def _other_world(workflow: Workflow, first: FirstRow) -> Iterator[ConfigWarning]:
     own, source = (first.row.get(EXTRA_INFO) or {}).get(NAME), str(first.row.get(DATA_SOURCE))
     if isinstance(workflow, WorldTeam) and (
         own not in (None, "", workflow.name) or (not own and "/" in source and source != workflow.world)
     ):
         value = f"mas.workflow.args.world={workflow.world}, and the first row of {first.file} is of {own or source}"
         yield ConfigWarning(value, "the row is of another game", "give the data of that world")
+
+
+def _session(run: Run, tools: Mapping[str, Tool], first: FirstRow, *, filtered: bool) -> Iterator[Problem]:
+    what = f"workflow {run.mas.workflow.name} on the first row of {first.file}"
+    workflow, limits = resolve(run.mas.workflow), limits_of(run)
     stated = any(workflow.longest_prompt(own.member.role) for own in limits.values())
     # A session is played to its end: with replies of the longest length where the workflow does not state its prompts.
     recorder = Recorder({name: 1 if stated or first.validation else own.reply for name, own in limits.items()})
@@ -131,18 +139,15 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield _failed(wrong[-1], what, f"first row of {first.file}")
     elif recorder.requests:
         found: list[Problem] = [*_blind(run, recorder.requests, what)]
-        found = found or [*_first_prompt(run, recorder.requests[0], first.file, filtered=bool(of_row))]
+        found = found or [*_first_prompt(run, recorder.requests[0], first.file, filtered=filtered)]
         yield from found
         if not first.validation:
             yield from _of_program(result, what) if isinstance(workflow, Program) else ()
             yield from check_idle(run, tools, task, recorder.requests)
             yield from check_unread(run, tools, task)
             yield from check_tried(run, tools, task, what)
-            if not isinstance(workflow, Program) and not type(workflow).__module__.startswith("verl_mas."):
-                tasks = [
-                    _task_of(run.config, replace(first, sample=[row])) for row in first.sample if not row.get("images")
-                ]
-                yield from check_influence(run, tools, tasks or [task], what)
+            tasks = (_task_of(run.config, replace(first, sample=[row])) for row in first.sample[1:TASKS])
+            yield from check_influence(run, tools, [task, *tasks], what)
         sound = not any(isinstance(problem, ConfigError) for problem in found)
         if sound and result and not result.faults and not isinstance(workflow, Program):
             yield from _other_sessions(run, tools, first)
