@@ -63,7 +63,7 @@ class AdvantageOptions:
     deviation that the role had in earlier steps. null: none."""
 
     decay: Share | None = None
-    """agent_rae, and shrinkage: by how much earlier scores count less at each step in which the role acts."""
+    """agent_rae, and shrinkage: the share of their weight that earlier scores keep at a step in which the role acts."""
 
     def __post_init__(self) -> None:
         check_fields(self, PATH)
