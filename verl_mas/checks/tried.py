@@ -184,7 +184,8 @@ def _noted(kind: type[Workflow]) -> Iterator[set[str]]:
     read, usual = set[str](), kind.__getattribute__
 
     def noting(self: Workflow, name: str) -> object:
-        if sys._getframe(1).f_code is not check_fields.__code__:  # noqa: SLF001
+        frame = inspect.currentframe()
+        if frame and frame.f_back and frame.f_back.f_code is not check_fields.__code__:
             read.add(name)
         return usual(self, name)
 
