@@ -141,8 +141,7 @@ def test_a_step_survives_sessions_and_groups_that_fail(train, tmp_path):
         mask = session[3]["fields"]["response_mask"]
         # A reply that max_tokens has cut ends the row.
         assert len(session) == 5 or (mask[0] == mask[-1] == 1 and 0 in mask), "the messages in between are masked"
-    # In validation the failed one counts as zero and is not left out; there is one candidate.
-    # Its rows are numbered after the 256 for training.
+    # In validation, whose rows begin with 256, the failed one counts as zero, not left out; there is one candidate.
     scores = {place[0] - 256: sum(row["fields"]["rm_scores"]) for place, row in by_place(rows["val"]).items()}
     assert scores == {0: 0.5, 1: 0.5, 2: 0.0, 3: 0.5}
 
