@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.place import missing
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.verl_.sources import names_in
 
@@ -59,7 +59,7 @@ def check_functions(config: DictConfig) -> Iterator[Problem]:
             yield from _check(config, named, str(path), OmegaConf.select(config, named.name))
 
 
-def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
+def _reward_manager(config: DictConfig) -> Iterator[Problem]:
     manager = config.reward.reward_manager
     if manager.source != "register" or manager.name == DEFAULT_MANAGER:
         return  # Importing verl's managers takes seconds.
@@ -80,8 +80,9 @@ def _reward_manager(config: DictConfig) -> Iterator[ConfigError]:
     except (AssertionError, ValueError, TypeError) as error:
         value = f"reward.reward_manager.name={manager.name}"
         yield ConfigError(value, rule=f"verl makes it when the run starts: {error}", fix="correct its settings")
-    except Exception:  # noqa: BLE001  # of the user's file, which other checks tell
-        pass
+    except Exception as error:  # noqa: BLE001  # of the user's file
+        value = f"reward.reward_manager.name={manager.name}: {type(error).__name__}: {error}"
+        yield ConfigWarning(value, "not checked: whether verl can make it", "correct the file of the reward function")
 
 
 def _check(config: DictConfig, named: Named, path: str, name: object) -> Iterator[Problem]:
