@@ -93,6 +93,7 @@ def test_a_reward_function_is_tried_where_the_form_of_an_answer_is_not_known(loo
         ("import random\ndef score(**row): return random.random()", "for the same replies"),
         ("import random\ndef score(**row): return 1 + random.random()", "for the same replies"),
         ("def score(solution_str, **row): return 2.0 if solution_str else 1.0", None),
+        ("def score(solution_str, ground_truth, **row): return -(solution_str == ground_truth)", "less than others"),
     ],
 )
 def test_a_reward_that_is_not_of_the_reply_is_warned_of(look, function, value):

@@ -49,9 +49,8 @@ def test_images_for_a_model_that_sees_are_accepted(look, sees):
 
 
 def test_each_agent_whose_model_is_one_of_text_and_that_gets_an_image_is_named(look, sees, letters):
-    solver, verifier = look({"bytes": png()})
-    assert "agent solver gets 1 image in workflow solver_verifier" in solver and "is one of text" in solver
-    assert "agent verifier" in verifier and "fix:  set actor_rollout_ref.model.path" in verifier
+    (of_rows,) = look({"bytes": png()})
+    assert "row 1: images, and actor_rollout_ref.model.path=" in of_rows and "is one of text" in of_rows
     blind = {"model": {"path": str(letters / "model")}}
     policies = {"seeing": {}, "blind": {"overrides": blind}}
     agents = {"solver": {"policy": "seeing"}, "verifier": {"policy": "blind"}}
@@ -108,7 +107,7 @@ def test_a_text_model_of_a_run_without_a_team_is_refused(letters, tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     files = [f"data.{name}_files={tmp_path / 'rows.parquet'}" for name in ("train", "val")]
     config = composed([f"actor_rollout_ref.model.path={letters / 'model'}", *files])
-    assert any("the prompt gets 1 image" in str(problem) for problem in check_prompts(Run.of(config)))
+    assert any("is one of text" in str(problem) for problem in check_prompts(Run.of(config)))
 
 
 @pytest.mark.parametrize("size", [(48, 32), (1, 1), (300, 20), (127, 129), (64, 64), (1000, 700)])

@@ -102,6 +102,14 @@ def test_the_ground_truth_is_tried_in_a_tag_that_the_prompt_asks_for(look, workf
     assert len(look(prompt=400, **workflow_file(mine.replace("{first} {first}", f"{{first}} {asked}")))) == found
 
 
+@pytest.mark.parametrize("stated", [False, True])
+def test_the_ground_truth_is_tried_in_the_form_of_the_workflow(look, workflow_file, stated):
+    form = "type('Form', (), {'render': lambda self, value: f'It is {value}.'})()"
+    mine = UNSTATED.replace("REWARD", "float(second.text == f'It is {task.ground_truth}.') - 0.5")
+    mine += f"\n    def answer_form(self, data_source):\n        return {form}\n" if stated else ""
+    assert len(look(prompt=400, **workflow_file(mine))) == (not stated)
+
+
 @pytest.mark.parametrize(
     ("replaced", "says"),
     [

@@ -9,8 +9,10 @@ from verl_mas.checks.learning import check_learning
 from verl_mas.checks.team import check_estimator, validate
 from verl_mas.config import load
 from verl_mas.config.run import Run
-from verl_mas.errors import ConfigErrors
+from verl_mas.errors import ConfigError, ConfigErrors
+from verl_mas.registry import Registry
 from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.commit import CommitRule
 
 ROLLOUT = "actor_rollout_ref__rollout__"
 TREES = {"algorithm__adv_estimator": "at_grpo", f"{ROLLOUT}n": 1, "mas__branch__k": 4}
@@ -40,6 +42,14 @@ def test_an_estimator_needs_columns_that_rows_have(make, monkeypatch):
     monkeypatch.setattr("verl_mas.checks.team.ESTIMATORS", {"agent_grpo": mistyped})
     (error,) = check_estimator(Run.of(make()))
     assert error.value == "estimator agent_grpo needs 'reward'" and "team_reward" in error.fix
+
+
+def test_a_commit_rule_that_chooses_a_place_past_the_end_is_refused(make, monkeypatch):
+    rules = Registry[CommitRule]("commit rule", group="none")
+    rules.register("worst")(CommitRule(lambda scores, temperature, rng: len(scores)))
+    monkeypatch.setattr("verl_mas.checks.team.COMMIT_RULES", rules)
+    with pytest.raises(ConfigError, match="commit=worst chooses 4 of 4 candidates"):
+        validate(make("planner_executor", **TREES, mas__branch__commit="worst"))
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,14 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow | None, form: Codec[st
             rewarded = [each for each, written in forms.items() if score(first.row, written) > nothing]
             right = OWN in rewarded or form is None
             replies = ["", WRONG, *forms.values()]
+            wrong = score(first.row, WRONG)
             own = custom or (form is None and len(str(truth)) < SHORT)
             found = list(check_rewards(name, lambda reply: [score(first.row, reply)], replies, truth)) if own else []
+            if not rewarded and score(first.row, reply) < min(nothing, wrong):
+                value = (
+                    f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, less than others"
+                )
+                found = [ConfigWarning(value, "a wrong reply gets more", "change the sign of the score")]
             found = found or list(_other_truths(name, first.file, rows, rewarded, form, score))
     except MasError as error:
         # It may need a package or a server of the run's machines.

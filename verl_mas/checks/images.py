@@ -43,6 +43,13 @@ def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError]:
             fix = f"write {IMAGE} into the prompt as many times as the row has images"
             yield ConfigError(f"{where}: {len(images)} images, and {places} times {IMAGE}", rule=rule, fix=fix)
             return
+        if len(images) and vision_of(model := config[SECTION].model) == {}:
+            rule = "verl reads them with the processor of this model, whichever agents see them"
+            fix = f"set {SECTION}.model.path to a model that reads images, or leave the column out"
+            yield ConfigError(
+                f"{where}: images, and {SECTION}.model.path={model.path} is one of text", rule=rule, fix=fix
+            )
+            return
         for place, image in enumerate(images, 1):
             if why := _fault(image_part(image)):
                 rule = "verl opens each image with Pillow when it reads the row, and the run ends if it fails"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import partial
+from random import Random
 
 from omegaconf import DictConfig
 
@@ -65,6 +66,16 @@ def check_snapshots(run: Run) -> Iterator[Problem]:
             value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}"
             rule = "a snapshot takes the weights of a policy that this run trains"
             yield ConfigError(value, rule=rule, fix=nearest(snapshot.of, trained(run.mas)))
+
+
+def _check_commit(mas: MasConfig) -> None:
+    rule, k = COMMIT_RULES.find(mas.branch.commit, "mas.branch.commit"), min(mas.branch.k, 8)
+    for scores in ([float(place) for place in range(k)], [float(-place) for place in range(k)]):
+        with user_code(mas.workflow.check_timeout_s):
+            chosen = rule.choose(scores, mas.branch.temperature, Random(0))
+        if chosen not in range(k):
+            value = f"mas.branch.commit={mas.branch.commit} chooses {chosen!r} of {k} candidates"
+            raise ConfigError(value, rule="the places of candidates begin with 0", fix="correct the commit rule")
 
 
 # Sampling settings: their names, by the engine or endpoint that gets them, and their ranges.
@@ -146,7 +157,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
         return None, False  # Other checks calculate with these values.
     team = None
     if refusals.of(raised_by(load_user_code, mas, seconds=mas.workflow.check_timeout_s)):
-        refusals.of(raised_by(COMMIT_RULES.find, mas.branch.commit, "mas.branch.commit"))
+        refusals.of(raised_by(_check_commit, mas))
         if refusals.of(check_estimator(run)):
             refusals.of(check_filter(run))
         team = refusals.result(partial(_made, mas))

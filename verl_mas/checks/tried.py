@@ -65,6 +65,8 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         str(task.ground_truth),
     ]
     replies += [written for _, written in in_every_form(str(task.ground_truth))]
+    with suppress(MasError):  # A truth that the form has no place for.
+        replies += [form.render(str(task.ground_truth))] if (form := own.answer_form(task.data_source)) else []
     replies += [as_asked(str(task.ground_truth), word) for word in (0, 1)]
     replies.append(partial(_calling, str(task.ground_truth)))
 

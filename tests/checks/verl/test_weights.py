@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import DictConfig
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from wrong_configs.prepare import model
 
@@ -66,6 +66,14 @@ def test_weights_of_torch_are_compared_without_being_read(folder, problems, cut)
     file.write_bytes(file.read_bytes()[:cut])
     found = [error.value.partition(": ")[0] for error in problems(folder)]
     assert found == ([] if cut is None else [f"{file} is not whole"])
+
+
+def test_weights_of_a_run_that_diverged_are_refused(folder, problems):
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name, tensor in weights.items() if tensor.ndim == 2)
+    save_file({**weights, name: weights[name] * float("nan")}, folder / "model.safetensors")
+    (error,) = problems(folder)
+    assert f"has no numbers in {name}" in error.value
 
 
 def test_tied_weights_may_be_there_twice(tmp_path, problems):

@@ -399,6 +399,20 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
             shapes_in(file)
         except ValueError as error:
             yield _broken(file, f"is not whole: {error}")
+            continue
+        if name := _not_finite(file):
+            yield _broken(file, f"has no numbers in {name}")
+
+
+def _not_finite(file: Path) -> str:
+    """A tensor that begins with NaN or an infinity, as all do of a run that diverged."""
+    from safetensors import safe_open
+
+    if file.suffix == ".bin":
+        return ""
+    with safe_open(file, framework="pt") as opened:
+        starts = ((name, opened.get_slice(name)) for name in opened.keys())  # noqa: SIM118  # no mapping
+        return next((name for name, each in starts if each.get_shape() and not each[:1].float().isfinite().all()), "")
 
 
 def _endless(folder: Path) -> Iterator[ConfigError]:
