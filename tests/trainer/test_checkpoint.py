@@ -256,5 +256,6 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
     config = compose(["+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.model.path=m"])
     names = {"algorithm.adv_estimator": "agent_grpo", "mas.workflow.name": "solver_verifier", "models": {"main": "m"}}
     agents = {"policy of agents": {"solver": "main", "verifier": "main"}, "mas.swap.agents": [], "snapshots": {}}
+    loaders = {"data.dataloader_num_workers": 8}
     stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "config.json": None}
-    assert run_identity(Run.of(config)) == {**names, **agents, STORED: {"main": stored}}
+    assert run_identity(Run.of(config)) == {**names, **agents, **loaders, STORED: {"main": stored}}

@@ -9,6 +9,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from importlib.metadata import requires, version
 from pathlib import Path
 
@@ -16,7 +17,15 @@ from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
 from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.place import FOLDERS, is_remote, missing, no_connection, target, unless_elsewhere
+from verl_mas.checks.verl.place import (
+    FOLDERS,
+    is_remote,
+    missing,
+    no_connection,
+    not_writable,
+    target,
+    unless_elsewhere,
+)
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers, sends_folder
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
@@ -31,6 +40,10 @@ VALUES = {
     "VERL_LOGGING_LEVEL": "CRITICAL FATAL ERROR WARN WARNING INFO DEBUG NOTSET",
     "WANDB_MODE": "online offline shared disabled dryrun run",
 }
+MODULES = "VERL_USE_EXTERNAL_MODULES"
+# Bytes of the path of a socket, and of what Ray adds for one: ray/session_2026-01-31_.../sockets/plasma_store.
+SOCKET, OF_RAY = 107, 68
+TMPDIRS = ("RAY_TMPDIR", "TMPDIR")
 # A name in one of these settings -> the package that verl imports for it, where that has another name.
 PACKAGES = {
     "trainer.logger": {"vemlp_wandb": "volcengine_ml_platform"},
@@ -38,6 +51,7 @@ PACKAGES = {
     # module.Class
     "trainer.checkpoint_callback_class": {},
 }
+KEY = 40  # Characters of a key of wandb, at least
 WITHOUT_PACKAGE = "console", "file", None, ""
 # Of a Ray cluster.
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
@@ -62,12 +76,26 @@ def import_error() -> str:
     return ""
 
 
-def check_environment() -> Iterator[ConfigError]:
+def check_environment() -> Iterator[Problem]:
+    yield from _shadowing(Path.cwd())
+    for module in filter(None, os.environ.get(MODULES, "").split(",")):
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            fix = f"install it, or set PYTHONPATH, or unset {MODULES}"
+            yield ConfigError(f"{MODULES}: {module} is not installed", rule="verl imports it when it starts", fix=fix)
     for name, known in VALUES.items():
         given = os.environ.get(name)
         if given is not None and given not in known.split():
             value, rule = f"{name}={given}", f"it is read when the run starts, and is one of {known.replace(' ', ', ')}"
             yield ConfigError(value, rule=rule, fix=f"{nearest(given, known.split())}, or unset {name}")
+
+
+def _shadowing(folder: Path) -> Iterator[ConfigWarning]:
+    """Files of the user that `python -m` and Ray's workers find before the package of that name."""
+    others = [path for path in sys.path if Path(path or ".").resolve() != folder]
+    for file in sorted(folder.glob("*.py")):
+        if file.stem in sys.stdlib_module_names or PathFinder.find_spec(file.stem, others):
+            reason = f"verl, or a package of its, that imports {file.stem} finds this file in its place"
+            yield ConfigWarning(f"{file}", reason, "rename it, or start from another folder")
 
 
 def check_packages(config: DictConfig) -> Iterator[Problem]:
@@ -81,7 +109,7 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
                 yield unless_elsewhere(config, error)
             elif name == "wandb" and not _wandb_key():
-                reason = "no key is here, and a run has no terminal that could ask for one"
+                reason = f"no key of {KEY} characters is here, and a run has no terminal that could ask for one"
                 fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
                 yield ConfigWarning(f"{setting}={name}", reason, fix)
     loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
@@ -91,8 +119,11 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
 
 def _wandb_key() -> bool:
     """Where wandb looks for it; offline it needs none."""
-    given = os.environ.get("WANDB_MODE") in ("offline", "disabled") or os.environ.get("WANDB_API_KEY")
-    return bool(given) or Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
+    if os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+        return True
+    if (key := os.environ.get("WANDB_API_KEY")) is not None:
+        return len(key) >= KEY
+    return Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
 
 
 def check_versions() -> Iterator[ConfigError]:
@@ -193,6 +224,7 @@ def check_cluster(config: DictConfig) -> Iterator[Problem]:
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
     yield from combinations("cluster", config, cluster=cluster)
+    yield from _folders_of_ray(config)
     yield from _runtime_env(config)
     if not sends_folder(config):
         return
@@ -204,6 +236,21 @@ def check_cluster(config: DictConfig) -> Iterator[Problem]:
                 "Ray runs the workers in a temporary copy of that folder, and what they write there is deleted with it",
                 f"set {setting} to an absolute path",
             )
+
+
+def _folders_of_ray(config: DictConfig) -> Iterator[Problem]:
+    """Ray's session goes below one of them, and its timeline into a folder that is there."""
+    setting = f"{RAY_INIT}._temp_dir"
+    given = {setting: OmegaConf.select(config, setting), **{name: os.environ.get(name) for name in TMPDIRS}}
+    for name, folder in given.items():
+        why = not_writable(Path(folder)) if folder else ""
+        if folder and len(os.fsencode(folder)) > SOCKET - OF_RAY:
+            why = f"with Ray's own part, the path of a socket there has more than {SOCKET} bytes"
+        if why:
+            error = ConfigError(f"{name}={folder}: {why}", rule="Ray's files of a run are there", fix="set another one")
+            yield unless_elsewhere(config, error)
+    if (file := config.ray_kwargs.get("timeline_json_file")) and not Path(file).parent.is_dir():
+        yield missing(config, "ray_kwargs.timeline_json_file", str(Path(file).parent), "a folder that is there")
 
 
 def _absent(config: DictConfig, cluster: str | None) -> str:
@@ -235,6 +282,10 @@ def _runtime_env(config: DictConfig) -> Iterator[Problem]:
             yield ConfigError(
                 f"{path}={value}", rule="an environment variable is a text", fix=f"""write '++{path}="{value}"'"""
             )
+    platform = variables.get("VERL_PLATFORM") if isinstance(variables, DictConfig) else None
+    if config.trainer.device == DEVICE and platform not in (None, DEVICE):
+        value, rule = f"{RAY_INIT}.runtime_env.env_vars.VERL_PLATFORM={platform}", "workers are on the run's platform"
+        yield ConfigError(value, rule=rule, fix=f"remove it; +platform=cpu sets {DEVICE}")
     folder = given.get("working_dir")
     if isinstance(folder, str) and not is_remote(folder) and not Path(folder).expanduser().is_dir():
         yield missing(config, f"{RAY_INIT}.runtime_env.working_dir", folder, "a folder that Ray can send")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from zipfile import is_zipfile
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -41,7 +42,7 @@ from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
 from verl_mas.checks.verl.place import check_folders, no_connection, not_writable, run_on, target, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
-from verl_mas.checks.verl.rows import sound_rows
+from verl_mas.checks.verl.rows import SETTINGS, paths_of, sound_rows
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
 from verl_mas.checks.verl.training_engine import check_lengths
@@ -117,6 +118,13 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
         fix = f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file"
         yield ConfigError(f"trainer.logger={list(names)} writes to {theirs}", rule=rule, fix=fix)
+    if "VERL_FILE_LOGGER_PATH" in os.environ and metrics.LOGGER not in names:
+        value = f"VERL_FILE_LOGGER_PATH={os.environ['VERL_FILE_LOGGER_PATH']}"
+        yield ConfigWarning(value, f"trainer.logger={list(names)} writes no such file", f"add {metrics.LOGGER} to it")
+    read = [str(path) for setting in SETTINGS for path in paths_of(config, setting)]
+    if metrics.LOGGER in names and theirs.absolute() in [Path(path).absolute() for path in read]:
+        value, rule = f"verl's logger writes to {theirs}", "it replaces the file, which this run reads"
+        yield ConfigError(value, rule=rule, fix="set VERL_FILE_LOGGER_PATH to another file")
     if metrics.LOGGER in names and "VERL_FILE_LOGGER_PATH" in os.environ and not theirs.parent.is_dir():
         value = f"VERL_FILE_LOGGER_PATH={theirs} is in a folder that is not there"
         yield ConfigError(value, rule="verl opens the file when the run starts", fix=f"make the folder {theirs.parent}")
@@ -132,6 +140,15 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
 
 
 def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
+    last, until = run.config.trainer.total_training_steps, checkpoint.step
+    if isinstance(last, int) and until >= last and not run.config.trainer.val_only:
+        value = f"{checkpoint.folder} is of step {until}, and trainer.total_training_steps={last}"
+        fix = "raise it, or set another trainer.default_local_dir, or trainer.resume_mode=disable"
+        yield ConfigWarning(value, "the run has ended, and makes no step", fix)
+    # By its end, which is quick. Loading finds other damages.
+    for file in (file for file in sorted(checkpoint.folder.rglob("*.pt")) if not is_zipfile(file)):
+        rule = "a run resumes from a checkpoint that can be read"
+        yield ConfigError(f"{file} is damaged", rule=rule, fix=choices(checkpoint.folder.parent, checkpoint.folder))
     lacking = list(other_policies(checkpoint.folder, saved_policies(run.mas)))
     yield from lacking
     with user_code(run.mas.workflow.check_timeout_s):

@@ -145,7 +145,14 @@ def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:
 
 def fill(template: str, row: Row, place: str) -> str:
     """The template with the row's values in place of the columns in braces."""
-    return "".join(text + ("" if name is None else str(_value(row, name, place))) for text, name in _parts(template))
+    return "".join(text + ("" if name is None else _text(row, name, place)) for text, name in _parts(template))
+
+
+def _text(row: Row, name: str, place: str) -> str:
+    if isinstance(value := _value(row, name, place), list | dict):
+        rule, fix = "a column between texts is a text or a number", f"use --template '{{{name}}}' for messages"
+        raise DataError(f"{place}: {name} is a {type(value).__name__}", rule=rule, fix=fix)
+    return str(value)
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:

@@ -27,9 +27,8 @@ def canonical(message: Message) -> Canonical:
     """Of a message whose content is text, and for a user also images."""
     role = str(message["role"])
     calls = tuple((call.name, _plain(call)) for call in calls_of(message))
-    return Canonical(
-        role, text_of(message) + _images(message), calls, str(message.get("name") or "") if role == "user" else ""
-    )
+    name = str(message.get("name") or "") if role == "user" else ""
+    return Canonical(role, text_of(message) + _images(message), calls, name)
 
 
 def _images(message: Message) -> str:

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from verl_mas.errors import EngineLost, FaultKind, SessionFault
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Dialect, Fields, Served
 from verl_mas.gateway.session import Exchange, GatewaySession
-from verl_mas.util.bodies import TooLong, whole
+from verl_mas.util.bodies import TooLong, disconnected, whole
 from verl_mas.util.loops import PerLoop
 
 LOOPBACK = "127.0.0.1"
@@ -142,7 +142,7 @@ class GatewayServer:
 
 async def _reply(request: Request, exchange: Exchange) -> Served:
     """The reply, while the client is there to get it. The act outlives the connection."""
-    gone = asyncio.ensure_future(_disconnected(request))
+    gone = asyncio.ensure_future(disconnected(request))
     either: set[asyncio.Future[Served] | asyncio.Future[None]] = {exchange.act, gone}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -160,11 +160,6 @@ async def _reply(request: Request, exchange: Exchange) -> Served:
         # One sentence: programs are given no traceback.
         status, code = STATUS.get(error.kind, (500, error.kind.value))
         raise ApiError(status, error.line, code=code) from error
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _stream(events: str) -> Response:

@@ -60,8 +60,4 @@ def register_grader(
     name: str, *, read: Callable[[object], Truth] = _unchanged, check: Callable[[], None] = _nothing
 ) -> Callable[[GradeFunction], Grader]:
     """Register a function of (truth, answer), sync or async, that returns 0 to 1, or None if it cannot say."""
-
-    def decorate(function: GradeFunction) -> Grader:
-        return GRADERS.register(name)(Grader(function, read, check))
-
-    return decorate
+    return lambda function: GRADERS.register(name)(Grader(function, read, check))

@@ -121,15 +121,12 @@ class _ForkServer:
             for _ in range(2):
                 control = self._control or self._start()
                 ours, theirs = socket.socketpair()
-                with theirs:
-                    try:
-                        socket.send_fds(control, [b"f"], [theirs.fileno()])
-                        pid = int.from_bytes(_receive(control, 8), "little")
-                    except (EOFError, ConnectionError):
-                        ours.close()
-                        self._discard()
-                        continue
-                return pid, Connection(ours.detach())
+                with theirs, contextlib.suppress(ConnectionError):
+                    socket.send_fds(control, [b"f"], [theirs.fileno()])
+                    if len(pid := control.recv(8, socket.MSG_WAITALL)) == 8:
+                        return int.from_bytes(pid, "little"), Connection(ours.detach())
+                ours.close()
+                self._discard()
         raise MasError(f"the worker process of {self._command[3]} does not start: {' '.join(self._command)}")
 
     def kill(self, pid: int) -> None:
@@ -165,16 +162,6 @@ class _ForkServer:
             self._process = None
 
 
-def _receive(sock: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = sock.recv(size - len(data))
-        if not part:
-            raise EOFError
-        data += part
-    return data
-
-
 def _serve(function: Callable[..., Json], pipe: Connection) -> None:
     """The loop of a worker: one call after another until the other end closes."""
     while True:
@@ -197,7 +184,7 @@ def _serve_forks(function: Callable[..., Json], memory_mb: int, control: socket.
             return
         children -= {pid for pid in children if os.waitpid(pid, os.WNOHANG)[0]}
         if order == b"k":
-            pid = int.from_bytes(_receive(control, 8), "little")
+            pid = int.from_bytes(control.recv(8, socket.MSG_WAITALL), "little")
             if pid in children:
                 os.kill(pid, signal.SIGKILL)
             continue

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Iterator
 
+from verl_mas.cli._arguments import whole
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
@@ -104,8 +105,8 @@ class Arithmetic(Generated):
     rows = (640, 160)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--terms", type=int, default=3)
-        parser.add_argument("--largest", type=int, default=9)
+        parser.add_argument("--terms", type=whole(2), default=3)
+        parser.add_argument("--largest", type=whole(1), default=9)
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         kind = {"terms": options.terms, "largest": options.largest, "seed": options.seed}

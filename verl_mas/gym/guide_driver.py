@@ -258,6 +258,7 @@ class GuideDriverData(Generated):
         hidden=32, initial=0.1, steps=1_000, batch=128, learning_rate=3e-3, lessons=120_000, texts=100, vocabulary=259
     )
     rows = (4096, 200)
+    of_demonstrations = ("speaks", "control", "map")
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         add_settings(parser, "--size", "settings of the boards")

@@ -13,6 +13,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
+from verl_mas.cli._arguments import whole
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
@@ -250,8 +251,8 @@ class Invented(Generated):
     rows = (4_000, 200)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--entities", type=int, default=5_000)
-        parser.add_argument("--hops", type=int, nargs="+", default=[2, 3])
+        parser.add_argument("--entities", type=whole(1), default=5_000)
+        parser.add_argument("--hops", type=whole(1), nargs="+", default=[2, 3])
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         world = InventedWorld(options.entities, options.seed)

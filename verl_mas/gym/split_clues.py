@@ -272,6 +272,7 @@ class SplitCluesData(Generated):
         hidden=32, initial=0.1, steps=1_000, batch=96, learning_rate=3e-3, lessons=60_000, texts=100, vocabulary=259
     )
     rows = (None, 140)
+    of_demonstrations = ("rounds",)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--parts", type=int, default=2, help="agents that have clues: 2, 3 or 4")

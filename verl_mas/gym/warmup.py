@@ -126,9 +126,8 @@ class WarmUp:
     def __post_init__(self) -> None:
         check_fields(self, PATH)
         if self.start and not (Path(self.start) / "config.json").is_file():
-            raise ConfigError(
-                f"{PATH}.start={self.start}", rule="the folder has a model with its config.json", fix="leave it out"
-            )
+            rule = "the folder has a model with its config.json"
+            raise ConfigError(f"{PATH}.start={self.start}", rule=rule, fix="leave it out")
 
     def changed(self, given: Mapping[str, object]) -> WarmUp:
         """The configuration with values from the command line."""
@@ -261,6 +260,8 @@ class Generated(DataSet):
     warm_up: ClassVar[WarmUp]
     # The default numbers of rows to train on (None: as many as there are) and held out. None: all are written.
     rows: ClassVar[tuple[int | None, int] | None] = None
+    # The options that only the demonstrations are made with.
+    of_demonstrations: ClassVar[Sequence[str]] = ()
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """Add options of its own."""
@@ -284,12 +285,16 @@ class Generated(DataSet):
             help="also write a tiny model to model/, warmed up on demonstrations with this share of errors",
         )
         add_settings(parser, "--warm-up", "settings of the warm-up: steps, batch, hidden, ...")
+        self.unset = {name: parser.get_default(name) for name in ("warm_up", *self.of_demonstrations)}
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         check_noise(options.noise)
-        if options.warm_up and options.noise is None:
-            rule = "only with --noise a model is written"
-            raise ConfigError("--warm-up without --noise", rule=rule, fix="add --noise 0.25, or leave out --warm-up")
+        for name, unset in self.unset.items() if options.noise is None else ():
+            if getattr(options, name) != unset:
+                option, rule = f"--{name.replace('_', '-')}", "only with --noise a model is written, for which it is"
+                raise ConfigError(
+                    f"{option} without --noise", rule=rule, fix=f"add --noise 0.25, or leave out {option}"
+                )
         config = self.warm_up.changed({"seed": options.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
         lessons = None if options.noise is None else self.lessons(options)
         prepared = self.generate(options)

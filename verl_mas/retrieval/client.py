@@ -117,9 +117,8 @@ class RetrieverClient:
             results = await self._retrieve(queries, topk)
         except Exception as error:  # noqa: BLE001  boundary: whatever fails, the waiting sessions get a result
             self.breaker.failed()
-            results = [
-                SearchResult(query, error=f"{self._shown}: {type(error).__name__}: {error}") for query in queries
-            ]
+            cause = f"{self._shown}: {type(error).__name__}: {error}"
+            results = [SearchResult(query, error=cause) for query in queries]
         for result, (_, future) in zip(results, batch, strict=True):
             # The future of a cancelled session is done already.
             if not future.done():

@@ -17,7 +17,6 @@ from verl_mas.rollout.images import image_parts
 from verl_mas.rollout.verl_client import Model, output_of
 from verl_mas.row import Act, RowKey, RowTags, StoredRow
 from verl_mas.verl_.types import Fields, Tokenizer
-from verl_mas.workflow.client import Generation
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 from verl_mas.workflow.session import Session
@@ -79,7 +78,9 @@ def failed_validation_row(session: Session, models: Mapping[str, Model], dataset
 
 
 def _stored(acts: Row, key: RowKey, session: Session, model: Model, dataset: Fields) -> StoredRow:
-    output = with_tool_fields(_of_arrays(acts.generation), acts.replies)
+    sampled = output_of(acts.generation, np.asarray)
+    output = _OfArrays.model_construct(sampled.model_fields_set, **dict(sampled))
+    output = with_tool_fields(output, acts.replies)
     output.reward_score = acts.reward.score
     output.extra_fields[row.REWARD_EXTRA_INFO] = session.reported
     tags = _tags(acts, output, session.task)
@@ -91,11 +92,6 @@ _TOKENS = ("prompt_ids", "response_ids", row.RESPONSE_MASK, "response_logprobs")
 _made = cast("Callable[..., type[AgentLoopOutput]]", create_model)
 # Tokens that are arrays become tensors twenty times as fast as lists.
 _OfArrays = _made("_OfArrays", __base__=AgentLoopOutput, **dict.fromkeys(_TOKENS, (object, None)))
-
-
-def _of_arrays(generation: Generation) -> AgentLoopOutput:
-    output = output_of(generation, np.asarray)
-    return _OfArrays.model_construct(output.model_fields_set, **dict(output))
 
 
 def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoopOutput:

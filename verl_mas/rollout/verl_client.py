@@ -26,7 +26,7 @@ from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.images import images_of, with_images
-from verl_mas.rollout.resumed_reply import keep, merged_versions, reply_limit
+from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply_limit
 from verl_mas.rollout.team_client import TeamClient
 from verl_mas.rollout.tool_calls import read_calls, stopping
 from verl_mas.rollout.truncation import fit
@@ -300,7 +300,7 @@ class VerlPolicy:
             mm_processor_kwargs=prompt.mm_processor_kwargs,
         )
         seconds = asyncio.get_running_loop().time() - started
-        if answer.stop_reason in ("aborted", "abort") and not answer.token_ids:
+        if answer.stop_reason in ABORTED and not answer.token_ids:
             raise SessionFault(FaultKind.REFUSED, "the engine aborted the request")
         if self.model.placeholders.intersection(answer.token_ids[-1:]):
             keep(answer, len(answer.token_ids) - 1, len(prompt.ids))

@@ -25,7 +25,7 @@ from verl_mas.gateway.dialect import ApiError
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
 from verl_mas.serve.requests import ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
-from verl_mas.util.bodies import TooLong, whole
+from verl_mas.util.bodies import TooLong, disconnected, whole
 from verl_mas.workflow import client
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import Member
@@ -272,12 +272,7 @@ def _opening(text: str) -> dict[str, object]:
 
 async def _while_connected(request: Request, work: Awaitable[T]) -> T:
     """The result; cancelled when the client is gone."""
-
-    async def disconnected() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not working.done():

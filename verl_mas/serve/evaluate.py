@@ -19,7 +19,7 @@ from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
 from verl_mas.run_folder.disk import append_line, write_whole, writing
 from verl_mas.run_folder.records import plain
 from verl_mas.serve.runtime import EndedSession, Runtime, quiet_import
-from verl_mas.trainer.pass_at_k import SOLVED, interval, ks, mean_of_sets, pass_at_k, report
+from verl_mas.trainer.pass_at_k import SOLVED, ks, mean_of_sets, pass_at_k, report, with_interval
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import Scorer
 from verl_mas.workflow.task import Task
@@ -264,15 +264,10 @@ def difference(first: Sequence[Fields], second: Sequence[Fields]) -> Table:
     for source, mine in _by_source(first).items():
         pairs = [(values, theirs[source][task]) for task, values in mine.items()]
         sessions = min(len(values) for pair in pairs for values in pair)
-        differences[source] = _with_interval(f"mean@{sessions}", [fmean(a) - fmean(b) for a, b in pairs])
+        differences[source] = dict(with_interval(f"mean@{sessions}", [fmean(a) - fmean(b) for a, b in pairs]))
         for k in ks(sessions):
-            differences[source] |= _with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
+            differences[source] |= with_interval(f"pass@{k}", [_solved(a, k) - _solved(b, k) for a, b in pairs])
     return differences
-
-
-def _with_interval(name: str, per_task: Sequence[float]) -> dict[str, float]:
-    low, high = interval(per_task)
-    return {name: fmean(per_task), f"{name}/low": low, f"{name}/high": high}
 
 
 def _solved(values: Sequence[float], k: int) -> float:

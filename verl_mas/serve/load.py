@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from verl_mas.config.values import load_dataclass
 from verl_mas.serve.endpoints import Endpoint, EngineSettings
 from verl_mas.workflow.loop_thread import LoopThread
-from verl_mas.workflow.run import CONCURRENCY, Question, refuse_in_loop
+from verl_mas.workflow.run import CONCURRENCY, Question, finished, refuse_in_loop
 from verl_mas.workflow.session import Session, SessionResult
 from verl_mas.workflow.streaming import Listener
 from verl_mas.workflow.task import Task
@@ -63,11 +63,11 @@ class TrainedTeam:
     def run(self, task: Question, *, listener: Listener | None = None) -> Session:
         """The finished session. Raises SessionFault when its last attempt failed."""
         refuse_in_loop("team.run", "await team.arun(...)")
-        return _finished(self._loop.result(self._session(task, listener)))
+        return finished(self._loop.result(self._session(task, listener)))
 
     async def arun(self, task: Question, *, listener: Listener | None = None) -> Session:
         """As `run`, for async code. Cancelling it cancels the session."""
-        return _finished(await self._loop.aresult(self._session(task, listener)))
+        return finished(await self._loop.aresult(self._session(task, listener)))
 
     def run_many(
         self, tasks: Iterable[Question], concurrency: int = CONCURRENCY, *, ordered: bool = True
@@ -105,9 +105,3 @@ class TrainedTeam:
 
     async def _session(self, task: Question, listener: Listener | None = None) -> SessionResult:
         return (await self.runtime.session(Task.of(task), listener=listener)).result
-
-
-def _finished(result: SessionResult) -> Session:
-    if result.failed:
-        raise result.faults[-1]
-    return result.session

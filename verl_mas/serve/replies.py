@@ -17,6 +17,7 @@ from verl_mas.serve.runtime import EndedSession, Runtime
 from verl_mas.workflow.client import Generation
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.run import finished
 from verl_mas.workflow.session import Session
 from verl_mas.workflow.streaming import ActText, Usage
 
@@ -46,9 +47,7 @@ class Answers:
     @classmethod
     def of_session(cls, ended: EndedSession, request: ChatRequest) -> Answers:
         """Raises the fault of a session that failed."""
-        if ended.result.failed:
-            raise ended.result.faults[-1]
-        session = ended.result.session
+        session = finished(ended.result)
         ours = {OURS: transcript(session)} if request.extension.transcript else None
         return cls([answer_of(session)], ended.usage, ours)
 

@@ -50,6 +50,7 @@ IN_FLIGHT = "tasks in flight"
 ADAPTERS, BASES = "adapters", "bases"
 # How the whole weights of a policy are stored, in `run.json`.
 STORED = "stored weights"
+LOADERS = "data.dataloader_num_workers"
 # Of the end of each file of weights, which a fingerprint reads.
 BYTES = 1 << 16
 CONFIG = "config.json"
@@ -199,6 +200,11 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
             rule="whole weights are loaded by as many processes of the same strategy, into a model of the same shape",
             fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
         )
+    loaders = checkpoint.run.get(LOADERS), run.get(LOADERS)
+    if loaders[0] is not None and loaders[0] != loaders[1]:
+        value = f"{checkpoint.folder} was saved with {LOADERS}={loaders[0]}, and this run has {loaders[1]}"
+        rule = "the state of a data loader is read by one of as many workers"
+        yield ConfigError(value, rule=rule, fix=f"set {LOADERS}={loaders[0]}")
     if config.trainer.resume_mode == "auto" and not config.trainer.val_only:
         yield from other_run(checkpoint, run)
 
@@ -207,7 +213,7 @@ def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[Con
     """How the run of a checkpoint differs from this one, beside its adapters."""
     before, folder = checkpoint.run, checkpoint.folder
     for key, value in run.items():
-        if key not in (ADAPTERS, BASES, STORED) and before.get(key, value) != value:
+        if key not in (ADAPTERS, BASES, STORED, LOADERS) and before.get(key, value) != value:
             yield ConfigError(
                 f"{folder} was trained with {key}={before[key]}, and this run has {value}",
                 rule="a run resumes from the last checkpoint of its folder",
@@ -234,6 +240,7 @@ def run_identity(run: Run) -> dict[str, object]:
     models = {name: Path(str(run.view(name).value("model.path"))) for name in [*full, *shared]}
     identity: dict[str, object] = {
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
+        LOADERS: run.config.data.dataloader_num_workers,
         "mas.workflow.name": run.mas.workflow.name,
         "policy of agents": {name: member.spec.policy for name, member in agents_of(run.mas).items()},
         "mas.swap.agents": list(run.mas.swap.agents),

@@ -45,13 +45,14 @@ def report(values_per_task: Sequence[Sequence[float]]) -> Iterator[tuple[str, fl
     sessions = min((len(task) for task in values_per_task), default=0)
     if not sessions:
         return
-    yield from _with_interval(f"mean@{sessions}", [float(np.mean(task)) for task in values_per_task])
+    yield from with_interval(f"mean@{sessions}", [float(np.mean(task)) for task in values_per_task])
     solved = [(len(task), sum(value >= SOLVED for value in task)) for task in values_per_task]
     for k in ks(sessions):
-        yield from _with_interval(f"pass@{k}", [pass_at_k(n, right, k) for n, right in solved])
+        yield from with_interval(f"pass@{k}", [pass_at_k(n, right, k) for n, right in solved])
 
 
-def _with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, float]]:
+def with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, float]]:
+    """The mean over tasks, and its interval."""
     low, high = interval(per_task)
     yield name, float(np.mean(per_task))
     yield f"{name}/low", low

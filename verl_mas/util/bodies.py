@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import httpx
+    from starlette.requests import Request
 
 Part = TypeVar("Part", str, bytes)
 
@@ -27,6 +28,12 @@ async def bounded(parts: AsyncIterable[Part], most: int) -> AsyncIterator[Part]:
 async def whole(parts: AsyncIterable[bytes], most: int) -> bytes:
     """The body of a request. Raises TooLong."""
     return b"".join([part async for part in bounded(parts, most)])
+
+
+async def disconnected(request: Request) -> None:
+    """Waits until the client of a request, whose body has been read, is gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def body_of(response: httpx.Response, most: int) -> bytes:

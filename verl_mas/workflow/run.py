@@ -54,10 +54,7 @@ async def arun(
     `clients` is one client for every agent, or one per policy named in `agents`, whose `tools` are names of `tools`.
     Raises SessionFault when the last attempt failed.
     """
-    finished = await _sessions(workflow, clients, **settings)(task)
-    if finished.failed:
-        raise finished.faults[-1]
-    return finished.session
+    return finished(await _sessions(workflow, clients, **settings)(task))
 
 
 def run(
@@ -117,6 +114,13 @@ def _sessions(
         tool_limits=tool_limits or ToolLimits(),
     )
     return lambda question: run_session(lambda: team, Task.of(question), config)
+
+
+def finished(result: SessionResult) -> Session:
+    """The session. Raises the last fault of one that failed."""
+    if result.failed:
+        raise result.faults[-1]
+    return result.session
 
 
 def refuse_in_loop(call: str, instead: str) -> None:

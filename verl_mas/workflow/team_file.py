@@ -52,9 +52,7 @@ class TeamPolicy:
     """Where the weights of a policy are: `folder`, else `model`, else `remote`."""
 
     model: str | None = None  # that it is, or started from: a folder, or a name on the hub
-    folder: str | None = (
-        None  # beside this file: weights of its own, or with `adapter_config.json` an adapter on `model`
-    )
+    folder: str | None = None  # beside this file: weights of its own, or an adapter on `model`: `adapter_config.json`
     adapter_of: str | None = None  # the policy with the base of its adapter; adapters of one policy can share an engine
     snapshot_of: str | None = None  # the policy of whose weights it has an earlier state
     remote: RemoteSpec | None = None

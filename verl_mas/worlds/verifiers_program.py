@@ -168,16 +168,12 @@ class Environment:
 
 
 def _config(settings: Json) -> vf.EnvConfig:
-    if settings["folder"] not in (None, *sys.path):
-        _look_in(settings["folder"])
+    if (folder := settings["folder"]) not in (None, *sys.path):
+        sys.path.append(folder)
+        # For the processes of tools.
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
     taskset = {**settings["options"], "id": settings["taskset"]}
     return vf.resolve_env_config({**settings["environment"], "taskset": taskset})
-
-
-def _look_in(folder: str) -> None:
-    """For modules: also in the processes of tools."""
-    sys.path.append(folder)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
 
 
 @lru_cache(maxsize=8)

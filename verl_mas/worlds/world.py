@@ -47,14 +47,10 @@ class Observation:
 class View:
     """A state of an episode, as everybody outside of it sees it."""
 
-    observations: Mapping[
-        str, Observation
-    ]  # of the players that act now, together if there are several; {}: it is over
+    observations: Mapping[str, Observation]  # of the players that act now, together if several do; {}: it is over
     rewards: Mapping[str, float]  # what each player has earned since the start
     illegal: Mapping[str, int] = field(default_factory=dict)  # actions that the world refused, by player
-    info: Mapping[str, object] = field(
-        default_factory=dict
-    )  # for the metrics, at the end; `acc`, `draw` and `loss` too
+    info: Mapping[str, object] = field(default_factory=dict)  # for the metrics, at the end; also `acc`, `draw`, `loss`
     board: str = ""  # for transcripts; empty: nothing to show
 
 

@@ -209,14 +209,18 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
             offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
             why = ", and HF_HUB_OFFLINE forbids to download it" if offline else ""
             yield _not_checked(path, f"it is not in the Hugging Face cache of this machine{why}")
+    elif path.endswith("/"):
+        rule, own = "verl takes no path that ends in a slash", path.rstrip("/")
+        yield ConfigError(f"actor_rollout_ref.model.path={path}", rule=rule, fix=f"set the model path to {own}")
     elif not (folder := Path(path).expanduser()).is_dir():
         command = made_by().get(str(Path(path).parent))
         fix = f"create it with: {command}" if command else FIX
         yield unless_elsewhere(config, ConfigError(f"actor_rollout_ref.model.path={path}", rule=RULE, fix=fix))
     else:
         broken = list(check_folder(folder, model.get("custom_chat_template")))
-        if own := model.get("tokenizer_path"):
-            broken += _tokenizer(Path(own).expanduser() / "tokenizer.json", folder)
+        if (own := model.get("tokenizer_path")) and (of_tokenizer := Path(own).expanduser()).is_dir():
+            broken += _has_any(of_tokenizer, TOKENIZERS, "a tokenizer", "save it there with tokenizer.save_pretrained")
+            broken += _tokenizer(of_tokenizer / "tokenizer.json", folder)
         yield from broken or check_weights(config, folder)
     if adapter := model.get("lora_adapter_path"):
         yield from _adapter(config, str(adapter))
@@ -250,12 +254,11 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
         yield from endless
         return
     for any_of, noun, fix in (
-        (["config.json"], "a model's config.json", "save the model with save_pretrained"),
-        (list(TOKENIZERS), "a tokenizer", "save the tokenizer beside the model with tokenizer.save_pretrained"),
-        (list(WEIGHTS), "weights", "save the model with save_pretrained, or download it again"),
+        (("config.json",), "a model's config.json", "save the model with save_pretrained"),
+        (TOKENIZERS, "a tokenizer", "save the tokenizer beside the model with tokenizer.save_pretrained"),
+        (WEIGHTS, "weights", "save the model with save_pretrained, or download it again"),
     ):
-        if not any(any(folder.glob(name)) for name in any_of):
-            yield ConfigError(f"{folder} has no {any_of[0]}", rule=f"a model folder holds {noun}", fix=fix)
+        yield from _has_any(folder, any_of, noun, fix)
     unreadable = [error for name in JSON_FILES for error in raised_by(read_json, folder / name)]
     yield from unreadable
     yield from _tokenizer(folder / "tokenizer.json", folder)
@@ -267,6 +270,11 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
     yield from _weights(folder)
+
+
+def _has_any(folder: Path, any_of: Sequence[str], noun: str, fix: str) -> Iterator[ConfigError]:
+    if not any(any(folder.glob(name)) for name in any_of):
+        yield ConfigError(f"{folder} has no {any_of[0]}", rule=f"a model folder holds {noun}", fix=fix)
 
 
 def check_weights(config: DictConfig, folder: Path) -> Iterator[Problem]:
@@ -418,7 +426,9 @@ def _not_finite(file: Path) -> str:
 def _endless(folder: Path) -> Iterator[ConfigError]:
     """Files that cannot be read to an end."""
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not (path.is_file() or path.is_dir()):
+        if path.is_dir() and path.suffix in (".json", ".safetensors", ".bin"):
+            yield _broken(path, "is a folder")
+        elif not (path.is_file() or path.is_dir()):
             yield _broken(path, "is a pipe, a device or a link to nothing")
 
 

@@ -37,9 +37,8 @@ Engine: TypeAlias = Any
 ENGINE = "vllm"
 ABORT_AGAIN_S = 0.05
 EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
-FIRST_ID = (
-    1000  # vLLM knows adapters by numbers: its own warm-up takes those from 1 on, and verl's only adapter has 123
-)
+# vLLM knows adapters by numbers: its own warm-up takes those from 1 on, and verl's only adapter has 123.
+FIRST_ID = 1000
 PATH = "in memory"
 V2_THINKS = Version("0.28.0")
 # Of vLLM 0.24, which verl 0.9.1 requires.

@@ -11,7 +11,7 @@ import mmap
 import os
 import signal
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 ALLOWED = {
@@ -118,10 +118,10 @@ def _search(blocks: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction
     return [_do(_AT_LEAST, blocks[middle][0], yes=len(low)), *low, *high]
 
 
-def program(allowed: Mapping[str, int] = ALLOWED, rules: Mapping[str, CallRule] = RULES) -> list[Instruction]:
+def program() -> list[Instruction]:
     """The filter."""
-    calls = {number: [_do(_RETURN, ALLOW)] for number in allowed.values()}
-    calls.update((rule.number, _rule(rule)) for rule in rules.values())
+    calls = {number: [_do(_RETURN, ALLOW)] for number in ALLOWED.values()}
+    calls.update((rule.number, _rule(rule)) for rule in RULES.values())
     calls[X32] = [_do(_RETURN, KILL)]
     # Everything between two calls of the list is refused.
     gaps = {number + 1 for number in calls if number != X32} | {0}

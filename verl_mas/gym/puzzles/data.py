@@ -104,6 +104,7 @@ class PuzzleData(Generated):
 
     warm_up = WarmUp()
     rows = (4096, 200)
+    of_demonstrations = ("workflow", "args")
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         plugins = "a Python file or module that registers a puzzle or a workflow; may be given several times"

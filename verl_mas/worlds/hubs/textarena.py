@@ -185,6 +185,5 @@ def _players(name: str, options: str) -> Sequence[str]:
             points(env, setup)
             return [f"player_{player}" for player in range(number)]
     value = f"num_players={asked} of textarena/{name}"
-    raise ConfigError(
-        value, rule="; ".join(dict.fromkeys(causes)), fix="leave it out: the game begins with the fewest players"
-    )
+    fix = "leave it out: the game begins with the fewest players"
+    raise ConfigError(value, rule="; ".join(dict.fromkeys(causes)), fix=fix)

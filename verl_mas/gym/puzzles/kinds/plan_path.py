@@ -80,9 +80,8 @@ class PlanPath(Puzzle):
         check_share("walls", walls)
         check_distance(min_distance)
         if not 0 <= slip < 1:
-            raise ConfigError(
-                f"slip={slip}", rule="the probability that a move slips is at least 0 and below 1", fix="use 0.2"
-            )
+            rule = "the probability that a move slips is at least 0 and below 1"
+            raise ConfigError(f"slip={slip}", rule=rule, fix="use 0.2")
         if not 2 <= size <= _LARGEST:
             raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", fix="use a size in that range")
         rng = stream(cls.name, seed, split)
