@@ -56,6 +56,11 @@ def test_a_prompt_that_says_its_answer_or_asks_nothing_is_warned_of(made, capsys
         assert "warning: the prompt of row 1" in (written := capsys.readouterr().out) and says in written
 
 
+def test_a_dollar_before_a_column_is_warned_of(made, capsys):
+    made(ROWS, "--template", "Solve ${question}")
+    assert "the $ stays in the text" in capsys.readouterr().out
+
+
 def test_a_conversation_is_kept_and_a_missing_ground_truth_is_asked_for(made):
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     row = made([{"chat": messages}], "--template", "{chat}", "--no-answer")[0]
@@ -108,6 +113,7 @@ def test_images_are_stored_and_stand_where_the_prompt_has_them(made, tmp_path):
         ([ROWS[0], {"question": "2?", "answer": ["4", "four"]}], [], "a column of parquet has one type"),
         ([{"question": "1?", "answer": 1, "picture": "no.png"}], ["--images", "picture"], "'no.png' is no file"),
         ([{"chat": [{"role": "user"}]}], ["--template", "{chat}", "--no-answer"], "row 1: chat has the message"),
+        ([{"chat": ["a"]}], ["--template", "Say {chat}", "--no-answer"], "row 1: chat is a list"),
         ([{"chat": []}], ["--template", "{chat}", "--no-answer"], "row 1: chat is empty"),
         ([], [], "no rows"),
     ],

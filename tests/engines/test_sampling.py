@@ -75,7 +75,7 @@ def test_a_value_out_of_range_and_what_every_request_has_are_refused_for_every_e
 
 def test_a_setting_of_an_endpoint_is_mistyped_only_if_it_is_close_to_a_known_one():
     assert mistyped("reasoning_efort") == "reasoning_effort"
-    assert mistyped("reasoning_effort") is mistyped("num_ctx") is mistyped("provider") is None
+    assert mistyped("reasoning_effort") == mistyped("num_ctx") == mistyped("provider") == ""
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
     data.prepare(options, None)
     [(folder, _, config, _)] = warmed_up
     assert folder == options.out / "model" and config == replace(data.warm_up, steps=7, seed=0)
-    options.noise, options.warm_up = None, []
+    options.noise = None
+    vars(options).update(data.unset)
     data.prepare(options, None)
     assert len(warmed_up) == 1
 
@@ -115,3 +116,19 @@ def test_what_cannot_work_is_refused_before_anything_is_written(tmp_path, name, 
     with pytest.raises(ConfigError, match=match):
         main([name, *KINDS[name][0].split(), "--out", str(tmp_path), *arguments.split()])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        ("split_clues --rounds 2", "--rounds without --noise"),
+        ("guide_driver --map picture", "--map without --noise"),
+        ("lookup --worker-noise 0.1", "--worker-noise without --noise"),
+        ("puzzle plan_path --args max_turns=2", "--args without --noise"),
+        ("arithmetic --terms 1", "at least 2"),
+        ("invented --hops 0", "at least 1"),
+    ],
+)
+def test_what_only_demonstrations_are_made_with_is_refused_without_them(tmp_path, arguments, match):
+    with pytest.raises(ConfigError, match=match):
+        main([*arguments.split(), "--out", str(tmp_path)])

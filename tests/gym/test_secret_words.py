@@ -32,12 +32,12 @@ def test_more_tasks_than_there_are_are_refused():
 def test_in_the_control_the_scout_knows_what_it_would_know_in_another_task(kind):
     held_out = items(kind, None, split=TEST)
     mixed = shuffled(held_out)
-    assert sorted(item.secret.known for item in mixed) == sorted(item.secret.known for item in held_out)
+    assert sorted(item.extra["known"] for item in mixed) == sorted(item.extra["known"] for item in held_out)
     assert {item.source for item in mixed} == {SHUFFLED}
     pairs = list(zip(held_out, mixed, strict=True))
-    assert all((mine.secret.own, mine.truth) == (other.secret.own, other.truth) for mine, other in pairs)
+    assert all((mine.extra["own"], mine.truth) == (other.extra["own"], other.truth) for mine, other in pairs)
     # Of a dozen colours, another task has the same one now and then.
-    same = sum(mine.secret.known == other.secret.known for mine, other in pairs) / len(pairs)
+    same = sum(mine.extra["known"] == other.extra["known"] for mine, other in pairs) / len(pairs)
     assert same < 0.15 if kind == "pair" else same == 0
 
 

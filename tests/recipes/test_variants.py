@@ -8,9 +8,9 @@ from recipe_configs import accepted, composed
 from benchmarks.code_team import ARMS
 from verl_mas.checks.team import agents_of, validate
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import snapshots, trained
+from verl_mas.config.merge import snapshots
 from verl_mas.config.placement import local_policies
-from verl_mas.config.run import load
+from verl_mas.config.run import Run, load
 from verl_mas.workflow.base import resolve
 
 PUZZLES = ["plan_path", "sokoban", "sudoku"]
@@ -30,9 +30,9 @@ def test_the_papers_larger_models_train_in_folders_of_their_own(variant, policie
 def test_the_variant_with_adapters_has_the_team_of_the_variant_with_whole_weights_on_one_engine(recipe):
     run, whole = accepted(f"+recipe={recipe}/adapters"), accepted(f"+recipe={recipe}/separate").mas
     team = run.mas
-    assert trained(team) == trained(whole) and team.agents == whole.agents and team.reward == whole.reward
+    assert run.trained == Run(None, whole).trained and team.agents == whole.agents and team.reward == whole.reward
     assert local_policies(team) == ["main"]
-    assert {run.view(name).value("actor.optim.lr") for name in trained(team)} == {1e-5}
+    assert {run.view(name).value("actor.optim.lr") for name in run.trained} == {1e-5}
 
 
 @pytest.mark.parametrize("recipe", ["math", "search"])
@@ -80,7 +80,7 @@ def test_the_single_player_is_trained_on_twice_the_tasks():
 
 def test_the_variant_with_adapters_trains_one_per_role_on_one_base():
     team, policies = accepted("+recipe=plan_path/qwen3_adapters").mas, ["planner", "executor"]
-    assert trained(team) == policies and adapters(team, "main") == policies
+    assert Run(None, team).trained == policies and adapters(team, "main") == policies
     assert {agent: spec.policy for agent, spec in team.agents.items()} == {name: name for name in policies}
 
 
@@ -110,7 +110,7 @@ def test_who_is_trained_is_one_word(command, agents):
     team = validate(composed(command))
     assert {name for name, member in agents_of(team).items() if member.trainable} == agents
     # With an LLM per role the other one has no optimiser.
-    assert set(trained(team)) == (agents if command.startswith(SEPARATE) else {"main"})
+    assert set(Run(None, team).trained) == (agents if command.startswith(SEPARATE) else {"main"})
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_who_is_trained_is_one_word(command, agents):
 )
 def test_the_learner_is_in_both_seats_and_its_opponent_is_a_snapshot(command, past):
     team = load(composed(command).mas)
-    assert (trained(team), snapshots(team)) == (["main"], past)
+    assert (Run(None, team).trained, snapshots(team)) == (["main"], past)
     learns = {name: member.trainable for name, member in agents_of(team).items()}
     assert learns == {"player_0": True, "player_1": True} | ({"opponent": False} if past else {})
 

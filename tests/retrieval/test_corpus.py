@@ -50,6 +50,12 @@ def test_a_row_without_text_is_named_with_its_file(tmp_path):
         list(read_corpus(tmp_path / "c.jsonl"))
 
 
+def test_an_id_that_two_passages_have_is_refused(tmp_path):
+    (tmp_path / "c.jsonl").write_text('{"id": 7, "text": "a"}\n{"id": "7", "text": "b"}\n')
+    with pytest.raises(DataError, match=r"c\.jsonl, row 1: the id '7' again"):
+        list(read_corpus(tmp_path / "c.jsonl"))
+
+
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
         list(read_corpus(tmp_path / "nowhere.jsonl"))

@@ -298,6 +298,11 @@ def test_an_adapter_whose_base_has_other_weights_by_now_is_refused(base, run, ad
     assert "model cannot be loaded" in run.refused("--force"), "its tokenizer is needed"
 
 
+def test_merging_without_an_adapter_is_refused(base, run):
+    run.complete(a={})
+    assert "no policy is one" in run.refused("--merge")
+
+
 def test_an_adapter_on_tied_weights_is_not_merged(base, run):
     """It would change the embedding, too."""
     torch.manual_seed(0)

@@ -98,7 +98,7 @@ def _own_settings(run: Run, name: str, base: str) -> Iterator[ConfigError]:
         # A section without settings is a leaf, too.
         if value == {} or any(fnmatch(key, pattern) for pattern in OWN):
             continue
-        if value == (of_base := _plain(view.get(key))):
+        if value == (of_base := view.get(key)):
             continue
         differs = f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}"
         if key not in LENGTHS:
@@ -130,10 +130,6 @@ def _follows(base: View, own: DictConfig, key: str) -> bool:
     return bool(OmegaConf.select(view[SECTION], key) == OmegaConf.select(own, key))
 
 
-def _plain(value: object) -> object:
-    return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-
-
 def check_base(view: DictConfig, base: str, names: list[str]) -> Iterator[Problem]:
     """`view` is the configuration of a base, `names` its adapters."""
     section, who = view[SECTION], f"policy {base}, the base of {', '.join(names)}"
@@ -150,10 +146,8 @@ def check_adapter(view: DictConfig, policy: str) -> Iterator[Problem]:
     model, engine = view[SECTION].model, str(view[SECTION].rollout.name)
     rank = model.get("lora_rank")
     most = facts_of(engine).highest_rank or HIGHEST_RANK
-    if not 1 <= (rank or 0) <= most:
-        rule = f"an adapter has a rank of 1 to {most}"
-        fix = f"set ++mas.policies.{policy}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all"
-        yield ConfigError(f"policy {policy}: model.lora_rank={rank} with rollout.name={engine}", rule=rule, fix=fix)
+    facts = {"policy": policy, "most": most, "fits": 1 <= (rank or 0) <= most}
+    yield from combinations("adapter_rank", view, f"policy {policy}: ", **facts)
     known = _linear(model)
     wrong = list(check_targets(view, policy, known))
     yield from wrong

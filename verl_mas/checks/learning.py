@@ -8,9 +8,7 @@ from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.estimators import check_estimator
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.config.merge import trained
 from verl_mas.config.run import Run
-from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.gateway.program import Program
 from verl_mas.workflow.base import Workflow
@@ -50,7 +48,7 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
     if estimator and any(member.trainable for member in members.values()):
         sessions = int(run.config.actor_rollout_ref.rollout.n)
         yield from check_estimator(mas, estimator, members, sessions, mas.branch.k if branching else 1)
-    yield from _trained_agents(run.mas, members, workflow.never_trained)
+    yield from _trained_agents(run, members, workflow.never_trained)
     for name, member in members.items():
         if member.trainable and member.spec.policy in mas.policies:
             view, own = run.view(member.spec.policy), flat(member.spec.sampling)
@@ -63,10 +61,10 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         yield from combinations("fused", view.config, f"policy {name}: ", temperatures=len(different))
 
 
-def _trained_agents(mas: MasConfig, members: Mapping[str, Member], never: Sequence[str]) -> Iterator[Problem]:
+def _trained_agents(run: Run, members: Mapping[str, Member], never: Sequence[str]) -> Iterator[Problem]:
     acting = [member for name, member in members.items() if member.trainable and name not in never]
     learning = {policy for member in acting for policy in member.policies}
-    idle = [name for name in trained(mas) if name not in learning]
+    idle = [name for name in run.trained if name not in learning]
     if idle and not learning:
         value = "mas.agents: every agent has trainable=false"
         rule = "training needs an agent whose rows are trained on"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
 
-from verl_mas.advantage import ESTIMATORS, AdvantageInput, AdvantageOptions, compute_advantages
-from verl_mas.advantage.record import COLUMNS, PARTS
+from verl_mas.advantage import ESTIMATORS, AdvantageOptions, compute_advantages
+from verl_mas.checks.estimators import rows
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
@@ -20,33 +20,21 @@ from verl_mas.workflow.members import Member, flat
 def check_filter(run: Run) -> Iterator[Problem]:
     if run.config.trainer.val_only:
         return
-    yield from combinations("filter", run.config, mas=run.mas)
-    if run.mas.filter.drop == "uniform" and run.mas.filter.by == "score":
-        yield from _drop_uniform(run)
+    name, by_score = str(run.config.algorithm.adv_estimator), run.mas.filter.drop and run.mas.filter.by == "score"
+    across = by_score and name in ESTIMATORS and _across_tasks(name, AdvantageOptions.from_config(run.mas.advantage))
+    yield from combinations("filter", run.config, mas=run.mas, across_tasks=across)
 
 
-def _drop_uniform(run: Run) -> Iterator[ConfigError]:
-    name = str(run.config.algorithm.adv_estimator)
-    if name in ESTIMATORS and not _task_by_task(name, AdvantageOptions.from_config(run.mas.advantage)):
-        yield ConfigError(
-            f"mas.filter.drop=uniform with algorithm.adv_estimator={name}",
-            rule="a task is dropped if none of its rows has an advantage, and this estimator does not compare the rows "
-            "of a task with each other alone: rows of equal scores have one, too",
-            fix="set mas.filter.by=team, which compares sessions, or algorithm.adv_estimator=agent_grpo",
-        )
-
-
-def _task_by_task(name: str, options: AdvantageOptions) -> bool:
-    """Whether the estimator gives no row an advantage in a batch of two uniform tasks of different scores."""
+def _across_tasks(name: str, options: AdvantageOptions) -> bool:
+    """Whether the estimator gives a row an advantage in a batch of two uniform tasks of different scores."""
     if ESTIMATORS[name].reads_running(options):
-        return False
+        return True
     import torch
 
-    labels: dict[str, Any] = dict.fromkeys(COLUMNS, [0] * 4)
-    labels |= {"task": ["a", "a", "b", "b"], "session": [0, 1, 0, 1]}
-    labels |= dict.fromkeys(PARTS, torch.tensor([0.0, 0.0, 1.0, 1.0]))
-    rows = AdvantageInput(labels["team_reward"], tokens=torch.ones(4), **labels)
-    return not bool(compute_advantages(name, rows, options).advantages.any())
+    scores = torch.tensor([0.0, 0.0, 1.0, 1.0])
+    batch = rows(["a"], {"a": "a"}, sessions=2, candidates=1)
+    batch = replace(batch, scores=scores, team_reward=scores, local_reward=scores, penalty=scores)
+    return bool(compute_advantages(name, batch, options).advantages.any())
 
 
 # Rollout correction: of each trained policy, whether it has what it reads, and whether it is right.

@@ -43,6 +43,7 @@ VALUES = {
 MODULES = "VERL_USE_EXTERNAL_MODULES"
 # Bytes of the path of a socket, and of what Ray adds for one: ray/session_2026-01-31_.../sockets/plasma_store.
 SOCKET, OF_RAY = 107, 68
+THRESHOLD = "RAY_memory_usage_threshold"
 TMPDIRS = ("RAY_TMPDIR", "TMPDIR")
 # A name in one of these settings -> the package that verl imports for it, where that has another name.
 PACKAGES = {
@@ -82,6 +83,10 @@ def check_environment() -> Iterator[Problem]:
         if importlib.util.find_spec(module.partition(".")[0]) is None:
             fix = f"install it, or set PYTHONPATH, or unset {MODULES}"
             yield ConfigError(f"{MODULES}: {module} is not installed", rule="verl imports it when it starts", fix=fix)
+    threshold = os.environ.get(THRESHOLD, "1")
+    if not threshold.replace(".", "", 1).isdecimal() or float(threshold) > 1:
+        rule = "Ray takes a share of the memory, 0 to 1"
+        yield ConfigError(f"{THRESHOLD}={threshold}", rule=rule, fix="set it to 0.95, or unset it")
     for name, known in VALUES.items():
         given = os.environ.get(name)
         if given is not None and given not in known.split():
@@ -245,7 +250,7 @@ def _folders_of_ray(config: DictConfig) -> Iterator[Problem]:
     for name, folder in given.items():
         why = not_writable(Path(folder)) if folder else ""
         if folder and len(os.fsencode(folder)) > SOCKET - OF_RAY:
-            why = f"with Ray's own part, the path of a socket there has more than {SOCKET} bytes"
+            why = f"with the part of Ray, the path of a socket there has more than {SOCKET} bytes"
         if why:
             error = ConfigError(f"{name}={folder}: {why}", rule="Ray's files of a run are there", fix="set another one")
             yield unless_elsewhere(config, error)

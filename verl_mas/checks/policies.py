@@ -23,7 +23,6 @@ from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import local_policies, pool_shape
 from verl_mas.config.run import CORRECTION, Run
-from verl_mas.config.schema import MasConfig
 from verl_mas.config.verl_settings import SettingDifference, differences, section_at, settings_of
 from verl_mas.endpoints.endpoint import check_endpoint
 from verl_mas.engines.facts import facts_of
@@ -65,16 +64,11 @@ def check_unread_options(run: Run) -> Iterator[ConfigWarning]:
         )
 
 
-def check_remotes(mas: MasConfig) -> Iterator[Problem]:
-    for name, spec in mas.policies.items():
-        if spec.remote is None:
-            continue
-        yield from check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
-
-
 def check_specs(run: Run) -> Iterator[Problem]:
-    """What a section of `mas.policies` has that cannot be together."""
+    """The endpoint of a section of `mas.policies`, and what it has that cannot be together."""
     for name, spec in run.mas.policies.items():
+        if spec.remote:
+            yield from check_endpoint(spec.remote.base_url, spec.remote.api_key_env, f"mas.policies.{name}.remote.")
         yield from combinations("policies", run.config, own=spec, policy=name, adapters=adapters(run.mas, name))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.merge import SECTION, own_section, trained
+from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.modes import KEY, SEPARATE
 from verl_mas.config.placement import local_policies, policies_on, pool_shape, replica_size, served_on, serving_pool
 from verl_mas.config.run import Run
@@ -24,7 +24,7 @@ def check_apart(run: Run) -> Iterator[ConfigError]:
     """Of a team whose pools exist."""
     if run.mode is not SEPARATE:
         return
-    training = {run.mas.policies[name].pool: name for name in trained(run.mas) if not run.mas.policies[name].adapter_of}
+    training = {run.mas.policies[name].pool: name for name in run.trained if not run.mas.policies[name].adapter_of}
     for name in local_policies(run.mas):
         spec = run.mas.policies[name]
         setting, pool = ("engines", spec.engines) if spec.engines else ("pool", spec.pool)

@@ -3,6 +3,7 @@ longest ones hold what agents wrote before."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from verl_mas.checks.images import check_images, check_seeing, seen
 from verl_mas.checks.influence import TASKS, check_influence
@@ -27,6 +28,7 @@ from verl_mas.checks.lengths import (
 )
 from verl_mas.checks.tools import rendered_tools
 from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, check_unread, played
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.files import check_scored
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
@@ -46,7 +48,7 @@ from verl_mas.workflow.session import SessionResult
 from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflow.tools import Tool
 from verl_mas.workflows.world import WorldTeam
-from verl_mas.worlds.world import NAME
+from verl_mas.worlds.world import NAME, OPTIONS
 
 # Arguments of a tokenizer's apply_chat_template, which a template need not read.
 OF_TOKENIZERS = (
@@ -103,10 +105,10 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
     messages = seen(run.config, first.row)
     base, plain = View(run, "", PolicySpec()), Request(agent="", session="", turn=0, messages=messages)
     of_row = list(_rendered(base, plain, first.file, "data.truncation", filtered=True))
-    if of_row and run.config.data.filter_overlong_prompts:
-        # verl leaves this row out.
-        yield from _all_left_out(base, plain, first)
-        return
+    if run.config.data.filter_overlong_prompts:
+        yield from _rows_left_out(base, plain, first)
+        if of_row:
+            return  # verl leaves this row out.
     if run.mode is None:
         yield from of_row
         return
@@ -119,7 +121,12 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
 
 
 def _other_world(workflow: Workflow, first: FirstRow) -> Iterator[ConfigWarning]:
-    own, source = (first.row.get(EXTRA_INFO) or {}).get(NAME), str(first.row.get(DATA_SOURCE))
+    extra, source = first.row.get(EXTRA_INFO) or {}, str(first.row.get(DATA_SOURCE))
+    own, options = extra.get(NAME), json.loads(extra.get(OPTIONS) or "{}")
+    for name, value in workflow.options.items() if isinstance(workflow, WorldTeam) else ():
+        if (of_rows := options.get(name, value)) != value:
+            reason = f"the rows of {first.file} say {name}={of_rows}, which counts"
+            yield ConfigWarning(f"mas.workflow.args.options.{name}={value}", reason, "remove it, or write rows with it")
     if isinstance(workflow, WorldTeam) and (
         own not in (None, "", workflow.name) or (not own and "/" in source and source != workflow.world)
     ):
@@ -226,10 +233,7 @@ def _reported(run: Run, result: SessionResult | None, what: str, *, validation: 
         yield ConfigWarning(f"mas.reward.local=0 (preset {run.mas.reward.preset})", reason, "set ++mas.reward.local=1")
     if scored:
         return
-    for setting in ("reward.custom_reward_function.path", "reward.sandbox_fusion.url"):
-        if (given := OmegaConf.select(run.config, setting)) and workflow.answer_form(None) is None:
-            reason = f"{what} rewards itself, and calls no reward function"
-            yield ConfigWarning(f"{setting}={given}", reason, "remove it")
+    yield from combinations("rewarded", run.config, what=what, form=workflow.answer_form(None))
     if run.mas.filter.by == "acc" and "acc" not in outcome.info:
         reason = "the run ends at the first session without it"
         fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"
@@ -254,16 +258,18 @@ def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> I
             yield from rendered_tools(run, spec, request.tools)
 
 
-def _all_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Problem]:
-    prompts = [seen(base.run.config, row) for row in first.sample]
+def _rows_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Problem]:
     limit = limit_of(base, "prompt_length", None)
-    if all((prompt_tokens(base, replace(request, messages=messages), limit) or 0) > limit for messages in prompts):
-        value = f"each of the first {len(prompts)} rows of {first.file} has more than {limit} tokens"
-        rule = "data.filter_overlong_prompts leaves them out, and a run needs rows"
-        if len(prompts) == first.total:
-            yield ConfigError(value, rule=rule, fix="raise data.max_prompt_length")
-        else:
-            yield ConfigWarning(value, reason=rule, fix="raise data.max_prompt_length")
+    prompts = (replace(request, messages=seen(base.run.config, row)) for row in first.sample)
+    over, rows = sum((prompt_tokens(base, prompt, limit) or 0) > limit for prompt in prompts), len(first.sample)
+    if 2 * over <= rows:
+        return
+    value = f"{'each' if over == rows else over} of the first {rows} rows of {first.file} has more than {limit} tokens"
+    rule = "data.filter_overlong_prompts leaves them out, by their own text"
+    if over == first.total:
+        yield ConfigError(value, rule=f"{rule}, and a run needs rows", fix="raise data.max_prompt_length")
+    else:
+        yield ConfigWarning(value, reason=rule, fix="raise data.max_prompt_length")
 
 
 def _has_media(config: DictConfig, first: FirstRow) -> bool:

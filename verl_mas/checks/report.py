@@ -12,14 +12,14 @@ from typing import Any, TypeAlias
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.doctor import Aspect
-from verl_mas.checks.verl.model_folder import positions
+from verl_mas.checks.verl.model_folder import model_number
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import AgentSpec
 from verl_mas.engines.serving import serving
-from verl_mas.errors import ConfigError, ConfigWarning, raise_all
+from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.run_folder.checkpoints import to_resume
 from verl_mas.workflow.base import agents_of, resolve
@@ -68,9 +68,6 @@ class CheckReport:
             "errors": [{"value": error.value, "rule": error.rule, "fix": error.fix} for error in self.errors],
             "warnings": [asdict(warning) for warning in self.warnings],
         }
-
-    def raise_errors(self) -> None:
-        raise_all(self.errors)
 
 
 def _count(found: Sequence[object], noun: str) -> str:
@@ -155,7 +152,7 @@ def _correction(found: DictConfig) -> str | None:
 
 
 def _context(view: View) -> int | None:
-    known = (positions(view.section("model")), view.get("rollout.max_model_len"))
+    known = (model_number(view.section("model"), "max_position_embeddings"), view.get("rollout.max_model_len"))
     return min((tokens for tokens in known if isinstance(tokens, int)), default=None)
 
 

@@ -149,7 +149,7 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
     for file in (file for file in sorted(checkpoint.folder.rglob("*.pt")) if not is_zipfile(file)):
         rule = "a run resumes from a checkpoint that can be read"
         yield ConfigError(f"{file} is damaged", rule=rule, fix=choices(checkpoint.folder.parent, checkpoint.folder))
-    lacking = list(other_policies(checkpoint.folder, saved_policies(run.mas)))
+    lacking = list(other_policies(checkpoint.folder, saved_policies(run)))
     yield from lacking
     with user_code(run.mas.workflow.check_timeout_s):
         identity, running = run_identity(run), running_state(run)
@@ -377,7 +377,7 @@ def finalize_team(config: DictConfig) -> None:
         _complete(config)
     except Exception:
         # The checks report the same error, and all others with it.
-        examine(config).raise_errors()
+        raise_all(examine(config).errors)
         raise
 
 

@@ -19,7 +19,6 @@ from verl_mas.checks.machine import check_resources
 from verl_mas.checks.policies import (
     check_override_keys,
     check_override_values,
-    check_remotes,
     check_specs,
     check_unread_options,
     check_views,
@@ -27,17 +26,17 @@ from verl_mas.checks.policies import (
 from verl_mas.checks.pools import check_apart, check_memory, check_pools, check_replicas
 from verl_mas.checks.trainer import check_phases, check_settings, check_together, check_trainable, wants_critic
 from verl_mas.checks.verl.combinations import combinations
+from verl_mas.checks.verl.model_folder import model_number
 from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
 from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
-from verl_mas.config.merge import trained
 from verl_mas.config.placement import served_on, used_pools
 from verl_mas.config.run import Run
-from verl_mas.config.schema import AgentSpec, MasConfig, Sampling
+from verl_mas.config.schema import INT32, AgentSpec, MasConfig, Sampling
 from verl_mas.config.values import settable
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, engine_errors, mistyped, sampling_errors
 from verl_mas.engines.serving import settled
-from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.errors import ConfigError, ConfigWarning, raise_all
 from verl_mas.execution.executor import Execution
 from verl_mas.registry import closest, nearest
 from verl_mas.row import Act
@@ -65,7 +64,7 @@ def check_snapshots(run: Run) -> Iterator[Problem]:
             kind = "is not there" if of is None else "is a snapshot" if of.snapshot else "is not trained"
             value = f"mas.policies.{name}.snapshot.of={snapshot.of}, which {kind}"
             rule = "a snapshot takes the weights of a policy that this run trains"
-            yield ConfigError(value, rule=rule, fix=nearest(snapshot.of, trained(run.mas)))
+            yield ConfigError(value, rule=rule, fix=nearest(snapshot.of, run.trained))
 
 
 def _check_commit(mas: MasConfig) -> None:
@@ -102,6 +101,11 @@ def check_sampling(run: Run) -> Iterator[Problem]:
             else:
                 yield from sampling_errors(given, str(rollout.name), path)
                 yield from engine_errors(given, rollout, path)
+                tokens = model_number(run.view(spec.policy).section("model"), "vocab_size") or INT32
+                stops = given.get("stop_token_ids")
+                if absent := [token for token in stops if token >= tokens] if isinstance(stops, list) else []:
+                    value = f"{path}.stop_token_ids={absent}, of a model with {tokens} tokens"
+                    yield ConfigWarning(value, "no reply has such a token", "take the ids of this model's tokenizer")
         yield from combinations("agents", run.config, agent=name)
 
 
@@ -121,13 +125,9 @@ def check_serving(run: Run) -> Iterator[Problem]:
 
 # Estimator of verl -> the nearest one that compares the rows of one agent.
 PER_AGENT = {
-    "grpo": "agent_grpo",
-    "grpo_vectorized": "agent_grpo",
-    "rloo": "agent_rloo",
-    "rloo_vectorized": "agent_rloo",
-    "reinforce_plus_plus": "agent_reinforce_pp",
-    "reinforce_plus_plus_baseline": "agent_reinforce_pp",
-    **dict.fromkeys(("gdpo", "gpg", "grpo_passk", "opo", "remax"), "agent_grpo"),
+    **dict.fromkeys(("rloo", "rloo_vectorized"), "agent_rloo"),
+    **dict.fromkeys(("reinforce_plus_plus", "reinforce_plus_plus_baseline"), "agent_reinforce_pp"),
+    **dict.fromkeys(("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax"), "agent_grpo"),
     **dict.fromkeys(("optimal_token_baseline", "tir_optimal_token_baseline"), "agent_grpo"),
 }
 
@@ -136,7 +136,7 @@ def validate(config: DictConfig) -> MasConfig:
     """The team, or every error of its configuration, each with value, rule and fix."""
     refusals = Refusals()
     run, _ = check_config(config, refusals)
-    refusals.raise_all()
+    raise_all(refusals.errors)
     assert run is not None
     return run.mas
 
@@ -150,7 +150,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
     if run is None:
         return None, False
     mas = run.mas
-    refusals.of(check_names(mas), check_trainable(run), check_remotes(mas), check_specs(run))
+    refusals.of(check_names(mas), check_trainable(run), check_specs(run))
     refusals.of(check_snapshots(run), check_adapters(run))
     known = refusals.of(check_override_keys(run))
     if not refusals.of(check_override_values(run)) or not sound:

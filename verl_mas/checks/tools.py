@@ -281,7 +281,8 @@ def check_tool_prompts(run: Run, tools: Mapping[str, Tool]) -> Iterator[Problem]
 def rendered_tools(run: Run, agent: AgentSpec, schemas: Sequence[JsonObject]) -> Iterator[Problem]:
     view = run.view(agent.policy)
     parser = str(view.get("rollout.multi_turn.format"))
-    if parser not in _known(parser):
+    # Of its registry, which plugins may add to, if it is none that we know.
+    if parser not in FORMATS and parser not in tool_formats():
         rule = "it is the format of calls that verl finds in the replies of a model"
         yield ConfigError(f"{FORMAT}={parser}", rule=rule, fix=nearest(parser, list(FORMATS)))
         return
@@ -320,8 +321,3 @@ def _called(schema: JsonObject) -> list[Message]:
         {"role": "assistant", "content": "", "tool_calls": calls},
         {"role": "tool", "content": "!", "name": function["name"], "tool_call_id": "call00000"},
     ]
-
-
-def _known(parser: str) -> Sequence[str]:
-    """The formats of verl; those of its registry, which plugins may add to, if it is none that we know."""
-    return list(FORMATS) if parser in FORMATS else tool_formats()

@@ -111,15 +111,12 @@ def _unread_by_all(run: Run) -> Iterator[Problem]:
 def check_together(run: Run) -> Iterator[Problem]:
     config, local = run.config, local_policies(run.mas)
     facts = {"mas": run.mas, "mode": run.mode, "stale": run.staleness, "run": run}
+    whole = {"workers": workers(config), "first_profiled": min(config.global_profiler.steps or (), default=None)}
     batch = config.data.train_batch_size + run.sessions_per_step
     in_flight = batch * run.staleness.least if run.staleness else None
-    yield from combinations("run", config, "", workers=workers(config), in_flight=in_flight, **facts)
+    yield from combinations("run", config, "", in_flight=in_flight, **whole, **facts)
     yield from combinations(UNREAD, config)
     yield from _unread_by_all(run)
-    steps, last = config.global_profiler.steps, config.trainer.total_training_steps
-    if steps and last and min(steps) > last:
-        value = f"global_profiler.steps={list(steps)} with trainer.total_training_steps={last}"
-        yield ConfigWarning(value, reason="the run ends before the first of these steps", fix="lower them")
     several = ", ".join(name for name in ENGINES if ENGINES[name].many)
     for name in dict.fromkeys([*local, *run.trained]):
         view, whose = run.view(name), f"policy {name}: "

@@ -22,7 +22,7 @@ from verl_mas.checks.answers import WRONG, check_rewards, in_every_form
 from verl_mas.checks.images import check_seeing
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.run import Run
-from verl_mas.config.schema import DEFAULT_POLICY, MasConfig
+from verl_mas.config.schema import DEFAULT_POLICY, AgentSpec, MasConfig
 from verl_mas.config.values import check_fields
 from verl_mas.errors import ConfigWarning, FaultKind, MasError
 from verl_mas.gateway.program import FunctionProgram, Program
@@ -44,6 +44,8 @@ T = TypeVar("T")
 ASKED = re.compile(r"<(\w+)>([^<]*)</\1>")  # of codecs, in prompts
 # Of calls that were answered with an error: those of which a model's arguments are no cause.
 OF_TOOLS = ("it took more than", "which is neither a text nor JSON", "it was cancelled")
+# Settings of an agent that are of its calls of tools.
+OF_CALLS = ("tool_timeout_s", "max_tool_rounds", "max_tool_calls")
 FEW = 8
 # Seconds for a session, which takes milliseconds, and for all that check_workflow plays.
 TIME_LIMIT, OF_ALL_REPLIES = 5, 20
@@ -164,20 +166,34 @@ def _asked_wrongly(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -
 
 
 def check_unread(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[ConfigWarning]:
-    """Arguments of the workflow with another value than by default that no session reads."""
+    """Arguments of the workflow and settings of its agents, other than by default, that no session reads."""
     spec, kind = run.mas.workflow, type(resolve(run.mas.workflow))
-    default = {field.name: field.default for field in fields(cast(Any, kind))}
-    given = {name: value for name, value in spec.args.items() if value != default.get(name)}
-    if not given or issubclass(kind, Program):
+    if issubclass(kind, Program):
         return
+    default = {field.name: field.default for field in fields(cast(Any, kind))}
+    unread = {f"mas.workflow.args.{name}": value for name, value in spec.args.items() if value != default.get(name)}
     answer = str(task.ground_truth)
+    replies: list[Script] = ["", answer, as_asked(answer, 0), as_asked(answer, 1)]
+    clients = [ScriptedLLM(reply) for reply in replies]
     with _noted(kind) as read:
-        replies: list[Script] = ["", answer, as_asked(answer, 0), as_asked(answer, 1)]
-        for reply in replies:
-            played(run.mas, tools, ScriptedLLM(reply), task)
-    for name in given.keys() - read:
-        value = f"mas.workflow.args.{name}={given[name]}, which no session reads that was tried"
-        yield ConfigWarning(value, "the team then plays the same whatever it is", "remove it, or set what needs it")
+        sessions = [played(run.mas, tools, client, task) for client in clients]
+    for name in read:
+        unread.pop(f"mas.workflow.args.{name}", None)
+    acted = {request.agent: bool(request.tools) for client in clients for request in client.requests}
+    for role, agent in run.mas.agents.items():
+        if True not in (
+            called := {acted.get(name) for name, member in agents_of(run.mas).items() if member.role == role}
+        ):
+            own = {
+                name: getattr(agent, name) for name in OF_CALLS if getattr(agent, name) != getattr(AgentSpec(), name)
+            }
+            unread |= {f"mas.agents.{role}.{name}": value for name, value in own.items() if called == {False}}
+    done = [reply for session in sessions if session for reply in session.session.replies]
+    if run.mas.reward.local not in (0, 1) and all(reply.reward is None and not reply.tool_reward for reply in done):
+        unread["mas.reward.local"] = run.mas.reward.local
+    for name, value in unread.items():
+        reason = "the team then plays the same whatever it is"
+        yield ConfigWarning(f"{name}={value}, which no session reads that was tried", reason, "remove it")
 
 
 @contextmanager

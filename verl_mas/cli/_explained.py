@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 
-import yaml
-
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.checks.verl.combinations import naming
 from verl_mas.cli.list import KINDS, recipe_command
@@ -28,6 +26,7 @@ from verl_mas.engines.transformers.request import Options
 from verl_mas.errors import ConfigError
 from verl_mas.metrics.names import described
 from verl_mas.user_code import load_user_code
+from verl_mas.util import read_yaml
 from verl_mas.util.text import listed
 from verl_mas.workflow.base import WORKFLOWS, find
 
@@ -100,11 +99,7 @@ def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained
     path = one.path
     plain = path in _in_yaml() and "<name>" not in path
     set_by = f"{'' if plain else '++'}{path}=VALUE" + ("" if plain else ", or in a YAML file of the team")
-    return Explained(path, kind, one.meaning, one.takes, one.default, set_by, below, _combinations(path), _names(path))
-
-
-def _combinations(path: str) -> Sequence[str]:
-    return [str(entry) for entry in naming(path)]
+    return Explained(path, kind, one.meaning, one.takes, one.default, set_by, below, naming(path), _names(path))
 
 
 def _names(path: str) -> Mapping[str, str]:
@@ -115,8 +110,7 @@ def _names(path: str) -> Mapping[str, str]:
 @cache
 def _in_yaml() -> frozenset[str]:
     """The settings that `+mas=team` has, so that they are set without `++`."""
-    tree = yaml.safe_load(group_files("mas")["team"].read_text(encoding="utf-8"))
-    return frozenset(".".join(path) for path, _ in leaves(tree))
+    return frozenset(".".join(path) for path, _ in leaves(read_yaml(group_files("mas")["team"])))
 
 
 def _argument(name: str) -> Iterator[Explained]:
@@ -148,7 +142,7 @@ def _of_verl(name: str) -> Iterator[Explained]:
         default="" if below else str(default),
         set_by="" if below else set_by,
         settings=[f"{name}.{one}" for one in below.keys][:MOST] if below else (),
-        combinations=_combinations(name),
+        combinations=naming(name),
         names=_names(name),
     )
 

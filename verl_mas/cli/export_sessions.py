@@ -41,6 +41,10 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"--out {out} is a folder", rule="one of JSON files is replaced", fix="choose another --out")
     if options.format == "atif" and out.is_file():
         raise ConfigError(f"--out {out} is a file", rule="it gets a file per session", fix="choose another --out")
+    if options.format in TABLES and out.suffix not in ("", ".parquet"):
+        raise ConfigError(
+            f"--out {out}", rule="a table is written as parquet", fix=f"use {out.with_suffix('.parquet')}"
+        )
     name, records = sessions_of(options, counts)
     with writing(out, "what other tools read is written as a whole"):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from verl_mas.cli._arguments import add_json, add_machines, add_settings, hardware_of, takes_run_arguments, values
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, raise_all
 
 
 def parser() -> Parser:
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
         numbers = {} if plan is None else {"fits": plan.fits, **asdict(plan)}
         write_json(numbers | report.found())
     elif plan is None:
-        report.raise_errors()
+        raise_all(report.errors)
     else:
         show(plan, report)
     return 0 if report.accepted else 1

@@ -20,8 +20,9 @@ def parser() -> Parser:
     command = Parser("verl-mas serve", __doc__)
     add_team(command)
     add_address(command, port=8000)
-    command.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key of all requests")
-    command.add_argument("--no-api-key", action="store_true", help="serve beyond this machine without a key")
+    keys = command.add_mutually_exclusive_group()
+    keys.add_argument("--api-key-env", metavar="NAME", help="the environment variable with the key of all requests")
+    keys.add_argument("--no-api-key", action="store_true", help="serve beyond this machine without a key")
     command.add_argument("--name", help="the model's name; without it that of the folder")
     command.add_argument(
         "--max-sessions", type=whole(1), default=256, metavar="N", help="more requests at once get 429"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import importlib.util
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_mas.config.hydra import group_files
 from verl_mas.config.merge import leaves
 from verl_mas.config.schema import MasConfig
-from verl_mas.config.verl_settings import section_at, verl_settings
+from verl_mas.config.verl_settings import folder_of, section_at, verl_settings
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 
@@ -97,9 +96,7 @@ def _hydra(overrides: list[str], added: Path | None, name: str) -> DictConfig:
     from hydra.core.global_hydra import GlobalHydra
 
     # verl is found and not imported, which takes seconds.
-    verl = importlib.util.find_spec("verl")
-    assert verl is not None and verl.origin is not None
-    main = str(Path(verl.origin).parent / "trainer/config")
+    main = str(folder_of("verl") / "trainer/config")
     with initialize_config_dir(main, version_base=None):
         if added:
             # As Hydra's own command line does; its compose API has no option for it.

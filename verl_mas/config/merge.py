@@ -43,7 +43,7 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
     have the value of the base, and not of the policy's actor.
     """
     # Also without overrides: a value of the section that cannot be resolved is an error.
-    base = OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)
+    base = dict(leaves(OmegaConf.to_container(config[SECTION], resolve=True, throw_on_missing=False)))
     added = []
     overriding = {name: spec for name, spec in mas.policies.items() if spec.overrides}
     dump = pickle.dumps(config) if overriding else b""
@@ -51,7 +51,7 @@ def materialize_interpolations(config: DictConfig, mas: MasConfig) -> list[str]:
         written = {path for path, _ in leaves(spec.overrides)}
         view = overridden(pickle.loads(dump), spec)[SECTION]
         for path, value in leaves(OmegaConf.to_container(view, resolve=True, throw_on_missing=False)):
-            if _at(base, path) == value or any(path[: len(w)] == w for w in written):
+            if (path in base and base[path] == value) or any(path[: len(w)] == w for w in written):
                 continue
             key = f"mas.policies.{name}.overrides." + ".".join(path)
             OmegaConf.update(config, key, value, force_add=True)
@@ -75,22 +75,6 @@ def leaves(tree: object, path: Path = ()) -> Iterator[tuple[Path, object]]:
         return
     for key, value in tree.items():
         yield from leaves(value, (*path, str(key)))
-
-
-def _at(tree: object, path: Path) -> object:
-    for key in path:
-        if not isinstance(tree, dict) or key not in tree:
-            return _MISSING
-        tree = tree[key]
-    return tree
-
-
-_MISSING = object()
-
-
-def trained(mas: MasConfig) -> list[str]:
-    """The policies that are updated."""
-    return [name for name, spec in mas.policies.items() if spec.is_trained]
 
 
 def snapshots(mas: MasConfig) -> list[str]:

@@ -14,10 +14,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast, get_origin
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.values import Hint, core_type
+from verl_mas.util import read_yaml
 from verl_mas.verl_.sources import Definition, ancestors, named
 
 Tree = Mapping[str, object]
@@ -223,7 +223,7 @@ def verl_settings(engine: str = "dp") -> SettingsSection:
     """verl's own configuration of a `model_engine`."""
     own = _own(engine)
     # verl merges its settings of TransferQueue over those of that package.
-    queue = OmegaConf.merge(_read(_folder("transfer_queue") / "config.yaml"), own["transfer_queue"])
+    queue = OmegaConf.merge(read_yaml(folder_of("transfer_queue") / "config.yaml"), own["transfer_queue"])
     return SettingsSection("", {**own, "transfer_queue": OmegaConf.to_container(queue)})
 
 
@@ -247,19 +247,12 @@ def section_at(path: str, root: SettingsSection) -> SettingsSection | None:
 @cache
 def _own(engine: str) -> Tree:
     """The configuration that verl's release lists in one file for each model engine."""
-    folder = _folder("verl") / "trainer" / "config"
+    folder = folder_of("verl") / "trainer" / "config"
     file = folder / f"_generated_ppo_{engine}_trainer.yaml"
-    return _read(file if file.exists() else folder / "_generated_ppo_trainer.yaml")
+    return read_yaml(file if file.exists() else folder / "_generated_ppo_trainer.yaml")
 
 
-def _read(file: Path) -> Tree:
-    # libyaml is ten times faster, and not in every build of PyYAML.
-    read = yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    assert isinstance(read, dict)
-    return read
-
-
-def _folder(package: str) -> Path:
+def folder_of(package: str) -> Path:
     spec = importlib.util.find_spec(package)
     assert spec and spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0])

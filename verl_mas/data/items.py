@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from verl_mas.errors import DataError
@@ -29,6 +29,7 @@ class Item:
     question: str
     truth: str | list[str]
     source: str
+    extra: Mapping[str, object] = field(default_factory=dict, kw_only=True)  # What else its row has in extra_info
 
     @property
     def key(self) -> str:
@@ -40,7 +41,7 @@ class Item:
             "data_source": self.source,
             "prompt": [{"role": "user", "content": self.question}],
             "reward_model": {"style": "rule", "ground_truth": self.truth},
-            "extra_info": {"split": split, "index": index},
+            "extra_info": {"split": split, "index": index, **self.extra},
         }
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import yaml
 from packaging.version import Version
 
-from verl_mas.util import installed_version
+from verl_mas.util import installed_version, read_yaml
 from verl_mas.verl_.sources import Definition, ancestors, file_of, find, parameters
 
 # Class or module -> name -> what is passed to it; None: it is only read.
@@ -67,7 +66,7 @@ class Contract:
 
 @cache
 def contracts() -> Mapping[str, Contract]:
-    read = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    read = read_yaml(Path(__file__).with_suffix(".yaml"))
     return {
         package: Contract(package, **{**entry, "needs": {name: Need(**need) for name, need in entry["needs"].items()}})
         for package, entry in read.items()

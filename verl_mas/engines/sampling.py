@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
@@ -13,7 +12,7 @@ from verl_mas.config.values import load_dataclass, settable
 from verl_mas.engines.contract import takes
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
+from verl_mas.registry import closest, nearest
 from verl_mas.verl_.sources import find
 
 # What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
@@ -87,11 +86,10 @@ def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -
             )
 
 
-def mistyped(name: str) -> str | None:
+def mistyped(name: str) -> str:
     """The setting of an endpoint that is surely meant; an endpoint may also have settings of its own."""
     known = ENDPOINT_NAMES | SET_FOR_EVERY_REQUEST
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-    return close[0] if close and name not in known else None
+    return "" if name in known else closest(name, known, cutoff=0.8)
 
 
 @cache

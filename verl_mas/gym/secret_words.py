@@ -81,23 +81,14 @@ def _secret(kind: Kind, name: Sequence[str], rng: random.Random) -> Secret:
     return Secret(kind, " ".join(lines), f"Thing: {thing}", colour)
 
 
-@dataclass(frozen=True)
-class SecretItem(Item):
-    secret: Secret
-
-    def row(self, index: int, split: str) -> dict[str, object]:
-        extra_info = {"split": split, "index": index, **vars(self.secret)}
-        return super().row(index, split) | {"extra_info": extra_info}
+def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
+    return [Item(f"{s.known} {s.own}", s.answer, SOURCE, extra=vars(s)) for s in secrets(kind, split, count, seed)]
 
 
-def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -> list[SecretItem]:
-    return [SecretItem(f"{s.known} {s.own}", s.answer, SOURCE, s) for s in secrets(kind, split, count, seed)]
-
-
-def shuffled(tasks: Sequence[SecretItem]) -> list[SecretItem]:
+def shuffled(tasks: Sequence[Item]) -> list[Item]:
     """The control: the scout knows what it would know in the next task. Messages keep their distribution."""
     return [
-        replace(task, source=SHUFFLED, secret=replace(task.secret, known=other.secret.known))
+        replace(task, source=SHUFFLED, extra={**task.extra, "known": other.extra["known"]})
         for task, other in with_next(tasks)
     ]
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from verl_mas.errors import DataError
 from verl_mas.retrieval.files import Row, read_rows
 
+MANY = 1_000_000  # Rows whose ids are compared
+
 
 @dataclass(frozen=True)
 class Passage:
@@ -61,8 +63,15 @@ class Passage:
 
 def read_corpus(path: str | Path) -> Iterator[Passage]:
     """The passages of a `.jsonl`, `.jsonl.gz` or `.parquet` file."""
+    known = set[str]()
     for number, row in enumerate(read_rows(Path(path))):
-        yield Passage.from_row(row, number, str(path))
+        passage = Passage.from_row(row, number, str(path))
+        if passage.id in known:
+            rule = "the passages that a search finds are told apart by their ids"
+            raise DataError(f"{path}, row {number}: the id {passage.id!r} again", rule=rule, fix="number them anew")
+        if number < MANY:  # A set of all ids of a large corpus takes gigabytes.
+            known.add(passage.id)
+        yield passage
 
 
 def write_corpus(folder: Path, passages: Iterable[Passage]) -> None:

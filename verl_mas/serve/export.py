@@ -124,6 +124,8 @@ class Export:
             rule = "a checkpoint has the files that its run.json lists"
             yield ConfigError(f"{self.out} is in the checkpoint {checkpoint}", rule=rule, fix="give another folder")
             return
+        if self.merge and not any(policy.adapter_of for policy in chosen.values()):
+            yield ConfigError("--merge", rule="it merges adapters, and no policy is one", fix="leave it out")
         folders, team = [self.out / name for name in chosen], self.out / TEAM_FILE
         if not whole and team.exists():
             rule = "they are of one step and written together; --policy writes one"

@@ -154,9 +154,8 @@ def _of_all_cases(good: _Runner, kept: Mapping[str, object]) -> Iterator[str]:
             yield f"the workflow never asks {name}\n  rule: each agent acts in some session\n  fix:  {fix}"
 
 
-def _faults(**changes: float) -> FaultSpec:
-    settings = {"retries": 0, "backoff_s": 0.0, "act_timeout_s": LIMIT_S, "session_timeout_s": LIMIT_S, **changes}
-    return FaultSpec(**settings)  # type: ignore[arg-type]
+def _faults(act_timeout_s: float = LIMIT_S) -> FaultSpec:
+    return FaultSpec(retries=0, backoff_s=0.0, act_timeout_s=act_timeout_s, session_timeout_s=LIMIT_S)
 
 
 @dataclass

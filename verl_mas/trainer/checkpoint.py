@@ -17,11 +17,10 @@ from omegaconf import DictConfig, ListConfig
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import snapshots, trained
+from verl_mas.config.merge import snapshots
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
 from verl_mas.run_folder.checkpoints import (
     DATA_FILE,
@@ -333,9 +332,9 @@ def _text(settings: Mapping[str, object] | None) -> str:
     return ", ".join(f"{key}={value}" for key, value in settings.items()) if settings else "no adapter"
 
 
-def saved_policies(mas: MasConfig) -> list[str]:
+def saved_policies(run: Run) -> list[str]:
     """The policies of which a checkpoint has a folder."""
-    return [*trained(mas), *snapshots(mas), *bases(mas)]
+    return [*run.trained, *snapshots(run.mas), *bases(run.mas)]
 
 
 def _rng_state() -> Fields:

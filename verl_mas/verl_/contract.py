@@ -13,19 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.util import read_yaml
 from verl_mas.verl_.sources import file_of, find, parameters, tree_of
-from verl_mas.verl_.types import Fields
 
 # With which the tables agree.
 VERSION = "0.9.1"
 
 _HERE = Path(__file__).parent
-_TABLES: Fields = yaml.load(
-    (_HERE / "contract.yaml").read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-)
+_TABLES = read_yaml(_HERE / "contract.yaml")
 # Class of verl -> method that a class of ours overrides -> its parameters. Made by `scripts/lock_overrides.py`.
 OVERRIDDEN: dict[str, dict[str, str]] = json.loads((_HERE / "overridden.json").read_text(encoding="utf-8"))
 # What each one means is written beside it in the file.

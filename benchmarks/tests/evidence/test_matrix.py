@@ -10,7 +10,7 @@ from verl_mas.checks import machine
 from verl_mas.checks.team import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
-from verl_mas.config.merge import trained
+from verl_mas.config.run import Run
 from verl_mas.gym.guide_driver import boards_of, items
 from verl_mas.util.splits import TEST
 
@@ -110,7 +110,7 @@ def test_the_arm_with_adapters_differs_from_full_weights_in_adapters_and_learnin
     task = evidence("tasks.split_clues")
     full, adapted = task.ADAPTER_ARMS
     _, team = composed(adapted)
-    assert adapters(team, "main") == trained(team) == [task.SENDER, task.RECEIVER]
+    assert adapters(team, "main") == Run(None, team).trained == [task.SENDER, task.RECEIVER]
     assert (adapted.trial, adapted.start, adapted.workflow) == (full.trial, full.start, full.workflow)
     differing = {setting.partition("=")[0] for setting in {*adapted.overrides} ^ {*full.overrides}}
     model, rate = "actor_rollout_ref.model.lora_", "actor_rollout_ref.actor.optim.lr"

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 from safetensors.numpy import save
 from transformers import AutoTokenizer
 
-from verl_mas.checks.verl.model_folder import ChatTemplate, has_own_head, is_stateful, modules, positions
+from verl_mas.checks.verl.model_folder import ChatTemplate, has_own_head, is_stateful, model_number, modules
 
 
 @pytest.fixture
@@ -37,12 +37,12 @@ def safetensors(**shapes: list[int]) -> bytes:
     ],
 )
 def test_the_context_is_the_number_of_positions(section, config, model, found):
-    assert positions(section({"config.json": config}, **model)) == found
+    assert model_number(section({"config.json": config}, **model), "max_position_embeddings") == found
 
 
 def test_a_model_of_the_hub_has_no_files_here(section):
     there = section({}, path="owner/name")
-    assert positions(there) is None and modules(there) is None
+    assert model_number(there, "max_position_embeddings") is None and modules(there) is None
 
 
 @pytest.mark.parametrize(

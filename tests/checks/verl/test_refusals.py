@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.checks.verl.refusals import Refusals, TimeLimit, user_code
-from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, DataError
+from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, DataError, raise_all
 
 ONE, TWO = ConfigError("x=1", rule="x is 2", fix="set x=2"), ConfigError("y=1", rule="y is 3", fix="set y=3")
 THREE = ConfigError("z=1", rule="z is 4", fix="set z=4")
@@ -28,7 +28,7 @@ def test_the_errors_of_all_checks_are_raised_as_one_and_the_same_error_once():
     assert not found.of([ONE], [TWO])
     assert not found.of([ONE])
     with pytest.raises(ConfigErrors) as raised:
-        found.raise_all()
+        raise_all(found.errors)
     assert raised.value.errors == (ONE, TWO)
 
 

@@ -62,11 +62,20 @@ def model(folder: Path, changed: Mapping[str, Any]) -> None:
     files(folder, {**MODEL, "config.json": config, "model.safetensors": weights, **given})
 
 
+NOTHING = "PK\5\6" + "\0" * 18  # An archive without files
+
+
 def checkpoint(
-    folder: Path, step: int, *, pointer: str | None = None, run: str = "{}", policy: str | None = "main"
+    folder: Path,
+    step: int,
+    *,
+    pointer: str | None = None,
+    run: str = "{}",
+    policy: str | None = "main",
+    data: str = NOTHING,
 ) -> None:
     """A `run` that can be read lists its files, as a saved one."""
-    parts = {"data.pt": "loader", **({f"{policy}/model.pt": "weights"} if policy else {})}
+    parts = {"data.pt": data, **({f"{policy}/model.pt": NOTHING} if policy else {})}
     with suppress(ValueError, TypeError):
         run = json.dumps({FILES: {name: len(content) for name, content in parts.items()}, **json.loads(run)})
     files(folder / f"global_step_{step}", {RUN_FILE: run, **parts})

@@ -16,7 +16,6 @@ from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from verl_mas.checks.verl.place import unless_elsewhere
@@ -25,6 +24,7 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.values import Text, load_dataclass
 from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.util import read_yaml
 from verl_mas.verl_.types import Fields
 
 TABLE = Path(__file__).with_suffix(".yaml")
@@ -69,20 +69,15 @@ class Combination:
 
 @cache
 def table() -> Mapping[str, list[Combination]]:
-    parts = _read(TABLE)
+    parts = read_yaml(TABLE)
     parts.pop("texts")
     found = {
         part: [load_dataclass(Combination, entry, f"{TABLE.name}: {part}") for one in entries for entry in each(one)]
         for part, entries in parts.items()
     }
-    unread = [one for entry in _read(READERS)["entries"] for one in _unread(entry)]
+    unread = [one for entry in read_yaml(READERS)["entries"] for one in _unread(entry)]
     by_policy = [one for one in unread if next(iter(one.together)).startswith(tuple(f"{head}." for head in OF_POLICY))]
     return {**found, UNREAD_BY_POLICY: by_policy, UNREAD: [one for one in unread if one not in by_policy]}
-
-
-def _read(file: Path) -> Fields:
-    parts: Fields = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return parts
 
 
 def _unread(entry: Fields) -> Iterator[Combination]:
@@ -136,10 +131,10 @@ def each(entry: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
         yield from each(json.loads(text.replace(found[0], name)))
 
 
-def naming(setting: str) -> list[Combination]:
+def naming(setting: str) -> list[str]:
     """The entries that are about a setting."""
     names = {setting, setting.removeprefix(f"{SECTION}."), setting.replace("mas.policies.<name>.", "own.")}
-    return [entry for entries in table().values() for entry in entries if names & entry.together.keys()]
+    return [str(entry) for entries in table().values() for entry in entries if names & entry.together.keys()]
 
 
 def _condition(key: str, asked: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.checks.verl.rows import (
     ROLES,
@@ -199,7 +200,6 @@ def _texts(nodes: Iterable[ast.AST]) -> list[str]:
 
 
 def _batches(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[Problem]:
-    """verl drops the last batch if it is not full."""
     known = [first.total for first in found if isinstance(first, FirstRow)]
     if len(known) < len(found) or config.trainer.val_only:
         return
@@ -210,7 +210,6 @@ def _batches(config: DictConfig, found: list[FirstRow | Problem]) -> Iterator[Pr
         value = f"{total} rows in data.train_files with data.train_batch_size={size}"
         rule = "a training step takes a whole batch of rows"
         yield ConfigError(value, rule=rule, fix=f"set data.train_batch_size to at most {total}, or give more rows")
-    elif (last := epochs * (total // size)) < (steps or 0):
-        value = f"trainer.total_training_steps={steps} with trainer.total_epochs={epochs}"
-        reason = f"the data has {total} rows, so the run ends at step {last}"
-        yield ConfigWarning(value, reason=reason, fix=f"set trainer.total_epochs={-(-steps * epochs // last)}")
+    last = epochs * (total // size)
+    enough = -(-(steps or 0) * epochs // max(1, last))
+    yield from combinations("batches", config, last=last, total=total, enough=enough)

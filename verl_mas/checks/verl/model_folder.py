@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,11 +108,6 @@ def weight_files(folder: Path) -> list[Path]:
             named = readable_json(file).get("weight_map") if file.suffix == ".json" else {"": name}
             return sorted({folder / str(part) for part in named.values()}) if isinstance(named, dict) else []
     return []
-
-
-def positions(model: DictConfig) -> int | None:
-    """The context in tokens, as verl reads it; None for a model that is neither on this machine nor a known one."""
-    return model_number(model, "max_position_embeddings")
 
 
 def model_number(model: DictConfig, key: str) -> int | None:
@@ -267,7 +262,7 @@ def _environment() -> jinja2.Environment:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = _raise
     environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
     return environment
@@ -282,10 +277,6 @@ def _template(folder: Path, settings: Mapping[str, object]) -> str | None:
         named = {str(entry.get("name")): entry.get("template") for entry in template if isinstance(entry, dict)}
         template = named.get("default")
     return template if isinstance(template, str) and template else None
-
-
-def _to_json(value: object, **layout: object) -> str:
-    return json.dumps(value, **{"ensure_ascii": False, **layout})  # type: ignore[arg-type]
 
 
 def _raise(message: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.refusals import Problem
@@ -21,6 +20,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
 from verl_mas.run_folder import about, checkpoints, metrics, session_files
 from verl_mas.run_folder.lock import LOCK
+from verl_mas.util import read_yaml
 
 # The machines of a run that is checked elsewhere: `--gpus` of `verl-mas check` and `verl-mas plan`.
 
@@ -45,8 +45,7 @@ def run_on(hardware: Hardware | None) -> Iterator[None]:
 @cache
 def made_by() -> dict[str, str]:
     """The folders of the shipped recipes' data and models, and the commands that create them."""
-    commands: dict[str, str] = yaml.safe_load(Path(__file__).with_name("made_by.yaml").read_text(encoding="utf-8"))
-    return commands
+    return read_yaml(Path(__file__).with_name("made_by.yaml"))
 
 
 def elsewhere(config: DictConfig) -> str:

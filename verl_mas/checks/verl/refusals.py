@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from omegaconf.errors import OmegaConfBaseException
 
-from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, InvalidInput, MasError, raise_all, refused_path
+from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, InvalidInput, MasError, refused_path
 
 T = TypeVar("T")
 
@@ -56,9 +56,6 @@ class Refusals:
             for part in as_refusals(error):
                 self._add(part)
             return None
-
-    def raise_all(self) -> None:
-        raise_all(self.errors)
 
     def _listed(self, check: Iterable[Problem]) -> bool:
         found = [self._add(problem) for problem in check]

@@ -10,13 +10,14 @@ from importlib.util import find_spec
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.model_folder import has_own_head, is_stateful, model_number, positions, settings
+from verl_mas.checks.verl.model_folder import has_own_head, is_stateful, model_number, settings
 from verl_mas.checks.verl.place import unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.verl_settings import attention, is_flash
 from verl_mas.engines.facts import facts_of
-from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import GIB
 from verl_mas.platform import DEVICE
 from verl_mas.registry import nearest
 
@@ -115,7 +116,6 @@ def _heads(view: DictConfig, policy: str, key: str, parts: int) -> Iterator[Conf
 
 
 OF_MODEL = ("num_hidden_layers", "hidden_size", "intermediate_size", "vocab_size")
-GIB = 1 << 30
 SHARE = 0.4  # of the machine's memory; weights, their optimiser, engine and Ray have the rest
 
 
@@ -123,7 +123,8 @@ def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[P
     """`view` is the configuration of one policy."""
     rollout = view[SECTION].rollout
     longest = rollout.prompt_length + rollout.response_length
-    limit, context = _whole(view, "rollout.max_model_len"), positions(view[SECTION].model)
+    limit = _whole(view, "rollout.max_model_len")
+    context = model_number(view[SECTION].model, "max_position_embeddings")
     needed = -(-longest // _parts(view)) if trained else None
     whose, facts = f"policy {policy}: ", {"context": context, "longest": longest, "needed": needed}
     yield from combinations("lengths", view, whose, **facts)
@@ -139,25 +140,19 @@ def check_lengths(view: DictConfig, policy: str, *, trained: bool) -> Iterator[P
         yield from _memory(view, policy)
 
 
-def _memory(view: DictConfig, policy: str) -> Iterator[ConfigWarning]:
+def _memory(view: DictConfig, policy: str) -> Iterator[Problem]:
     """On a CPU a micro batch can take all memory, and the system ends the process, often without a word."""
     from ray._common.utils import get_system_memory
 
     budget, model = _whole(view, "actor.ppo_max_token_len_per_gpu"), view[SECTION].model
     layers, hidden, wide, vocabulary = (model_number(model, name) for name in OF_MODEL)
-    by_tokens = OmegaConf.select(view, f"{SECTION}.actor.use_dynamic_bsz") is True
-    if not (by_tokens and budget and layers and hidden and wide and vocabulary):
+    if not (budget and layers and hidden and wide and vocabulary):
         return
     # In float32: logits with their gradient and what the loss makes of them; of a layer, what its backward pass reads.
     of_token = 4 * (5 * vocabulary + layers * (8 * hidden + 3 * wide))
     memory = get_system_memory()  # respects the limit of a container
-    if budget * of_token > memory * SHARE:
-        yield ConfigWarning(
-            f"policy {policy}: actor.ppo_max_token_len_per_gpu={budget}",
-            reason=f"so many tokens take about {budget * of_token / GIB:.0f} GiB beside the weights, of this machine's "
-            f"{memory / GIB:.0f}",
-            fix=f"set {SECTION}.actor.ppo_max_token_len_per_gpu={int(memory * SHARE / of_token)} or less",
-        )
+    gib = {"taken": round(budget * of_token / GIB), "memory": round(memory / GIB)}
+    yield from combinations("memory", view, f"policy {policy}: ", most=int(memory * SHARE / of_token), **gib)
 
 
 def _parts(view: DictConfig) -> int:

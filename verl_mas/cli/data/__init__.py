@@ -44,20 +44,16 @@ def parser(only: str | None = None) -> Parser:
     command = Parser("verl-mas data", __doc__)
     names = command.add_subparsers(metavar="NAME", required=True)
     if only in (None, ROWS):
-        add_row_arguments(names.add_parser(ROWS, help=_first(ABOUT), description=ABOUT))
+        add_row_arguments(names.add_parser(ROWS, help=ABOUT.splitlines()[0], description=ABOUT))
     for name in DATA_SETS if only is None else [only] if only != ROWS else []:
         dataset = DATA_SETS[name]()
         about = inspect.cleandoc(dataset.__doc__ or "")
-        below = names.add_parser(name, help=_first(about), description=about)
+        below = names.add_parser(name, help=about.partition("\n")[0], description=about)
         dataset.arguments(below)
         add_out(below, "the folder to write", required=True)
         add_json(below)
         below.set_defaults(dataset=dataset)
     return command
-
-
-def _first(text: str) -> str:
-    return text.partition("\n")[0]
 
 
 def main(argv: list[str], load: Loader = sources.from_hub) -> int:

@@ -24,7 +24,7 @@ from verl_mas.data.code_formats import Dropped, Format, format_of, read
 from verl_mas.data.code_golden import Judge, Judged, Rules
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item, first_of_each
-from verl_mas.data.sources import PublicSet, RowSource
+from verl_mas.data.sources import RowSource
 from verl_mas.errors import DataError
 from verl_mas.execution.executor import Execution
 from verl_mas.retrieval.files import Row
@@ -43,7 +43,7 @@ class Code(DataSet):
     """
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        train, test = _names(sources.CODE_TRAIN), _names(sources.CODE_TEST)
+        train, test = ([one.name for one in sets] for sets in (sources.CODE_TRAIN, sources.CODE_TEST))
         about = f"the public sets to test on: {', '.join(test)}; default: {' '.join(DEFAULT_TESTS)}"
         golden = "whether a training task needs a golden program that passes its tests; rewards for a tester that "
         golden += "agrees with it do (default: required)"
@@ -98,10 +98,6 @@ async def _judged(
         return await work.items(opened[0], TRAIN), await work.items(opened[1], TEST), work.counts
     finally:
         await executor.aclose()
-
-
-def _names(sets: Sequence[PublicSet]) -> list[str]:
-    return [one.name for one in sets]
 
 
 def _identity(part: Sequence[RowSource]) -> list[object]:

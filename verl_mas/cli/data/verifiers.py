@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from verl_mas.cli._arguments import add_rows, add_settings, values
 from verl_mas.config.values import load_dataclass
@@ -14,21 +12,13 @@ from verl_mas.data.items import Item
 from verl_mas.workflows.verifiers import NUMBER, OPTIONS, Verifiers
 
 
-@dataclass(frozen=True)
 class Numbered(Item):
     """A task by its number in the taskset."""
-
-    number: int = 0
-    options: str = "{}"
 
     @property
     def key(self) -> str:
         """Tasks with equal prompts may have other answers."""
-        return str(self.number)
-
-    def row(self, index: int, split: str) -> dict[str, object]:
-        named = {"split": split, "index": index, NUMBER: self.number, OPTIONS: self.options}
-        return super().row(index, split) | {"extra_info": named}
+        return str(self.extra[NUMBER])
 
 
 @DATA_SETS.register("verifiers")
@@ -48,10 +38,8 @@ class Tasks(DataSet):
         team = load_dataclass(Verifiers, {**named, "options": settings}, "verl-mas data verifiers")
         prompts = team.prompts(options.test_rows + options.train_rows)
         check_left(options.taskset, len(prompts), "task", options.test_rows)
-        tasks = numbered(options.taskset, prompts, json.dumps(settings, sort_keys=True))
+        source, encoded = f"verifiers/{options.taskset}", json.dumps(settings, sort_keys=True)
+        extras = [{NUMBER: number, OPTIONS: encoded} for number in range(len(prompts))]
+        tasks = [Numbered(prompt, "", source, extra=extra) for prompt, extra in zip(prompts, extras, strict=True)]
         test = tasks[: options.test_rows]
         return Prepared(tasks[options.test_rows :], test, test, {options.taskset: {"options": settings}})
-
-
-def numbered(taskset: str, prompts: Sequence[str], options: str) -> list[Numbered]:
-    return [Numbered(prompt, "", f"verifiers/{taskset}", number, options) for number, prompt in enumerate(prompts)]

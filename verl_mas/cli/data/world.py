@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from verl_mas.cli._arguments import add_rows, add_seed, add_settings, values
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared, check_left
@@ -15,20 +14,9 @@ from verl_mas.worlds.world import OPTIONS, SEED, Setup, find
 APART = 10_000_000  # between the seeds of two training sets; the held-out episodes have those below
 
 
-@dataclass(frozen=True)
-class Episode(Item):
-    """The start of an episode, by its seed."""
-
-    seed: int = 0
-    options: str = "{}"
-
-    def row(self, index: int, split: str) -> dict[str, object]:
-        row = super().row(index, split)
-        return row | {"extra_info": {"split": split, "index": index, SEED: self.seed, OPTIONS: self.options}}
-
-
-def episodes(world: str, seeds: Sequence[int], options: str) -> list[Episode]:
-    return [Episode(f"{world} {seed}", "", world, seed, options) for seed in seeds]
+def episodes(world: str, seeds: Sequence[int], options: str) -> list[Item]:
+    """The starts of episodes, by their seeds."""
+    return [Item(f"{world} {seed}", "", world, extra={SEED: seed, OPTIONS: options}) for seed in seeds]
 
 
 @DATA_SETS.register("world")
