@@ -298,8 +298,7 @@ def test_an_adapter_whose_base_has_other_weights_by_now_is_refused(base, run, ad
     assert "model cannot be loaded" in run.refused("--force"), "its tokenizer is needed"
 
 
-def test_merging_without_an_adapter_is_refused(base, run):
-    run.complete(a={})
+def test_merging_without_an_adapter_is_refused(run, small):
     assert "no policy is one" in run.refused("--merge")
 
 

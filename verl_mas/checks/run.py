@@ -51,14 +51,14 @@ from verl_mas.config.compose import compose
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
-from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
+from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError, raise_all
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import KNOWN, known
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.planning.step import Assumed, Sample, usual_step
-from verl_mas.run_folder import metrics
+from verl_mas.run_folder import about, metrics, session_files
 from verl_mas.run_folder.checkpoints import (
     POINTER,
     Checkpoint,
@@ -68,7 +68,8 @@ from verl_mas.run_folder.checkpoints import (
     step_of,
     to_resume,
 )
-from verl_mas.run_folder.lock import check_lock
+from verl_mas.run_folder.lock import LOCK, check_lock
+from verl_mas.run_folder.secrets import without_secrets
 from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
 from verl_mas.workflow.base import agents_of, resolve
@@ -77,12 +78,30 @@ from verl_mas.workflow.tools import Tool
 # Whether the checkpoint that a run would resume from is there, is complete and belongs to that run.
 
 
+# What a run writes into its folder -> whether it is a folder.
+WRITTEN = {
+    **dict.fromkeys((about.FILE, metrics.FILE, POINTER, LOCK), False),
+    session_files.FOLDER: True,
+}
+
+
+def _of_other_kinds(folder: Path) -> Iterator[ConfigError]:
+    for path in sorted(folder.iterdir()):
+        is_folder = WRITTEN.get(path.name, True if step_of(path) is not None else None)
+        if is_folder is not None and is_folder != path.is_dir():
+            value = f"{path} is a {'file' if is_folder else 'folder'}"
+            rule = f"a run writes a {'folder' if is_folder else 'file'} of this name"
+            yield ConfigError(value, rule=rule, fix="move it away, or set another trainer.default_local_dir")
+
+
 def check_checkpoint(run: Run) -> Iterator[Problem]:
     """Those of a run without a team are verl's own."""
     trainer = run.config.trainer
     folder = Path(str(trainer.default_local_dir))
     if not isinstance(trainer.default_local_dir, str) or not trainer.default_local_dir or "\0" in str(folder):
         return  # Refused by check_folders.
+    if folder.is_dir():
+        yield from _of_other_kinds(folder)
     yield from check_lock(run.config)
     yield from combinations("resume", run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
@@ -149,6 +168,7 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
     for file in (file for file in sorted(checkpoint.folder.rglob("*.pt")) if not is_zipfile(file)):
         rule = "a run resumes from a checkpoint that can be read"
         yield ConfigError(f"{file} is damaged", rule=rule, fix=choices(checkpoint.folder.parent, checkpoint.folder))
+    yield from _of_its_optimisers(run, checkpoint)
     lacking = list(other_policies(checkpoint.folder, saved_policies(run)))
     yield from lacking
     with user_code(run.mas.workflow.check_timeout_s):
@@ -159,6 +179,20 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
         yield from left_out(checkpoint, run.mode.asynchronous)
     if running:
         yield from running.problems(checkpoint.folder)
+
+
+def _of_its_optimisers(run: Run, checkpoint: Checkpoint) -> Iterator[ConfigWarning]:
+    """Settings with other values than at the last start, which verl takes from the optimiser's state."""
+    try:
+        before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
+    except DataError:
+        return  # Kept aside by the run.
+    now = without_secrets(OmegaConf.to_container(run.config, resolve=True))
+    for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():
+        if ".actor.optim." in name and "optimizer" in run.config.actor_rollout_ref.actor.checkpoint.load_contents:
+            reason = f"the optimiser and its schedule continue as they were saved, with {old}"
+            fix = f"set it to {old}; to train on with new ones, export the checkpoint and start from its model"
+            yield ConfigWarning(f"{name}={new}", reason, fix)
 
 
 def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:

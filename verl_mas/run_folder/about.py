@@ -50,7 +50,7 @@ class AboutFile:
         self._config = without_secrets(config)
         self._attempt: Plain = {key: without_secrets(value, key) for key, value in attempt.items()}
         earlier = before.get(CONFIG)
-        if isinstance(earlier, dict) and (changed := dict(_changes(earlier, self._config))):
+        if isinstance(earlier, dict) and (changed := dict(changes(earlier, self._config))):
             self._attempt[CHANGED] = changed
         self._earlier = attempts(before)
         self._write()
@@ -95,9 +95,10 @@ def _refused(value: str) -> DataError:
     return DataError(value, rule=rule, fix="restore it, or remove it: metrics and sessions can be read without it")
 
 
-def _changes(before: object, now: object, name: str = "") -> Iterator[tuple[str, list[object]]]:
+def changes(before: object, now: object, name: str = "") -> Iterator[tuple[str, list[object]]]:
+    """The settings that differ between two configurations."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
-            yield from _changes(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
+            yield from changes(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))
     elif before != now:
         yield name, [before, now]

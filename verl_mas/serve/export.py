@@ -124,7 +124,9 @@ class Export:
             rule = "a checkpoint has the files that its run.json lists"
             yield ConfigError(f"{self.out} is in the checkpoint {checkpoint}", rule=rule, fix="give another folder")
             return
-        if self.merge and not any(policy.adapter_of for policy in chosen.values()):
+        folders = [self.checkpoint.folder / str(policy.folder) for policy in chosen.values()]
+        parts = [folder / name for folder in folders for name in (adapter_files.CONFIG, LORA_FILE)]
+        if self.merge and not any(path.is_file() for path in parts):
             yield ConfigError("--merge", rule="it merges adapters, and no policy is one", fix="leave it out")
         folders, team = [self.out / name for name in chosen], self.out / TEAM_FILE
         if not whole and team.exists():

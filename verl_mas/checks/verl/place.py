@@ -18,8 +18,6 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
-from verl_mas.run_folder import about, checkpoints, metrics, session_files
-from verl_mas.run_folder.lock import LOCK
 from verl_mas.util import read_yaml
 
 # The machines of a run that is checked elsewhere: `--gpus` of `verl-mas check` and `verl-mas plan`.
@@ -114,11 +112,11 @@ def not_writable(folder: Path) -> str:
         # A link to nowhere is there, and cannot be made.
         while not parent.is_symlink() and not parent.exists():
             parent = parent.parent
+        if not parent.is_dir():
+            return f"{parent} is a {'file' if parent.exists() else 'link to nowhere'}"
         longest = os.pathconf(parent, "PC_NAME_MAX")
         if any(len(os.fsencode(name)) > longest for name in folder.parts):
             return f"a name in it has more than {longest} bytes"
-        if not parent.is_dir():
-            return f"{parent} is a {'file' if parent.exists() else 'link to nowhere'}"
         # Permissions alone do not tell: root has them in /proc and on a read-only disk.
         with tempfile.TemporaryFile(dir=parent):
             return ""
@@ -133,22 +131,6 @@ FOLDERS = {
     "trainer.validation_data_dir": False,
     "mas.trajectories.dir": False,
 }
-
-
-# What a run writes into its folder -> whether it is a folder.
-WRITTEN = {
-    **dict.fromkeys((about.FILE, metrics.FILE, checkpoints.POINTER, LOCK), False),
-    session_files.FOLDER: True,
-}
-
-
-def _of_other_kinds(folder: Path) -> Iterator[ConfigError]:
-    for path in sorted(folder.iterdir()):
-        is_folder = WRITTEN.get(path.name, True if checkpoints.step_of(path) is not None else None)
-        if is_folder is not None and is_folder != path.is_dir():
-            value = f"{path} is a {'file' if is_folder else 'folder'}"
-            rule = f"a run writes a {'folder' if is_folder else 'file'} of this name"
-            yield ConfigError(value, rule=rule, fix="move it away, or set another trainer.default_local_dir")
 
 
 def check_folders(config: DictConfig) -> Iterator[Problem]:
@@ -166,5 +148,3 @@ def check_folders(config: DictConfig) -> Iterator[Problem]:
             rule = "a run creates this folder and writes its checkpoints or records there"
             error = ConfigError(value, rule=rule, fix=f"set {setting} to a folder that this user can write")
             yield unless_elsewhere(config, error)
-        elif required and Path(folder).is_dir():
-            yield from _of_other_kinds(Path(folder))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 
 from verl_mas.cli._arguments import add_rows, add_settings, values
 from verl_mas.config.values import load_dataclass
@@ -38,8 +39,12 @@ class Tasks(DataSet):
         team = load_dataclass(Verifiers, {**named, "options": settings}, "verl-mas data verifiers")
         prompts = team.prompts(options.test_rows + options.train_rows)
         check_left(options.taskset, len(prompts), "task", options.test_rows)
-        source, encoded = f"verifiers/{options.taskset}", json.dumps(settings, sort_keys=True)
-        extras = [{NUMBER: number, OPTIONS: encoded} for number in range(len(prompts))]
-        tasks = [Numbered(prompt, "", source, extra=extra) for prompt, extra in zip(prompts, extras, strict=True)]
+        tasks = numbered(options.taskset, prompts, json.dumps(settings, sort_keys=True))
         test = tasks[: options.test_rows]
         return Prepared(tasks[options.test_rows :], test, test, {options.taskset: {"options": settings}})
+
+
+def numbered(taskset: str, prompts: Sequence[str], options: str) -> list[Numbered]:
+    extras = ({NUMBER: number, OPTIONS: options} for number in range(len(prompts)))
+    source = f"verifiers/{taskset}"
+    return [Numbered(prompt, "", source, extra=extra) for prompt, extra in zip(prompts, extras, strict=True)]
