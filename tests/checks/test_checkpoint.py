@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from verl_mas.checks.run import check_checkpoint
+from verl_mas.checks.run_folder import check_checkpoint
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 from verl_mas.run_folder import lock

@@ -7,6 +7,7 @@ from data_rows import QUESTIONS
 
 from verl_mas.checks import run
 from verl_mas.checks.run import examine, examine_command, exit_on_error, finalize_team, require_accepted
+from verl_mas.checks.run_folder import check_logger
 from verl_mas.errors import ConfigError, ConfigWarning
 
 RUN = ["+platform=cpu", "actor_rollout_ref.model.path=hub/tiny", *QUESTIONS]
@@ -108,5 +109,5 @@ def test_warnings_are_logged_once_before_a_run_and_errors_end_it(two, monkeypatc
 def test_verls_metrics_file_needs_its_folder(make, monkeypatch, tmp_path):
     monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(tmp_path / "none" / "metrics.jsonl"))
     config = make(trainer__logger=["console", "file"], trainer__default_local_dir=str(tmp_path))
-    (refused,) = run.check_logger(config)
+    (refused,) = check_logger(config)
     assert "is in a folder that is not there" in refused.value and str(tmp_path / "none") in refused.fix

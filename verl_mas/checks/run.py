@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from zipfile import is_zipfile
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,6 +29,7 @@ from verl_mas.checks.machine import (
 from verl_mas.checks.policies import check_validated
 from verl_mas.checks.prompts import check_prompts
 from verl_mas.checks.report import CheckReport, summary
+from verl_mas.checks.run_folder import check_checkpoint, check_logger
 from verl_mas.checks.team import check_assignment, check_config
 from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
 from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
@@ -40,9 +38,9 @@ from verl_mas.checks.verl.files import check_data, check_scored
 from verl_mas.checks.verl.functions import check_functions
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.model_folder import settings as model_settings
-from verl_mas.checks.verl.place import check_folders, no_connection, not_writable, run_on, target, unless_elsewhere
-from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by, user_code
-from verl_mas.checks.verl.rows import SETTINGS, paths_of, sound_rows
+from verl_mas.checks.verl.place import check_folders, no_connection, run_on, target, unless_elsewhere
+from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by
+from verl_mas.checks.verl.rows import sound_rows
 from verl_mas.checks.verl.served import check_served
 from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
 from verl_mas.checks.verl.training_engine import check_lengths
@@ -51,166 +49,15 @@ from verl_mas.config.compose import compose
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
-from verl_mas.errors import ConfigError, ConfigWarning, DataError, MasError, raise_all
+from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware
 from verl_mas.planning.known_models import KNOWN, known
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.planning.step import Assumed, Sample, usual_step
-from verl_mas.run_folder import about, metrics, session_files
-from verl_mas.run_folder.checkpoints import (
-    POINTER,
-    Checkpoint,
-    choices,
-    folder_of_step,
-    read_pointer,
-    step_of,
-    to_resume,
-)
-from verl_mas.run_folder.lock import LOCK, check_lock
-from verl_mas.run_folder.secrets import without_secrets
-from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
-from verl_mas.trainer.running import running_state
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.tools import Tool
-
-# Whether the checkpoint that a run would resume from is there, is complete and belongs to that run.
-
-
-# What a run writes into its folder -> whether it is a folder.
-WRITTEN = {
-    **dict.fromkeys((about.FILE, metrics.FILE, POINTER, LOCK), False),
-    session_files.FOLDER: True,
-}
-
-
-def _of_other_kinds(folder: Path) -> Iterator[ConfigError]:
-    for path in sorted(folder.iterdir()):
-        is_folder = WRITTEN.get(path.name, True if step_of(path) is not None else None)
-        if is_folder is not None and is_folder != path.is_dir():
-            value = f"{path} is a {'file' if is_folder else 'folder'}"
-            rule = f"a run writes a {'folder' if is_folder else 'file'} of this name"
-            yield ConfigError(value, rule=rule, fix="move it away, or set another trainer.default_local_dir")
-
-
-def check_checkpoint(run: Run) -> Iterator[Problem]:
-    """Those of a run without a team are verl's own."""
-    trainer = run.config.trainer
-    folder = Path(str(trainer.default_local_dir))
-    if not isinstance(trainer.default_local_dir, str) or not trainer.default_local_dir or "\0" in str(folder):
-        return  # Refused by check_folders.
-    if folder.is_dir():
-        yield from _of_other_kinds(folder)
-    yield from check_lock(run.config)
-    yield from combinations("resume", run.config)
-    given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
-    if given and str(given).endswith("/"):
-        value = f"trainer.resume_from_path={given}"
-        rule = "verl reads the step from what follows global_step_"
-        yield ConfigError(value, rule=rule, fix=f"set trainer.resume_from_path={str(given).rstrip('/')}")
-    elif run.mode is None:
-        yield from _of_verl(run.config, folder)
-    else:
-        try:
-            checkpoint = to_resume(run.config)
-        except ConfigError as error:
-            yield unless_elsewhere(run.config, error) if given and not Path(given).exists() else error
-        else:
-            yield from _of_this_team(run, checkpoint) if checkpoint else _unfinished(run.config, folder)
-
-
-def _unfinished(config: DictConfig, folder: Path) -> Iterator[ConfigWarning]:
-    if config.trainer.resume_mode == "auto" and (found := sorted(path.name for path in folder.glob("global_step_*"))):
-        reason = f"none is complete and there is no {POINTER}, so the run starts from step 0 and replaces them"
-        yield ConfigWarning(f"{folder} has {', '.join(found)}", reason, "set another trainer.default_local_dir")
-
-
-def check_logger(config: DictConfig) -> Iterator[Problem]:
-    """Whether verl's loggers can write their files, and `file` not into the metrics file of a team's run."""
-    trainer = config.trainer
-    if not isinstance(trainer.default_local_dir, str):
-        return  # Refused by check_folders.
-    names = [trainer.logger] if isinstance(trainer.logger, str) else trainer.logger or ()
-    theirs = metrics.file_of_verl(str(trainer.project_name), str(trainer.experiment_name))
-    if metrics.LOGGER in names and theirs.absolute() == (Path(trainer.default_local_dir) / metrics.FILE).absolute():
-        rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
-        fix = f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file"
-        yield ConfigError(f"trainer.logger={list(names)} writes to {theirs}", rule=rule, fix=fix)
-    if "VERL_FILE_LOGGER_PATH" in os.environ and metrics.LOGGER not in names:
-        value = f"VERL_FILE_LOGGER_PATH={os.environ['VERL_FILE_LOGGER_PATH']}"
-        yield ConfigWarning(value, f"trainer.logger={list(names)} writes no such file", f"add {metrics.LOGGER} to it")
-    read = [str(path) for setting in SETTINGS for path in paths_of(config, setting)]
-    if metrics.LOGGER in names and theirs.absolute() in [Path(path).absolute() for path in read]:
-        value, rule = f"verl's logger writes to {theirs}", "it replaces the file, which this run reads"
-        yield ConfigError(value, rule=rule, fix="set VERL_FILE_LOGGER_PATH to another file")
-    if metrics.LOGGER in names and "VERL_FILE_LOGGER_PATH" in os.environ and not theirs.parent.is_dir():
-        value = f"VERL_FILE_LOGGER_PATH={theirs} is in a folder that is not there"
-        yield ConfigError(value, rule="verl opens the file when the run starts", fix=f"make the folder {theirs.parent}")
-        return
-    for name, folder in (
-        (metrics.LOGGER, theirs.parent),
-        ("tensorboard", Path(os.environ.get("TENSORBOARD_DIR", "."))),
-    ):
-        if name in names and (why := not_writable(folder)):
-            value = f"trainer.logger={list(names)} writes to {folder}, which cannot be written: {why}"
-            fix = f"leave out {name}, or set its folder by VERL_FILE_LOGGER_ROOT or TENSORBOARD_DIR"
-            yield unless_elsewhere(config, ConfigError(value, rule="verl opens the file when the run starts", fix=fix))
-
-
-def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
-    last, until = run.config.trainer.total_training_steps, checkpoint.step
-    if isinstance(last, int) and until >= last and not run.config.trainer.val_only:
-        value = f"{checkpoint.folder} is of step {until}, and trainer.total_training_steps={last}"
-        fix = "raise it, or set another trainer.default_local_dir, or trainer.resume_mode=disable"
-        yield ConfigWarning(value, "the run has ended, and makes no step", fix)
-    # By its end, which is quick. Loading finds other damages.
-    for file in (file for file in sorted(checkpoint.folder.rglob("*.pt")) if not is_zipfile(file)):
-        rule = "a run resumes from a checkpoint that can be read"
-        yield ConfigError(f"{file} is damaged", rule=rule, fix=choices(checkpoint.folder.parent, checkpoint.folder))
-    yield from _of_its_optimisers(run, checkpoint)
-    lacking = list(other_policies(checkpoint.folder, saved_policies(run)))
-    yield from lacking
-    with user_code(run.mas.workflow.check_timeout_s):
-        identity, running = run_identity(run), running_state(run)
-    if not lacking:
-        yield from differences(checkpoint, identity, run.config)
-    if run.mode:
-        yield from left_out(checkpoint, run.mode.asynchronous)
-    if running:
-        yield from running.problems(checkpoint.folder)
-
-
-def _of_its_optimisers(run: Run, checkpoint: Checkpoint) -> Iterator[ConfigWarning]:
-    """Settings with other values than at the last start, which verl takes from the optimiser's state."""
-    try:
-        before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
-    except DataError:
-        return  # Kept aside by the run.
-    now = without_secrets(OmegaConf.to_container(run.config, resolve=True))
-    for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():
-        if ".actor.optim." in name and "optimizer" in run.config.actor_rollout_ref.actor.checkpoint.load_contents:
-            reason = f"the optimiser and its schedule continue as they were saved, with {old}"
-            fix = f"set it to {old}; to train on with new ones, export the checkpoint and start from its model"
-            yield ConfigWarning(f"{name}={new}", reason, fix)
-
-
-def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
-    """verl starts from step 0 where the pointer names no folder, and fails at the start for the rest."""
-    if config.trainer.resume_mode == "resume_path":
-        path = Path(str(config.trainer.resume_from_path))
-        if step_of(path) is None or not path.is_dir():
-            value = f"trainer.resume_mode=resume_path with trainer.resume_from_path={config.trainer.resume_from_path}"
-            error = ConfigError(value, rule="it is the folder of a checkpoint, global_step_<step>", fix=choices(folder))
-            yield unless_elsewhere(config, error)
-    elif config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
-        (text, step), pointer = pointed, folder / POINTER
-        if step is None or not folder_of_step(folder, step).is_dir():
-            found = ", ".join(sorted(path.name for path in folder.glob("global_step_*"))) or "no checkpoint"
-            rule = "it holds the step of the latest checkpoint"
-            fix = f"write the step of one of them into {pointer}, or set trainer.resume_mode=disable"
-            yield ConfigError(f"{pointer} holds {text!r}, and {found} is there", rule=rule, fix=fix)
-
 
 # Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.
 

@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 from safetensors.torch import save_file
 
-from verl_mas.checks.run import check_checkpoint
+from verl_mas.checks.run_folder import check_checkpoint
 from verl_mas.config.run import Run
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete, read
 from verl_mas.trainer.checkpoint import other_adapters, run_identity
