@@ -36,7 +36,7 @@ def test_what_cannot_be_exported_is_refused(export, tmp_path):
     assert "--min-reward" in export("atif", "--min-reward", "1", code=2)
     assert "has no sessions of val" in export("sft", "--validation", code=1)
     assert "in --steps 7-8" in export("atif", "--steps", "7-8", code=1)
-    assert "a table is written as parquet" in export("sft", "--out", tmp_path / "out.jsonl", code=1)
+    assert "--out is given twice" in export("sft", "--out", tmp_path / "out.jsonl", code=2)
     assert not (tmp_path / "out").exists()
 
 

@@ -61,7 +61,7 @@ def test_json_is_one_object(plan):
         ("", 1, "add --gpus 8x80"),
         ("--gpus eight", 1, "--gpus eight"),
         ("--gpus", 2, "--gpus: expected one argument"),
-        ("--gpus 8x80 --gpus=4x80", 1, "--gpus twice"),
+        ("--gpus 8x80 --gpus=4x80", 2, "--gpus is given twice"),
         ("--gpus 8x80 --assume respone=9", 1, "did you mean 'response'"),
         ("--gpus 8x80 --assume mfu=2", 1, "between 0 and 1"),
         ("--gpus 8x80 --assume response=0", 1, "above 0"),

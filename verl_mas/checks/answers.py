@@ -243,14 +243,16 @@ def _score(function: Callable[..., object], row: Fields, reply: str) -> float:
             data_source=row.get(DATA_SOURCE),
             solution_str=reply,
             ground_truth=scored_by(row)[TRUTH],
-            extra_info=row.get(EXTRA_INFO) or {},
+            # As verl's managers add to it.
+            extra_info={"num_turns": 2, "rollout_reward_scores": {}, **(row.get(EXTRA_INFO) or {})},
         )
         if inspect.iscoroutinefunction(function):
             result = asyncio.run(cast(Coroutine[None, None, object], result))
-    score = float(result["score"] if isinstance(result, dict) else cast(float, result))
-    if not math.isfinite(score):
-        raise ValueError(f"the score {score} is not finite")
-    return score
+    score = result["score"] if isinstance(result, dict) else result
+    for name, value in (("score", score), ("acc", result.get("acc", 0) if isinstance(result, dict) else 0)):
+        if isinstance(value, str) or not math.isfinite(float(cast(float, value))):
+            raise ValueError(f"the {name} {value!r} is no finite number")
+    return float(cast(float, score))
 
 
 def _grade(grader: Grader, truth: object, form: Codec[str], reply: str) -> float:

@@ -23,6 +23,7 @@ TASKS, SHORT = 6, 200
 
 def check_influence(run: Run, tools: Mapping[str, Tool], tasks: Sequence[Task], what: str) -> Iterator[ConfigWarning]:
     own = resolve(run.mas.workflow)
+    yield from _never_malformed(run, tools, tasks[0], what)
     if isinstance(own, Program) or type(own).__module__.startswith("verl_mas."):
         return
     members = {name: member for name, member in agents_of(run.mas).items() if member.trainable}
@@ -31,7 +32,6 @@ def check_influence(run: Run, tools: Mapping[str, Tool], tasks: Sequence[Task], 
         if not _changes_anything(run, tools, tasks[0], name):
             value = f"{what}: what {name} writes changes no prompt, no answer and no reward"
             yield ConfigWarning(value, "its advantages are noise of the other agents", "use its reply, or train it not")
-    yield from _never_malformed(run, tools, tasks[0], what)
     yield from _other_form(run, tools, tasks[0], what)
 
 

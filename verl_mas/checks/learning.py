@@ -53,8 +53,9 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         if member.trainable and member.spec.policy in mas.policies:
             view, own = run.view(member.spec.policy), flat(member.spec.sampling)
             drawn = {key: own.get(key, view.value(f"rollout.{key}")) for key in DECODING}
+            drawn |= {key: own.get(key) for key in ("min_p", "seed")}
             whose = f"agent {name} is trained with "
-            yield from combinations("decoding", run.config, whose, **drawn, seed=own.get("seed"), role=member.role)
+            yield from combinations("decoding", run.config, whose, **drawn, role=member.role)
     for name in run.trained:
         view, acting = run.view(name), [one for one in members.values() if one.trainable and name in one.policies]
         different = {one.spec.sampling.get("temperature", view.value("rollout.temperature")) for one in acting}

@@ -6,12 +6,17 @@ import importlib.util
 import inspect
 import os
 import re
+import shutil
+import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.metadata import requires, version
+from math import inf
 from pathlib import Path
+from typing import cast
 
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
@@ -33,17 +38,24 @@ from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
 from verl_mas.registry import closest, nearest
+from verl_mas.verl_.types import Fields
 
 PLUGIN = "verl_mas.plugin"
 # Of variables that end a run with a traceback if they are anything else.
 VALUES = {
+    "VERL_ENGINE_DEVICE": "cuda npu cpu",
+    "VERL_SFT_LOGGING_LEVEL": "CRITICAL FATAL ERROR WARN WARNING INFO DEBUG NOTSET",
     "VERL_LOGGING_LEVEL": "CRITICAL FATAL ERROR WARN WARNING INFO DEBUG NOTSET",
-    "WANDB_MODE": "online offline shared disabled dryrun run",
 }
 MODULES = "VERL_USE_EXTERNAL_MODULES"
+# Of numbers, the largest.
+NUMBERS = (
+    (re.compile("RAY_memory_usage_threshold"), 1.0),
+    (re.compile("VERL_REPLAY_BUFFER_DEBUG_INTERVAL_SECONDS|RAY_[a-z]\\w*_(ms|s|seconds|bytes)|TQ_NUM_THREADS"), inf),
+)
+OF_SCHEDULERS, INTERFACE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "GLOO_SOCKET_IFNAME"
 # Bytes of the path of a socket, and of what Ray adds for one: ray/session_2026-01-31_.../sockets/plasma_store.
 SOCKET, OF_RAY = 107, 68
-THRESHOLD = "RAY_memory_usage_threshold"
 TMPDIRS = ("RAY_TMPDIR", "TMPDIR")
 # A name in one of these settings -> the package that verl imports for it, where that has another name.
 PACKAGES = {
@@ -77,21 +89,55 @@ def import_error() -> str:
     return ""
 
 
-def check_environment() -> Iterator[Problem]:
+@contextmanager
+def environment_of_workers(config: DictConfig) -> Iterator[None]:
+    """All of a run but its driver is in workers of Ray, which get these variables, too."""
+    given, before = OmegaConf.select(config, f"{RAY_INIT}.runtime_env.env_vars"), dict(os.environ)
+    if isinstance(given, DictConfig):
+        os.environ.update({str(name): value for name, value in given.items() if isinstance(value, str)})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def check_environment(config: DictConfig) -> Iterator[Problem]:
     yield from _shadowing(Path.cwd())
     for module in filter(None, os.environ.get(MODULES, "").split(",")):
         if importlib.util.find_spec(module.partition(".")[0]) is None:
             fix = f"install it, or set PYTHONPATH, or unset {MODULES}"
             yield ConfigError(f"{MODULES}: {module} is not installed", rule="verl imports it when it starts", fix=fix)
-    threshold = os.environ.get(THRESHOLD, "1")
-    if not threshold.replace(".", "", 1).isdecimal() or float(threshold) > 1:
-        rule = "Ray takes a share of the memory, 0 to 1"
-        yield ConfigError(f"{THRESHOLD}={threshold}", rule=rule, fix="set it to 0.95, or unset it")
-    for name, known in VALUES.items():
-        given = os.environ.get(name)
-        if given is not None and given not in known.split():
-            value, rule = f"{name}={given}", f"it is read when the run starts, and is one of {known.replace(' ', ', ')}"
-            yield ConfigError(value, rule=rule, fix=f"{nearest(given, known.split())}, or unset {name}")
+    for name, given in os.environ.items():
+        known = VALUES.get(name, given).split()
+        number = next((most for pattern, most in NUMBERS if pattern.fullmatch(name)), None)
+        if given not in known and name in VALUES:
+            rule = f"it is read when the run starts, and is one of {', '.join(known)}"
+            yield ConfigError(f"{name}={given}", rule=rule, fix=f"{nearest(given, known)}, or unset {name}")
+        elif number and not (re.fullmatch(r"-?\d+(\.\d*)?", given) and float(given) <= number):
+            rule = "it is read when the run starts, and is a number" + (f" up to {number:g}" if number < inf else "")
+            yield ConfigError(f"{name}={given}", rule=rule, fix=f"unset {name}")
+    if target():
+        return
+    for name in (name for name in OF_SCHEDULERS if os.environ.get(name)):
+        rule = "Ray gives each worker its own, and verl refuses both"
+        yield ConfigError(f"{name}={os.environ[name]}", rule=rule, fix=f"unset {name}")
+    named, known = os.environ.get(INTERFACE), [name for _, name in socket.if_nameindex()]
+    if lacking := [name for name in named.split(",") if name not in known] if named and known else []:
+        rule, fix = "the training workers connect by it", f"set one of {', '.join(known)}, or unset {INTERFACE}"
+        yield ConfigError(f"{INTERFACE}={named}, and {lacking[0]} is not there", rule=rule, fix=fix)
+    caches = [(name, os.environ.get(name)) for name in ("HF_HOME", "HF_DATASETS_CACHE")]
+    for name, folder in [*caches, ("hydra.run.dir", _of_hydra())]:
+        if folder and (why := not_writable(Path(folder).expanduser())):
+            error = ConfigError(f"{name}={folder}: {why}", rule="a run writes there", fix="set another folder")
+            yield unless_elsewhere(config, error)
+
+
+def _of_hydra() -> str | None:
+    """The folder of its job; None where Hydra does not run."""
+    from hydra.core.hydra_config import HydraConfig
+
+    return HydraConfig.get().run.dir if HydraConfig.initialized() else None
 
 
 def _shadowing(folder: Path) -> Iterator[ConfigWarning]:
@@ -113,6 +159,10 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 rule = f"verl imports {package} for it, and it is not installed"
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
                 yield unless_elsewhere(config, error)
+            elif name == "wandb" and (wrong := _of_wandb(config)):
+                yield ConfigError(
+                    f"{setting}=wandb: {wrong}", rule="wandb starts with these settings", fix="correct them"
+                )
             elif name == "wandb" and not _wandb_key():
                 reason = f"no key of {KEY} characters is here, and a run has no terminal that could ask for one"
                 fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
@@ -120,6 +170,17 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
     loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
     if (path := OmegaConf.select(config, loops)) and not is_remote(path) and not Path(path).expanduser().is_file():
         yield missing(config, loops, path, "a file of verl's own agent loops")
+
+
+def _of_wandb(config: DictConfig) -> str:
+    """What wandb refuses of the name of the project and of its variables, which it reads when all models are loaded."""
+    import wandb
+
+    try:
+        wandb.Settings(project=str(config.trainer.project_name)).update_from_env_vars(dict(os.environ))
+    except Exception as error:  # noqa: BLE001  of several kinds
+        return ", ".join(str(error).splitlines()[1:3]) or str(error)
+    return ""
 
 
 def _wandb_key() -> bool:
@@ -205,6 +266,11 @@ def check_resources(run: Run) -> Iterator[Problem]:
     config, have = run.config, available(run.config)
     if have is None:
         return
+    visible, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), config.ray_kwargs.ray_init.get("num_gpus") or 0
+    if visible is not None and not target() and gpus > (shown := len(list(filter(None, visible.split(","))))):
+        value = f"CUDA_VISIBLE_DEVICES={visible} with {RAY_INIT}.num_gpus={gpus}"
+        rule = f"Ray starts with at most the {shown} GPUs that are visible"
+        yield ConfigError(value, rule=rule, fix="unset CUDA_VISIBLE_DEVICES, as +platform=cpu counts no real GPUs")
     nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
     if nodes > 1 and not target():
         reason = "no Ray cluster runs here, and one that the run starts has this machine only"
@@ -254,8 +320,15 @@ def _folders_of_ray(config: DictConfig) -> Iterator[Problem]:
         if why:
             error = ConfigError(f"{name}={folder}: {why}", rule="Ray's files of a run are there", fix="set another one")
             yield unless_elsewhere(config, error)
-    if (file := config.ray_kwargs.get("timeline_json_file")) and not Path(file).parent.is_dir():
-        yield missing(config, "ray_kwargs.timeline_json_file", str(Path(file).parent), "a folder that is there")
+    file = Path(config.ray_kwargs.get("timeline_json_file") or "timeline.json")
+    if file.is_dir() or not file.parent.is_dir():
+        yield missing(config, "ray_kwargs.timeline_json_file", str(file), "a file in a folder that is there")
+    if (folder := given[setting]) and not os.path.isabs(folder):
+        rule, fix = "Ray takes an absolute path", f"set {setting}={Path(folder).absolute()}"
+        yield ConfigError(f"{setting}={folder}", rule=rule, fix=fix)
+    if "RAY_OVERRIDE_RESOURCES" in os.environ:
+        reason = "Ray then has these, and whether the run fits was not checked"
+        yield ConfigWarning("RAY_OVERRIDE_RESOURCES is set", reason, "unset it, and set ray_kwargs.ray_init.num_cpus")
 
 
 def _absent(config: DictConfig, cluster: str | None) -> str:
@@ -280,13 +353,15 @@ def _runtime_env(config: DictConfig) -> Iterator[Problem]:
         if name not in known and (meant := closest(name.replace("_", ""), known, cutoff=0.7)):
             reason = "Ray knows no such field, and does not read it"
             yield ConfigWarning(f"{RAY_INIT}.runtime_env.{name}", reason=reason, fix=f"did you mean {meant}?")
+    try:
+        RuntimeEnv(**cast(Fields, OmegaConf.to_container(given, resolve=True)))
+    except (ValueError, TypeError) as error:
+        value = f"{RAY_INIT}.runtime_env: {str(error).splitlines()[0]}"
+        yield ConfigError(value, rule="Ray makes the environment of the workers of it", fix="correct it")
+    executable = str(given.get("py_executable") or sys.executable).split()[0]
+    if shutil.which(executable) is None:
+        yield missing(config, f"{RAY_INIT}.runtime_env.py_executable", executable, "the Python of the workers")
     variables = given.get("env_vars")
-    for name in map(str, variables) if isinstance(variables, DictConfig) else ():
-        path, value = f"{RAY_INIT}.runtime_env.env_vars.{name}", variables[name]
-        if not isinstance(value, str):
-            yield ConfigError(
-                f"{path}={value}", rule="an environment variable is a text", fix=f"""write '++{path}="{value}"'"""
-            )
     platform = variables.get("VERL_PLATFORM") if isinstance(variables, DictConfig) else None
     if config.trainer.device == DEVICE and platform not in (None, DEVICE):
         value, rule = f"{RAY_INIT}.runtime_env.env_vars.VERL_PLATFORM={platform}", "workers are on the run's platform"

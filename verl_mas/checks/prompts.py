@@ -32,7 +32,7 @@ from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.files import check_scored
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
 from verl_mas.checks.verl.refusals import Problem
-from verl_mas.checks.verl.rows import ROLES, FirstRow, is_prompt, other_rows, sound_rows
+from verl_mas.checks.verl.rows import ROLES, FirstRow, is_prompt, many_rows, other_rows, sound_rows
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run, View
 from verl_mas.config.schema import MasConfig, PolicySpec
@@ -51,9 +51,7 @@ from verl_mas.workflows.world import WorldTeam
 from verl_mas.worlds.world import NAME, OPTIONS
 
 # Arguments of a tokenizer's apply_chat_template, which a template need not read.
-OF_TOKENIZERS = (
-    "add_generation_prompt continue_final_message documents max_length padding tokenizer_kwargs truncation".split()
-)
+OF_TOKENIZERS = "add_generation_prompt documents tokenizer_kwargs".split()
 
 TIME_OF_OTHERS = 0.5  # Seconds for the sessions of other rows
 
@@ -113,9 +111,11 @@ def _check(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Pro
         yield from of_row
         return
     loop = run.config.actor_rollout_ref.rollout.agent.default_agent_loop
-    if (named := first.row.get(AGENT_NAME, loop)) != loop:
+    rows = many_rows(first) if AGENT_NAME in first.columns else ()
+    if other := next((n for n, row in enumerate(rows, 1) if row[AGENT_NAME] != loop), None):
         reason = "verl's agent loop of that name plays such rows, and the team does not"
-        yield ConfigWarning(f"{first.file}, column {AGENT_NAME!r}, first row: {named!r}", reason, "remove the column")
+        value = f"{first.file}, column {AGENT_NAME!r}, row {other}: {rows[other - 1][AGENT_NAME]!r}"
+        yield ConfigWarning(value, reason, "remove the column")
     yield from _other_world(resolve(run.mas.workflow), first)
     yield from _session(run, tools, first, filtered=bool(of_row))
 
@@ -177,7 +177,7 @@ def _session(run: Run, tools: Mapping[str, Tool], first: FirstRow, *, filtered: 
         yield ConfigWarning(what, reason="no agent acted, so nothing is trained", fix=fix)
 
 
-def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[ConfigError]:
+def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:
     """A row that the workflow does not take, of those that may be played in the time for them."""
     one, changed = dict.fromkeys(agents_of(run.mas), 1), partial(replace, first)
     until = time.monotonic() + TIME_OF_OTHERS

@@ -25,6 +25,7 @@ from verl_mas.checks.machine import (
     check_plugin,
     check_resources,
     check_versions,
+    environment_of_workers,
 )
 from verl_mas.checks.policies import check_validated
 from verl_mas.checks.prompts import check_prompts
@@ -166,9 +167,14 @@ def _planned(config: DictConfig, refusals: Refusals) -> Run | None:
 
 def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
+    with environment_of_workers(config):
+        return _examine(config)
+
+
+def _examine(config: DictConfig) -> CheckReport:
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_plugin(), check_environment(), problems(machine))
+    refusals.of(check_plugin(), check_environment(config), problems(machine))
     if not refusals.of(check_versions()):
         # The other checks read settings and sources of versions that they do not know.
         return CheckReport(refusals.errors, refusals.warnings, machine)

@@ -18,6 +18,7 @@ from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError, ConfigWarning, DataError
 from verl_mas.run_folder import about, metrics, session_files
 from verl_mas.run_folder.checkpoints import (
+    FILES,
     POINTER,
     Checkpoint,
     choices,
@@ -31,6 +32,7 @@ from verl_mas.run_folder.secrets import without_secrets
 from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
 
+PARTS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}  # of a policy's checkpoint, in names of files
 # What a run writes into its folder -> whether it is a folder.
 WRITTEN = {
     **dict.fromkeys((about.FILE, metrics.FILE, POINTER, LOCK), False),
@@ -90,9 +92,13 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
         fix = f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file"
         yield ConfigError(f"trainer.logger={list(names)} writes to {theirs}", rule=rule, fix=fix)
-    if "VERL_FILE_LOGGER_PATH" in os.environ and metrics.LOGGER not in names:
-        value = f"VERL_FILE_LOGGER_PATH={os.environ['VERL_FILE_LOGGER_PATH']}"
-        yield ConfigWarning(value, f"trainer.logger={list(names)} writes no such file", f"add {metrics.LOGGER} to it")
+    for name in ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"):
+        if name in os.environ and metrics.LOGGER not in names:
+            reason = f"trainer.logger={list(names)} writes no such file"
+            yield ConfigWarning(f"{name}={os.environ[name]}", reason, f"add {metrics.LOGGER} to it")
+    if metrics.LOGGER in names and theirs.is_dir():
+        value = f"trainer.logger={list(names)} writes to {theirs}, which is a folder"
+        yield ConfigError(value, rule="verl opens the file when the run starts", fix="move it, or set another path")
     read = [str(path) for setting in SETTINGS for path in paths_of(config, setting)]
     if metrics.LOGGER in names and theirs.absolute() in [Path(path).absolute() for path in read]:
         value, rule = f"verl's logger writes to {theirs}", "it replaces the file, which this run reads"
@@ -103,7 +109,7 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         return
     for name, folder in (
         (metrics.LOGGER, theirs.parent),
-        ("tensorboard", Path(os.environ.get("TENSORBOARD_DIR", "."))),
+        ("tensorboard", Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log"))),
     ):
         if name in names and (why := not_writable(folder)):
             value = f"trainer.logger={list(names)} writes to {folder}, which cannot be written: {why}"
@@ -121,7 +127,8 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
     for file in (file for file in sorted(checkpoint.folder.rglob("*.pt")) if not is_zipfile(file)):
         rule = "a run resumes from a checkpoint that can be read"
         yield ConfigError(f"{file} is damaged", rule=rule, fix=choices(checkpoint.folder.parent, checkpoint.folder))
-    yield from _of_its_optimisers(run, checkpoint)
+    yield from _saved_settings(run, checkpoint)
+    yield from _lacking_contents(run, checkpoint)
     lacking = list(other_policies(checkpoint.folder, saved_policies(run)))
     yield from lacking
     with user_code(run.mas.workflow.check_timeout_s):
@@ -134,15 +141,31 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
         yield from running.problems(checkpoint.folder)
 
 
-def _of_its_optimisers(run: Run, checkpoint: Checkpoint) -> Iterator[ConfigWarning]:
-    """Settings with other values than at the last start, which verl takes from the optimiser's state."""
+def _lacking_contents(run: Run, checkpoint: Checkpoint) -> Iterator[ConfigError]:
+    listed = checkpoint.run.get(FILES)
+    for name in (name for name in run.trained if not run.mas.policies[name].adapter_of):
+        for part in run.view(name).value("actor.checkpoint.load_contents"):
+            prefix = f"{name}/{PARTS.get(part)}_world_size"
+            if part in PARTS and isinstance(listed, dict) and not any(file.startswith(prefix) for file in listed):
+                value, fix = f"{checkpoint.folder} has no {part} of policy {name}", "save it, or load without it"
+                yield ConfigError(value, rule="actor.checkpoint.load_contents are loaded", fix=fix)
+
+
+def _saved_settings(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
+    """Settings with other values than at the last start, where a checkpoint has the state that they began."""
     try:
         before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
     except DataError:
         return  # Kept aside by the run.
     now = without_secrets(OmegaConf.to_container(run.config, resolve=True))
     for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():
-        if ".actor.optim." in name and "optimizer" in run.config.actor_rollout_ref.actor.checkpoint.load_contents:
+        if name == "data.shuffle":
+            rule = "the order of the data continues as it was saved"
+            yield ConfigError(f"{name}={new}, and {old} before", rule=rule, fix=f"set {name}={old}")
+        elif name in ("data.seed", "data.sampler.class_path"):
+            reason = "the order of the data continues as it was saved"
+            yield ConfigWarning(f"{name}={new}, and {old} before", reason, f"set it to {old}")
+        elif ".actor.optim." in name and "optimizer" in run.config.actor_rollout_ref.actor.checkpoint.load_contents:
             reason = f"the optimiser and its schedule continue as they were saved, with {old}"
             fix = f"set it to {old}; to train on with new ones, export the checkpoint and start from its model"
             yield ConfigWarning(f"{name}={new}", reason, fix)

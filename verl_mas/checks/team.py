@@ -106,7 +106,15 @@ def check_sampling(run: Run) -> Iterator[Problem]:
                 if absent := [token for token in stops if token >= tokens] if isinstance(stops, list) else []:
                     value = f"{path}.stop_token_ids={absent}, of a model with {tokens} tokens"
                     yield ConfigWarning(value, "no reply has such a token", "take the ids of this model's tokenizer")
-        yield from combinations("agents", run.config, agent=name)
+        for section, own in (("sampling", spec.sampling), ("validation_sampling", spec.validation_sampling)):
+            for twice in own.keys() & own.get("extra", {}).keys():
+                value, rule = (
+                    f"mas.agents.{name}.{section}.extra.{twice}, and {twice}",
+                    "extra would replace the setting",
+                )
+                yield ConfigError(value, rule=rule, fix="leave one of them out")
+        facts = {"trained": policy.is_trained, "remote": policy.remote}
+        yield from combinations("agents", run.config, "", agent=name, **facts)
 
 
 def _settings(spec: AgentSpec, agent: str) -> Iterator[tuple[str, dict[str, object]]]:

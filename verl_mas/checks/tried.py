@@ -177,6 +177,8 @@ def check_unread(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[Co
     clients = [ScriptedLLM(reply) for reply in replies]
     with _noted(kind) as read:
         sessions = [played(run.mas, tools, client, task) for client in clients]
+        for reply in replies[:2]:
+            played(run.mas, tools, ScriptedLLM(reply), replace(task, validate=True))
     for name in read:
         unread.pop(f"mas.workflow.args.{name}", None)
     acted = {request.agent: bool(request.tools) for client in clients for request in client.requests}

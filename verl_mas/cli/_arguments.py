@@ -17,6 +17,7 @@ from verl_mas.cli._parser import SETTING
 from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import Hardware, parse_gpus
 
+FILE_ENDINGS = (".parquet", ".json", ".jsonl", ".csv", ".html", ".txt")
 LOOPBACK = "127.0.0.1"
 
 
@@ -37,6 +38,8 @@ def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = Fals
 
 def free(path: Path, force: bool, *names: str) -> Path:
     """`path`, if it may be written: there is nothing, or --force is given. `names`: what is written into a folder."""
+    if names and path.suffix in FILE_ENDINGS:
+        raise ConfigError(f"--out {path}", rule="a folder is written", fix=f"use --out {path.with_suffix('')}")
     for existing in [path / name for name in names] if names else [path]:
         if not force and (existing.exists() or existing.is_symlink()):
             fix = "choose another --out, or add --force to write all the same"
@@ -136,6 +139,10 @@ def pairs(given: Sequence[str], form: str = SETTING) -> dict[str, str]:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
             raise ConfigError(f"{text!r}", rule=f"the form is {form}", fix="write the name, '=' and the value")
+        if name in mapping:
+            raise ConfigError(
+                f"{name}={value}, and {name} before", rule="a name has one value", fix="leave one of them out"
+            )
         mapping[name] = value
     return mapping
 
@@ -187,25 +194,22 @@ def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS"
 def add_machines(parser: argparse.ArgumentParser) -> None:
     """`--gpus`, `--host-gib` and `--calibration`, read by `hardware_of`."""
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
-    parser.add_argument("--gpus", action="append", metavar="GPUS", help=gpus)
+    parser.add_argument("--gpus", metavar="GPUS", help=gpus)
     memory = "memory of one node, to compare with"
-    parser.add_argument("--host-gib", action="append", type=whole(1), metavar="GIB", help=memory)
+    parser.add_argument("--host-gib", type=whole(1), metavar="GIB", help=memory)
     measured = "the calibration.json of scripts/gpu_proof.py, whose factors the estimates are multiplied by"
     parser.add_argument("--calibration", type=Path, metavar="FILE", help=measured)
 
 
 def hardware_of(options: argparse.Namespace) -> Hardware | None:
     """The machines of `--gpus`, `--host-gib` and `--calibration`; None without `--gpus`."""
-    for name, given in (("--gpus", options.gpus), ("--host-gib", options.host_gib)):
-        if given and len(given) > 1:
-            raise ConfigError(f"{name} twice", rule="a run is on one set of machines", fix="leave one of them out")
     for name, given in (("--host-gib", options.host_gib), ("--calibration", options.calibration)):
         if given and not options.gpus:
             rule = "it belongs to the machines of --gpus"
             raise ConfigError(f"{name} without --gpus", rule=rule, fix="add --gpus 8x80")
     if not options.gpus:
         return None
-    hardware = parse_gpus(options.gpus[0], *(options.host_gib or []))
+    hardware = parse_gpus(options.gpus, options.host_gib)
     if not options.calibration:
         return hardware
     from verl_mas.planning.events import read_calibration

@@ -52,6 +52,13 @@ class Parser(argparse.ArgumentParser):
         # argparse would give every word that follows such an option to it, also the command's own arguments.
         pairs = [action for action in self._added if action.metavar is not None and "=" in str(action.metavar)]
         repeated = {option for action in pairs for option in action.option_strings}
+        # Of an option that takes one value, argparse takes the last.
+        single = [
+            option for action in self._added if not isinstance(action.default, list) for option in action.option_strings
+        ]
+        for option in single if args else ():
+            if sum(word == option or word.startswith(f"{option}=") for word in args or ()) > 1:
+                self.error(f"{option} is given twice")
         return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)
 
     def format_help(self) -> str:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_settings, values
-from verl_mas.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_mas.serve.runtime import Runtime
@@ -31,9 +30,6 @@ def load_runtime(options: argparse.Namespace, folder: Path, sampling: Mapping[st
     from verl_mas.serve.runtime import Runtime
 
     given = values(options.endpoint, "POLICY=URL, or POLICY={base_url: URL, model: NAME, api_key_env: NAME}")
-    if len(given) < len(options.endpoint):
-        rule = "a policy has one endpoint"
-        raise ConfigError("--endpoint of one policy twice", rule=rule, fix="leave one of them out")
     endpoints: dict[str, Endpoint] = {name: at if isinstance(at, dict) else str(at) for name, at in given.items()}
     engine = load_dataclass(EngineSettings, values(options.engine), "--engine")
     return Runtime(folder, engine, endpoints, sampling=sampling, trust=options.trust_remote_code)

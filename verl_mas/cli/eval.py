@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_json, add_limit, add_out, add_settings, add_team, values, whole
 from verl_mas.cli._output import console, write_json
-from verl_mas.cli._parser import Parser
+from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigWarning, SessionsFailed
 from verl_mas.util.text import printable
@@ -48,6 +48,9 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
+    if options.compare and options.endpoint:
+        rule = "both teams would act by the same endpoint"
+        raise UsageError("--compare with --endpoint", rule=rule, fix="evaluate each team, with an --out of its own")
     teams = [options.dir, *([options.compare] if options.compare else [])]
     evaluated = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
 
@@ -79,11 +82,15 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     rows = read_rows(options.data, str(team.verl.get("data.prompt_key", "prompt")), options.limit)
     given = checked_sampling(values(options.sampling), "--sampling")
     sampling = TRAINING if options.training_sampling else given
-    seed = load_dataclass(EngineSettings, values(options.engine), "--engine").seed
+    engine = load_dataclass(EngineSettings, values(options.engine), "--engine")
+    served = {
+        **{name: getattr(engine, name) for name in ("dtype", "max_model_len", "seed")},
+        **values(options.endpoint),
+    }
     out = options.out or folder / "eval" / f"{options.data.stem}.jsonl"
     if number and options.out:
         out = options.out.with_suffix(f".compare{options.out.suffix}")
-    results = Results.open(out, Identity.of(folder, team.step, options.data, seed, sampling), force=options.force)
+    results = Results.open(out, Identity.of(folder, team, options.data, served, sampling), force=options.force)
     if missing := len(results.missing(len(rows), options.n)):
         runtime = load_runtime(options, folder, sampling)
         settings = [member.spec.validation_sampling for member in runtime.members.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
@@ -34,6 +35,8 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if options.min_reward is not None and options.format != "sft":
         raise UsageError("--min-reward", rule="it chooses acts to fine-tune on", fix="use it with --format sft")
+    if not math.isfinite(options.min_reward or 0):
+        raise UsageError(f"--min-reward {options.min_reward}", rule="it is a number", fix="use --min-reward 0.5")
     from verl_mas.formats import atif, otel, tables
 
     out, counts = free(options.out, options.force), Counter[str]()

@@ -13,6 +13,7 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+import verl_mas
 from verl_mas.cli._arguments import add_json, add_out, free
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
@@ -53,7 +54,7 @@ def main(argv: list[str]) -> int:
     name = _checked(options.name)
     folder = options.out or Path(name)
     # The files relative to the folder, with the team's name in place of the templates'.
-    kind = "".join(word.capitalize() for word in name.split("_"))
+    kind = _class_name(name)
     framework = options.framework or ""
     names = {MODULE: name, CLASS: kind, "FRAMEWORK": framework, "PACKAGES": FRAMEWORKS.get(framework, "")}
     files = {}
@@ -86,6 +87,10 @@ def _templates(framework: str) -> dict[str, Path]:
     return team | program | written if framework else team
 
 
+def _class_name(name: str) -> str:
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
 def _checked(name: str) -> str:
     if not re.fullmatch(r"[a-z][a-z0-9_]*[a-z0-9]", name) or keyword.iskeyword(name):
         words = re.sub(r"[^a-z0-9]+", "_", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()).strip("_")
@@ -95,7 +100,8 @@ def _checked(name: str) -> str:
     # A module or package outside the current folder; a folder without code has no origin.
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None
-    if name in sys.stdlib_module_names or name in group_files("mas") or installed:
-        rule = "no module that is installed and no team that is shipped has it"
+    known = name in group_files("mas") or _class_name(name) in verl_mas.__all__
+    if name in sys.stdlib_module_names or known or installed:
+        rule = "no module that is installed, no team that is shipped and no class that its file imports has it"
         raise ConfigError(f"NAME {name}", rule=rule, fix=f"use my_{name}")
     return name

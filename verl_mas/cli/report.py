@@ -28,6 +28,8 @@ def main(argv: list[str]) -> int:
     if len(options.run) > 2:
         rule = "one run is reported, or two are compared"
         raise UsageError(f"{len(options.run)} runs", rule=rule, fix="give one or two folders")
+    if options.force and options.out is None:
+        raise UsageError("--force without --out", rule="it replaces what is in --out", fix="give --out")
     out = None if options.out is None else free(options.out, options.force, *FILES)
     from verl_mas.sessions.comparison import compare
     from verl_mas.sessions.report import report

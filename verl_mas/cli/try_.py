@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_json, add_settings, values
 from verl_mas.cli._output import show
-from verl_mas.cli._parser import Parser
+from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.registry import closest, nearest
 
@@ -60,6 +60,10 @@ def main(argv: list[str]) -> int:
         missing = "--model" if options.model is None else "--endpoint"
         rule = "a session needs the address of a server and the name of its model"
         raise ConfigError(f"{missing} is missing", rule=rule, fix="give --endpoint and --model, or neither of them")
+    if options.api_key_env and not options.endpoint:
+        raise UsageError("--api-key-env", rule="it is the key of --endpoint", fix="give --endpoint, or leave it out")
+    if options.truth and not (options.task or options.row):
+        raise UsageError("--truth without --task", rule="it is the answer of a task", fix="give --task")
     from verl_mas.checks.verl.refusals import user_code
     from verl_mas.config.values import load_dataclass
     from verl_mas.testing.check_workflow import check_workflow

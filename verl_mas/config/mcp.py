@@ -34,3 +34,6 @@ class McpSpec(Checked):
             value = f"an MCP server with command={self.command} and url={self.url}"
             rule = "it is either a program that is started, or the URL of one that runs"
             raise ConfigError(value, rule=rule, fix="set one of the two")
+        if self.url and (self.env or self.pass_env):
+            value, rule = f"env or pass_env of the MCP server at {self.url}", "they are of a program that is started"
+            raise ConfigError(value, rule=rule, fix="remove them")

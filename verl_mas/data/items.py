@@ -50,7 +50,7 @@ Kind = TypeVar("Kind", bound=Item)
 
 def math_item(row: Row, number: int, source: str) -> Item:
     truth = _truth(row)
-    if truth is not None and not isinstance(truth, str | int | float):
+    if truth is not None and (isinstance(truth, bool) or not isinstance(truth, str | int | float) or truth != truth):
         value = f"{source}, row {number} has the ground truth {truth!r}"
         rule = "a math problem has one answer, a text or a number"
         raise DataError(value, rule=rule, fix="give the answer itself, not a list or a mapping")

@@ -127,6 +127,9 @@ def image_part(image: object) -> Fields:
 def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:
     """Rows for verl. `folder`: where the files of images are that have no absolute path."""
     converted: list[Row] = []
+    if taken := {"split", "index"} & {*form.keep}:
+        rule = "extra_info has one of that name for verl: what --split says, and the number of the row"
+        raise DataError(f"--keep {min(taken)}", rule=rule, fix="rename the column")
     for number, row in enumerate(rows, 1):
         place = f"row {number}"
         images = _images(row, form, folder, place)
@@ -176,7 +179,8 @@ def _value(row: Row, name: str, place: str) -> object:
     if name not in row:
         raise DataError(f"{place} has no column {name!r}", rule="every row has it", fix=nearest(name, list(row)))
     value = row[name]
-    if value in (None, "", []) or (isinstance(value, float) and math.isnan(value)):
+    blank = isinstance(value, str) and not value.strip()
+    if blank or value in (None, []) or (isinstance(value, float) and math.isnan(value)):
         raise DataError(f"{place}: {name} is empty", rule="every row has a value", fix="fill it in, or remove the row")
     return value
 
@@ -214,6 +218,8 @@ def _answer(row: Row, form: RowFormat, place: str) -> object:
     if form.answer is None:
         return ""
     value = _value(row, form.answer, place)
+    if isinstance(value, list) and not any(map(str, value)):
+        raise DataError(f"{place}: {form.answer}={value}", rule="an answer is not empty", fix="fill it in")
     return str(value) if isinstance(value, int | float) else value
 
 

@@ -27,7 +27,11 @@ def golden_answers(truth: object) -> list[str]:
     if hasattr(answers, "tolist"):
         answers = answers.tolist()
     answers = [answers] if isinstance(answers, str) else answers
-    if not isinstance(answers, list | tuple) or not all(isinstance(a, str) for a in answers) or not any(answers):
+    if (
+        not isinstance(answers, list | tuple)
+        or not all(isinstance(a, str) for a in answers)
+        or not "".join(answers).strip()
+    ):
         rule = "a question needs at least one accepted answer: a text, or a list of texts"
         fix = "prepare the data with `verl-mas data search`"
         raise DataError(f"ground truth {truth!r}", rule=rule, fix=fix)

@@ -131,6 +131,9 @@ class WarmUp:
 
     def changed(self, given: Mapping[str, object]) -> WarmUp:
         """The configuration with values from the command line."""
+        if "start" in given and (own := {"hidden", "layers", "initial", "vocabulary", "texts"} & given.keys()):
+            rule = "a model that is trained further has its own"
+            raise ConfigError(f"{PATH}.{min(own)} with {PATH}.start", rule=rule, fix="leave it out")
         return load_dataclass(WarmUp, {**asdict(self), **given}, PATH)
 
 
@@ -218,6 +221,9 @@ def _train(
     for step in range(config.steps):
         chosen = torch.randint(len(lessons), (config.batch,), generator=order).tolist()
         mean_loss = loss(model, [lessons[place] for place in chosen], config.prompts, pixels(chosen))
+        if not mean_loss.isfinite():
+            value, rule = f"the loss of step {step + 1} is {mean_loss.item()}", "a warm-up learns"
+            raise ConfigError(value, rule=rule, fix=f"lower {PATH}.learning_rate={config.learning_rate}")
         optimizer.zero_grad()
         mean_loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

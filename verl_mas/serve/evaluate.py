@@ -19,12 +19,13 @@ from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
 from verl_mas.run_folder.disk import append_line, write_whole, writing
 from verl_mas.run_folder.records import plain
 from verl_mas.serve.runtime import EndedSession, Runtime, quiet_import
+from verl_mas.trainer.checkpoint import fingerprint
 from verl_mas.trainer.pass_at_k import SOLVED, ks, mean_of_sets, pass_at_k, report, with_interval
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.session import Scorer
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.tasks import many
-from verl_mas.workflow.team_file import TEAM_FILE
+from verl_mas.workflow.team_file import TEAM_FILE, TeamFile
 
 FORMAT = 1
 MEDIA = ("videos", "audios")
@@ -42,13 +43,16 @@ class Identity:
     team: str
     step: int | None
     data: str
-    seed: int
+    engine: object
     sampling: object
+    weights: object
 
     @classmethod
-    def of(cls, folder: Path, step: int | None, data: Path, seed: int, sampling: object) -> Identity:
-        team = hashlib.sha256((folder / TEAM_FILE).read_bytes()).hexdigest()[:16]
-        return cls(team, step, hashlib.sha256(data.read_bytes()).hexdigest()[:16], seed, sampling)
+    def of(cls, folder: Path, team: TeamFile, data: Path, engine: object, sampling: object) -> Identity:
+        """`engine`: what serves the policies, here or at endpoints."""
+        weights = {name: fingerprint(folder / policy.folder) for name, policy in team.policies.items() if policy.folder}
+        parts = (hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in (folder / TEAM_FILE, data))
+        return cls(next(parts), team.step, next(parts), engine, sampling, weights)
 
 
 @dataclass

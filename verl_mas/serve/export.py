@@ -18,7 +18,16 @@ from safetensors import SafetensorError
 from verl_mas.errors import ConfigError, DiskError, raise_all
 from verl_mas.metrics.names import CORE
 from verl_mas.registry import nearest
-from verl_mas.run_folder.checkpoints import RUN_FILE, Checkpoint, folder_of_step, last, read, step_of, whole_checkpoints
+from verl_mas.run_folder.checkpoints import (
+    POINTER,
+    RUN_FILE,
+    Checkpoint,
+    folder_of_step,
+    last,
+    read,
+    step_of,
+    whole_checkpoints,
+)
 from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.serve import model
@@ -124,6 +133,10 @@ class Export:
             rule = "a checkpoint has the files that its run.json lists"
             yield ConfigError(f"{self.out} is in the checkpoint {checkpoint}", rule=rule, fix="give another folder")
             return
+        if (inside / POINTER).exists():
+            yield ConfigError(
+                f"{self.out} is the folder of a run", rule="an export has its own", fix="give another folder"
+            )
         folders = [self.checkpoint.folder / str(policy.folder) for policy in chosen.values()]
         parts = [folder / name for folder in folders for name in (adapter_files.CONFIG, LORA_FILE)]
         if self.merge and not any(path.is_file() for path in parts):

@@ -143,6 +143,9 @@ class Runtime:
         here = [name for name in acting if name not in at]
         clients: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
         placed = places(self.folder, self.file, here)
+        if not placed and engine != EngineSettings():
+            rule = "it is of the engine in this process, and all policies are at endpoints"
+            raise ConfigError("--engine", rule=rule, fix="leave it out")
         if placed:
             with quiet_import():
                 from verl_mas.serve.embedded import Embedded

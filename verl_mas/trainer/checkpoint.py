@@ -262,7 +262,10 @@ def _stored(run: Run, name: str, model: Path) -> dict[str, object]:
     sharded = strategy.startswith("fsdp") and pool in run.mas.pools
     shape = hashlib.sha256(_configuration(model)).hexdigest()[:16] if (model / CONFIG).is_file() else None
     processes = sum(pool_shape(run, pool)) if sharded else None
-    return {"processes": processes, "strategy": strategy, "lora_rank": view.get("model.lora_rank"), CONFIG: shape}
+    lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
+    stored = lora if lora["lora_rank"] else {"lora_rank": 0}
+    optimizer = view.get("actor.optim.optimizer")
+    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer, CONFIG: shape}
 
 
 def _configuration(model: Path) -> bytes:
@@ -285,7 +288,7 @@ def fingerprint(model: Path) -> str | None:
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")]) if model.is_dir() else []
     if not files:
         return None
-    digest = hashlib.sha256(_configuration(model))
+    digest = hashlib.sha256(_configuration(model) if (model / CONFIG).is_file() else b"")
     for file in files:
         size = file.stat().st_size
         with file.open("rb") as opened:

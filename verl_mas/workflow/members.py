@@ -88,6 +88,9 @@ def members_of(
         return members
     own = {name: member.spec.policy for name, member in members.items()}
     raise_all(_check_swap(swap, own, policies))
+    for name in (name for name in swap.agents if not members[name].spec.trainable):
+        rule = "the agents that exchange policies are trained, so that each policy learns in every place"
+        raise ConfigError(f"mas.agents.{name}.trainable=false with {SWAP}", rule=rule, fix="remove one of the two")
     policies_used = [own[name] for name in swap.agents]
     for place, name in enumerate(swap.agents):
         # At every exchange it takes the policy of the next agent.
@@ -164,8 +167,9 @@ def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[Confi
     """An unknown policy is refused where agents are assigned to policies."""
     rule = "policies that are exchanged are trained here, so that each learns in every place"
     for name, spec in policies.items():
-        if spec.remote is not None or not spec.trainable:
-            what = f"{value}: the policy {name} is {'remote' if spec.remote else 'frozen'}"
+        if not spec.is_trained:
+            kind = "remote" if spec.remote else "a snapshot" if spec.snapshot else "frozen"
+            what = f"{value}: the policy {name} is {kind}"
             fix = f"train it (++mas.policies.{name}.trainable=true, no remote), or set {SWAP}=[]"
             yield ConfigError(what, rule=rule, fix=fix)
     first = next(iter(policies), "")

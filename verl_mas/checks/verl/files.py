@@ -41,6 +41,16 @@ if TYPE_CHECKING:
     import pyarrow
 
 
+# What the rollout adds to a row, and what verl's rollout takes from a batch.
+RESERVED = frozenset(
+    "prompts responses response_mask input_ids attention_mask position_ids rollout_log_probs rm_scores num_turns "
+    "extra_fields reward_extra_info metrics validate __rollout_n__ __do_sample__ uid session_id global_steps".split()
+)
+
+
+MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
+
+
 def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
     """`scored`: whether verl's reward manager scores every session; else the run may have rewards of its own."""
     trained, key = set[str](), str(config.data.prompt_key)
@@ -64,13 +74,15 @@ def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
 
 def _repeated(first: FirstRow, key: str) -> Iterator[ConfigWarning]:
     rows = [as_text(row, key) for row in first.sample]
-    indices = [row[EXTRA_INFO].get("index") for row in first.sample if isinstance(row.get(EXTRA_INFO), dict)]
     if len(rows) > 1 and len({*rows}) == 1:
         value = f"each of the first {len(rows)} rows of {first.file} is the same"
         yield ConfigWarning(value, "the run trains on one task alone", "write each task once")
-    elif len(indices) > 1 and indices[0] is not None and len({*map(str, indices)}) == 1:
-        value = f"extra_info.index is {indices[0]} in each of the first {len(rows)} rows of {first.file}"
-        yield ConfigWarning(value, "what a session draws depends on it", "number the rows")
+    for name in ("index", "seed") if len(rows) > 1 and len({*rows}) > 1 else ():
+        extras = [row[EXTRA_INFO] for row in first.sample if isinstance(row.get(EXTRA_INFO), dict)]
+        values = {str(extra.get(name)) for extra in extras}
+        if len(extras) > 1 and len(values) == 1 and values != {"None"}:
+            value = f"extra_info.{name} is {min(values)} in each of the first {len(rows)} rows of {first.file}"
+            yield ConfigWarning(value, "what a session draws depends on it", "number the rows")
 
 
 def _trained_on(validated: Iterable[FirstRow], trained: Set[str], key: str) -> Iterator[ConfigWarning]:
@@ -123,6 +135,15 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
         where = f"{first.file}, column {key!r}"
         faults = (prompt_fault(f"{where}, row {number}", row.get(key)) for number, row in enumerate(first.sample, 1))
         yield from islice(filter(None, chain(faults, _later(first, key, where))), 1)
+    for name in sorted(RESERVED & {*first.columns}):
+        rule = "a row of the training has a field of this name, which the column would replace"
+        yield ConfigError(f"{first.file}, column {name!r}", rule=rule, fix="rename the column")
+    for name in sorted({"tools_kwargs", "interaction_kwargs"} & {*first.columns}):
+        reason, fix = f"verl reads {name} in {EXTRA_INFO}, and replaces the column", f"write it into {EXTRA_INFO}"
+        yield ConfigWarning(f"{first.file}, column {name!r}", reason, fix)
+    for name in (name for name, usual in MEDIA.items() if config.data[name] not in (usual, *first.columns)):
+        value = f"data.{name}={config.data[name]}, and {first.file} has no such column"
+        yield ConfigWarning(value, "no row then has one", "correct the name")
     for name in no_mappings(first.row):
         value = f"{first.file}, column {name!r}, first row: {repr(first.row[name])[:120]}"
         yield ConfigError(value, rule="it is a mapping, or null", fix="write the column again, or leave it out")

@@ -35,10 +35,11 @@ class Named:
 
 OF_DATASET = ("data_files", "tokenizer", "processor", "config", "max_samples")
 OF_SAMPLER = ("trainer_mode", "trainer_config", "max_off_policy_threshold", "sampler_kwargs", "refill_fn")
+OF_MANAGER = ("config", "tokenizer", "compute_score", "reward_router_address", "reward_model_tokenizer")
 CUSTOM = "custom_reward_function"
 NAMED = (
     Named(f"reward.{CUSTOM}.path", f"reward.{CUSTOM}.name", "reward function", REWARD_PARAMETERS),
-    Named("reward.reward_manager.module.path", "reward.reward_manager.name", "reward manager"),
+    Named("reward.reward_manager.module.path", "reward.reward_manager.name", "reward manager class", OF_MANAGER),
     Named("data.custom_cls.path", "data.custom_cls.name", "dataset class", OF_DATASET),
     Named(
         "trainer.v1.sampler.custom_sampler.path",
@@ -76,7 +77,7 @@ def _reward_manager(config: DictConfig) -> Iterator[Problem]:
         if manager.name == "remote":  # It starts actors of Ray.
             assert not inspect.iscoroutinefunction(function), "its processes call no async function"
         else:
-            REWARD_MANAGER[manager.name](config=config, tokenizer=None, compute_score=function)  # type: ignore[arg-type]
+            REWARD_MANAGER[manager.name](config=config, tokenizer=object(), compute_score=function)  # type: ignore[arg-type]
     except (AssertionError, ValueError, TypeError) as error:
         value = f"reward.reward_manager.name={manager.name}"
         yield ConfigError(value, rule=f"verl makes it when the run starts: {error}", fix="correct its settings")

@@ -130,6 +130,7 @@ FOLDERS = {
     "trainer.rollout_data_dir": False,
     "trainer.validation_data_dir": False,
     "mas.trajectories.dir": False,
+    "global_profiler.save_path": False,
 }
 
 

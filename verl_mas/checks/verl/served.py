@@ -262,6 +262,10 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
     unreadable = [error for name in JSON_FILES for error in raised_by(read_json, folder / name)]
     yield from unreadable
     yield from _tokenizer(folder / "tokenizer.json", folder)
+    named = readable_json(folder / "tokenizer_config.json")
+    if "eos_token" in named and named["eos_token"] is None:
+        rule = "replies end with it, and verl fills rows with it"
+        yield ConfigError(f"{folder} has eos_token=null", rule=rule, fix="save the tokenizer with an eos_token")
     chat = None if unreadable else ChatTemplate.of(folder, custom_chat_template)
     if not unreadable and (chat is None or "messages" not in chat.template):
         yield ConfigError(
@@ -372,10 +376,12 @@ def _tokenizer(file: Path, model: Path) -> Iterator[ConfigError]:
     if not file.is_file():
         return
     if file.stat().st_size <= PARSED_BYTES:
-        from tokenizers import Tokenizer
+        from transformers import PreTrainedTokenizerFast
 
         try:
-            tokens = 1 + max(Tokenizer.from_file(str(file)).get_vocab().values(), default=0)
+            # With what tokenizer_config.json and other files add to it.
+            own = PreTrainedTokenizerFast.from_pretrained(str(file.parent))
+            tokens = 1 + max(own.get_vocab().values(), default=0)
         except Exception as error:  # noqa: BLE001  it raises no other
             yield _broken(file, f"is no tokenizer: {error}")
             return

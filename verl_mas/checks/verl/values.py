@@ -259,7 +259,7 @@ _SECTIONS: Mapping[str, Mapping[str, Hint | Callable[[object], Hint]]] = {
         "tool": Literal["npu", "nsys", "torch", "torch_memory", "precision_debugger"] | None,
         "steps": list[Count] | None,
     },
-    "ray_kwargs.ray_init": {"num_cpus": NotNegative | None, "num_gpus": NotNegative | None, "address": Text | None},
+    "ray_kwargs.ray_init": {"num_cpus": Whole | None, "num_gpus": Whole | None, "address": Text | None},
     "reward": {
         "num_workers": Count,
         "custom_reward_function.path": str | None,

@@ -131,9 +131,12 @@ def write_rows(options: argparse.Namespace) -> int:
     if solution and not fault:
         reason, fix = "an answer is compared with it", "write the answer alone"
         fault = ConfigWarning(f"a ground truth that is a solution: {solution!r:.120}", reason, fix)
-    if "${" in options.template and not fault:
-        reason, fix = "the $ stays in the text, as braces alone name a column", "leave it out, unless it is of a price"
-        fault = ConfigWarning(f"--template {options.template}", reason, fix)
+    for mark, fix in (
+        ("${", "leave the $ out, unless it is of a price"),
+        (r"\n", "write a line break, as $'...' does"),
+    ):
+        if mark in options.template + (options.system or "") and not fault:
+            fault = ConfigWarning(f"{mark} in a template", "it stays in the text as it is", fix)
     write_parquet(rows, out)
     sources, prompt = Counter(str(row[DATA_SOURCE]) for row in rows), rows[0][own_rows.PROMPT]
     head = f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n"

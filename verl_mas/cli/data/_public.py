@@ -36,12 +36,12 @@ class Reading:
 
     def open(self, train: Sequence[PublicSet], test: Sequence[PublicSet]) -> tuple[list[RowSource], list[RowSource]]:
         """The sources of the training and of the test rows."""
-        unknown = set(self._revisions) - {one.name for one in (*train, *test)}
-        if unknown:
-            fix = f"known: {', '.join(one.name for one in (*train, *test))}"
-            raise ConfigError(f"--revision {sorted(unknown)[0]}", rule="it names one of the public sets", fix=fix)
         files = {"train": self._options.train} if self._options.train else {}
         tests = {name: Path(path) for name, path in pairs(self._options.test, "--test NAME=FILE").items()}
+        read = [one.name for one in (*(() if files else train), *(() if tests else test))]
+        if unknown := set(self._revisions) - {*read}:
+            rule, fix = "it names a public set that is read", f"known: {', '.join(read) or 'none'}"
+            raise ConfigError(f"--revision {sorted(unknown)[0]}", rule=rule, fix=fix)
         twice = (set(files) or {one.name for one in train}) & (set(tests) or {one.name for one in test})
         if twice:
             value = f"two sets named {sorted(twice)[0]!r}"
