@@ -39,6 +39,8 @@ def test_settings_do_not_take_the_commands_own_arguments(parser):
     assert values(options.size) == {"size": 6, "boxes": 1, "walls": 0.5} and str(options.run) == "runs/a"
     with pytest.raises(ConfigError, match="the form is NAME=VALUE"):
         values(parser.parse_args(["--size=4", "runs/a"]).size)
+    with pytest.raises(ConfigError, match="size=6, and size before"):
+        values(parser.parse_args(["--size", "size=4", "size=6", "runs/a"]).size)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,7 @@ def test_settings_do_not_take_the_commands_own_arguments(parser):
         ("runs/a --fo", "not known: --fo", "--force"),
         ("runs/a --step two", "--step: 'two' is not a whole number at least 0", "--help"),
         ("runs/a --port 70000", "'70000' is not a whole number from 0 to 65535", "--help"),
+        ("runs/a --step 1 --step=2", "--step is given twice", "--help"),
         ("runs/a --size", "--size: expected one argument", "--help"),
         ("runs/a --size --force", "--size: expected one argument", "--help"),
     ],

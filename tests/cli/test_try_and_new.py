@@ -91,10 +91,10 @@ def test_a_team_of_the_client_of_openai_plays_at_the_gateway(tmp_path, monkeypat
     assert session.team_reward == 1.0 and [reply.agent for reply in session.replies] == ["writer", "checker"]
 
 
-@pytest.mark.parametrize("name", ["MyTeam", "my-team", "class", "1st", "json", "debate", "torch"])
+@pytest.mark.parametrize("name", ["MyTeam", "my-team", "class", "1st", "json", "debate", "torch", "task"])
 def test_a_name_that_cannot_be_a_module_is_refused(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
-    fix = f"use my_{name}" if name in ("json", "debate", "torch") else "use my_team"
+    fix = f"use my_{name}" if name in ("json", "debate", "torch", "task") else "use my_team"
     assert fix in output_of(capsys, "new", name, code=1) and not list(tmp_path.iterdir())
 
 
@@ -132,6 +132,11 @@ def test_a_session_of_an_endpoint_is_printed(team, serve, capsys):
 )
 def test_what_cannot_be_tried_is_refused(team, capsys, arguments, says):
     assert says in output_of(capsys, "try", *arguments.split(), code=1)
+
+
+@pytest.mark.parametrize("arguments", ["--api-key-env PATH", "--truth 5"])
+def test_an_option_that_nothing_would_read_is_refused(team, capsys, arguments):
+    assert arguments.split()[0] in output_of(capsys, "try", "adders.py:Adders", *arguments.split(), code=2)
 
 
 def test_its_own_test_passes(team):

@@ -109,6 +109,7 @@ def test_a_model_is_written_beside_the_rows_on_request(made, case, monkeypatch):
         ("--noise 0.2 --warm-up steps=0", "at least 1"),
         ("--noise 0.2 --warm-up learning_rate=.nan", "a finite number, above 0"),
         ("--noise 0.2 --warm-up start=/nowhere", "the folder has a model"),
+        ("--noise 0.2 --warm-up start=/nowhere hidden=8", "trained further has its own"),
     ],
 )
 @pytest.mark.parametrize("name", KINDS)

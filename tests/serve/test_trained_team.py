@@ -346,6 +346,9 @@ def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder,
     names = [f"{name}{end}" for name in ("mean@2", "pass@1", "pass@2") for end in ("", "/low", "/high")]
     assert again["difference"]["sums"] == dict.fromkeys(names, 0.0)
     assert "another sampling" in output_of(capsys, *command, "--sampling", "temperature=0.5", code=1)
+    assert "another engine" in output_of(capsys, *command, "--engine", "dtype=bfloat16", code=1)
+    both = ["--compare", folder, "--endpoint", "a=http://127.0.0.1:1/v1"]
+    assert "--compare with --endpoint" in output_of(capsys, *command, *both, code=2)
 
 
 def test_an_evaluation_that_failed_is_one_json_object(folder, data, capsys):

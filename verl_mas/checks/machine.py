@@ -154,11 +154,14 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
     for setting, renamed in PACKAGES.items():
         names = OmegaConf.select(config, setting)
         for name in [names] if isinstance(names, str | None) else names:
-            package = renamed.get(str(name), str(name).partition(".")[0])
-            if name not in WITHOUT_PACKAGE and importlib.util.find_spec(package) is None:
+            package = renamed.get(str(name), str(name).rpartition(".")[0] or str(name))
+            if name not in WITHOUT_PACKAGE and not _is_installed(package):
                 rule = f"verl imports {package} for it, and it is not installed"
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
                 yield unless_elsewhere(config, error)
+            elif name == "wandb" and (unread := [key for key in ("WANDB_PROJECT", "WANDB_NAME") if key in os.environ]):
+                reason, fix = "verl gives wandb trainer.project_name and trainer.experiment_name", "set these"
+                yield ConfigWarning(f"{unread[0]}={os.environ[unread[0]]}", reason, fix)
             elif name == "wandb" and (wrong := _of_wandb(config)):
                 yield ConfigError(
                     f"{setting}=wandb: {wrong}", rule="wandb starts with these settings", fix="correct them"
@@ -170,6 +173,13 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
     loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
     if (path := OmegaConf.select(config, loops)) and not is_remote(path) and not Path(path).expanduser().is_file():
         yield missing(config, loops, path, "a file of verl's own agent loops")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # A package above it
+        return False
 
 
 def _of_wandb(config: DictConfig) -> str:

@@ -96,6 +96,15 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         if name in os.environ and metrics.LOGGER not in names:
             reason = f"trainer.logger={list(names)} writes no such file"
             yield ConfigWarning(f"{name}={os.environ[name]}", reason, f"add {metrics.LOGGER} to it")
+    if {"VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"} <= {*os.environ}:
+        value = f"VERL_FILE_LOGGER_ROOT={os.environ['VERL_FILE_LOGGER_ROOT']} with VERL_FILE_LOGGER_PATH"
+        yield ConfigWarning(value, "the second has the whole path", "unset one of them")
+    if os.environ.get("TENSORBOARD_DIR", "").startswith("~"):
+        value, reason = (
+            f"TENSORBOARD_DIR={os.environ['TENSORBOARD_DIR']}",
+            "a folder named ~ is made: verl expands none",
+        )
+        yield ConfigWarning(value, reason, "write the whole path")
     if metrics.LOGGER in names and theirs.is_dir():
         value = f"trainer.logger={list(names)} writes to {theirs}, which is a folder"
         yield ConfigError(value, rule="verl opens the file when the run starts", fix="move it, or set another path")
@@ -107,10 +116,8 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         value = f"VERL_FILE_LOGGER_PATH={theirs} is in a folder that is not there"
         yield ConfigError(value, rule="verl opens the file when the run starts", fix=f"make the folder {theirs.parent}")
         return
-    for name, folder in (
-        (metrics.LOGGER, theirs.parent),
-        ("tensorboard", Path(os.environ.get("TENSORBOARD_DIR", "tensorboard_log"))),
-    ):
+    board = os.environ.get("TENSORBOARD_DIR", "tensorboard_log") or "/dev/null"  # An empty one makes no folder.
+    for name, folder in ((metrics.LOGGER, theirs.parent), ("tensorboard", Path(board))):
         if name in names and (why := not_writable(folder)):
             value = f"trainer.logger={list(names)} writes to {folder}, which cannot be written: {why}"
             fix = f"leave out {name}, or set its folder by VERL_FILE_LOGGER_ROOT or TENSORBOARD_DIR"
@@ -143,10 +150,11 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
 
 def _lacking_contents(run: Run, checkpoint: Checkpoint) -> Iterator[ConfigError]:
     listed = checkpoint.run.get(FILES)
-    for name in (name for name in run.trained if not run.mas.policies[name].adapter_of):
+    files = [Path(file) for file in listed if "_world_size" in file] if isinstance(listed, dict) else []
+    for name in {file.parts[0] for file in files} & {*run.trained}:
+        saved = {file.name.partition("_world_size")[0] for file in files if file.parts[0] == name}
         for part in run.view(name).value("actor.checkpoint.load_contents"):
-            prefix = f"{name}/{PARTS.get(part)}_world_size"
-            if part in PARTS and isinstance(listed, dict) and not any(file.startswith(prefix) for file in listed):
+            if PARTS.get(part, min(saved)) not in saved:
                 value, fix = f"{checkpoint.folder} has no {part} of policy {name}", "save it, or load without it"
                 yield ConfigError(value, rule="actor.checkpoint.load_contents are loaded", fix=fix)
 
