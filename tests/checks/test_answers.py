@@ -75,7 +75,7 @@ def test_a_right_answer_that_would_get_no_reward_is_refused_with_what_would(look
             "NoneType",
         ),
         ("def score(**row): return {'reward': 1.0}", "KeyError: 'score'"),
-        ("def score(**row): return -float('inf')", "the score -inf is not finite"),
+        ("def score(**row): return -float('inf')", "the score -inf is no finite number"),
         ("def score(extra_info, **row): return extra_info['difficulty']", "KeyError: 'difficulty'"),
         ("async def score(solution_str, **row): return float(len(solution_str))", None),
         ("def score(**row): return 0.0", "rewards [0.0] for any reply that was tried"),

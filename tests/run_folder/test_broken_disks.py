@@ -76,11 +76,11 @@ class Checkpoints(Files):
 
 class Evaluation(Files):
     def write(self, number: int) -> None:
-        results = Results.open(self.folder / "results.jsonl", Identity("team", 1, "data", 0, {}), force=False)
+        results = Results.open(self.folder / "results.jsonl", Identity("team", 1, "data", {}, {}, {}), force=False)
         results.add({"task": number, "session": 0, "failed": False, "text": "x" * 50})
 
     def read(self) -> list[int]:
-        results = Results(self.folder / "results.jsonl", Identity("team", 1, "data", 0, {}))
+        results = Results(self.folder / "results.jsonl", Identity("team", 1, "data", {}, {}, {}))
         return [task for task, _ in Results.open(results.path, results.identity, force=False).records]
 
 

@@ -145,7 +145,7 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow | None, form: Codec[st
             wrong = score(first.row, WRONG)
             own = custom or (form is None and len(str(truth)) < SHORT)
             found = list(check_rewards(name, lambda reply: [score(first.row, reply)], replies, truth)) if own else []
-            if not rewarded and score(first.row, reply) < min(nothing, wrong):
+            if not found and not rewarded and score(first.row, reply) < min(nothing, wrong):
                 value = (
                     f"{name} gives {reply:.120}, the ground truth of the first row of {first.file}, less than others"
                 )

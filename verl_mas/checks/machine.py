@@ -53,7 +53,8 @@ NUMBERS = (
     (re.compile("RAY_memory_usage_threshold"), 1.0),
     (re.compile("VERL_REPLAY_BUFFER_DEBUG_INTERVAL_SECONDS|RAY_[a-z]\\w*_(ms|s|seconds|bytes)|TQ_NUM_THREADS"), inf),
 )
-OF_SCHEDULERS, INTERFACE = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"), "GLOO_SOCKET_IFNAME"
+OF_SCHEDULERS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+INTERFACE = "GLOO_SOCKET_IFNAME"
 # Bytes of the path of a socket, and of what Ray adds for one: ray/session_2026-01-31_.../sockets/plasma_store.
 SOCKET, OF_RAY = 107, 68
 TMPDIRS = ("RAY_TMPDIR", "TMPDIR")
@@ -119,14 +120,15 @@ def check_environment(config: DictConfig) -> Iterator[Problem]:
             yield ConfigError(f"{name}={given}", rule=rule, fix=f"unset {name}")
     if target():
         return
-    for name in (name for name in OF_SCHEDULERS if os.environ.get(name)):
-        rule = "Ray gives each worker its own, and verl refuses both"
-        yield ConfigError(f"{name}={os.environ[name]}", rule=rule, fix=f"unset {name}")
+    for devices in OF_SCHEDULERS:
+        if os.environ.get(devices):
+            rule = "Ray gives each worker its own, and verl refuses both"
+            yield ConfigError(f"{devices}={os.environ[devices]}", rule=rule, fix=f"unset {devices}")
     named, known = os.environ.get(INTERFACE), [name for _, name in socket.if_nameindex()]
     if lacking := [name for name in named.split(",") if name not in known] if named and known else []:
         rule, fix = "the training workers connect by it", f"set one of {', '.join(known)}, or unset {INTERFACE}"
         yield ConfigError(f"{INTERFACE}={named}, and {lacking[0]} is not there", rule=rule, fix=fix)
-    caches = [(name, os.environ.get(name)) for name in ("HF_HOME", "HF_DATASETS_CACHE")]
+    caches = [(cache, os.environ.get(cache)) for cache in ("HF_HOME", "HF_DATASETS_CACHE")]
     for name, folder in [*caches, ("hydra.run.dir", _of_hydra())]:
         if folder and (why := not_writable(Path(folder).expanduser())):
             error = ConfigError(f"{name}={folder}: {why}", rule="a run writes there", fix="set another folder")
@@ -159,9 +161,6 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 rule = f"verl imports {package} for it, and it is not installed"
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
                 yield unless_elsewhere(config, error)
-            elif name == "wandb" and (unread := [key for key in ("WANDB_PROJECT", "WANDB_NAME") if key in os.environ]):
-                reason, fix = "verl gives wandb trainer.project_name and trainer.experiment_name", "set these"
-                yield ConfigWarning(f"{unread[0]}={os.environ[unread[0]]}", reason, fix)
             elif name == "wandb" and (wrong := _of_wandb(config)):
                 yield ConfigError(
                     f"{setting}=wandb: {wrong}", rule="wandb starts with these settings", fix="correct them"
@@ -170,6 +169,10 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 reason = f"no key of {KEY} characters is here, and a run has no terminal that could ask for one"
                 fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
                 yield ConfigWarning(f"{setting}={name}", reason, fix)
+    for unread in ("WANDB_PROJECT", "WANDB_NAME"):
+        if unread in os.environ and "wandb" in str(config.trainer.logger):
+            reason = "verl gives wandb trainer.project_name and trainer.experiment_name"
+            yield ConfigWarning(f"{unread}={os.environ[unread]}", reason, "set these")
     loops = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
     if (path := OmegaConf.select(config, loops)) and not is_remote(path) and not Path(path).expanduser().is_file():
         yield missing(config, loops, path, "a file of verl's own agent loops")
@@ -277,9 +280,9 @@ def check_resources(run: Run) -> Iterator[Problem]:
     if have is None:
         return
     visible, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), config.ray_kwargs.ray_init.get("num_gpus") or 0
-    if visible is not None and not target() and gpus > (shown := len(list(filter(None, visible.split(","))))):
+    if visible is not None and not target() and gpus > (visible_gpus := len(list(filter(None, visible.split(","))))):
         value = f"CUDA_VISIBLE_DEVICES={visible} with {RAY_INIT}.num_gpus={gpus}"
-        rule = f"Ray starts with at most the {shown} GPUs that are visible"
+        rule = f"Ray starts with at most the {visible_gpus} GPUs that are visible"
         yield ConfigError(value, rule=rule, fix="unset CUDA_VISIBLE_DEVICES, as +platform=cpu counts no real GPUs")
     nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
     if nodes > 1 and not target():

@@ -13,7 +13,6 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-import verl_mas
 from verl_mas.cli._arguments import add_json, add_out, free
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
@@ -100,7 +99,7 @@ def _checked(name: str) -> str:
     # A module or package outside the current folder; a folder without code has no origin.
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None
-    known = name in group_files("mas") or _class_name(name) in verl_mas.__all__
+    known = name in group_files("mas") or _class_name(name) in ("Outcome", "Tag", "Task", "Team", "Workflow")
     if name in sys.stdlib_module_names or known or installed:
         rule = "no module that is installed, no team that is shipped and no class that its file imports has it"
         raise ConfigError(f"NAME {name}", rule=rule, fix=f"use my_{name}")

@@ -88,9 +88,6 @@ def members_of(
         return members
     own = {name: member.spec.policy for name, member in members.items()}
     raise_all(_check_swap(swap, own, policies))
-    for name in (name for name in swap.agents if not members[name].spec.trainable):
-        rule = "the agents that exchange policies are trained, so that each policy learns in every place"
-        raise ConfigError(f"mas.agents.{name}.trainable=false with {SWAP}", rule=rule, fix="remove one of the two")
     policies_used = [own[name] for name in swap.agents]
     for place, name in enumerate(swap.agents):
         # At every exchange it takes the policy of the next agent.

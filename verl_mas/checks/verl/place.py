@@ -130,11 +130,13 @@ FOLDERS = {
     "trainer.rollout_data_dir": False,
     "trainer.validation_data_dir": False,
     "mas.trajectories.dir": False,
-    "global_profiler.save_path": False,
 }
 
 
 def check_folders(config: DictConfig) -> Iterator[Problem]:
+    if (folder := config.trainer.get("rollout_data_dir")) and folder == config.trainer.get("validation_data_dir"):
+        value, rule = f"trainer.rollout_data_dir and validation_data_dir={folder}", "both write <step>.jsonl there"
+        yield ConfigError(value, rule=rule, fix="give each a folder of its own")
     for setting, required in FOLDERS.items():
         folder = OmegaConf.select(config, setting)
         if folder is None and not required:

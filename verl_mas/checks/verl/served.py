@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -376,12 +376,15 @@ def _tokenizer(file: Path, model: Path) -> Iterator[ConfigError]:
     if not file.is_file():
         return
     if file.stat().st_size <= PARSED_BYTES:
+        from tokenizers import Tokenizer
         from transformers import PreTrainedTokenizerFast
 
         try:
-            # With what tokenizer_config.json and other files add to it.
-            own = PreTrainedTokenizerFast.from_pretrained(str(file.parent))
-            tokens = 1 + max(own.get_vocab().values(), default=0)
+            known = Tokenizer.from_file(str(file)).get_vocab()
+            with suppress(KeyError):  # Of a file without the part of added tokens
+                # Also what tokenizer_config.json and other files add.
+                known = PreTrainedTokenizerFast.from_pretrained(str(file.parent)).get_vocab()
+            tokens = 1 + max(known.values(), default=0)
         except Exception as error:  # noqa: BLE001  it raises no other
             yield _broken(file, f"is no tokenizer: {error}")
             return
