@@ -23,6 +23,7 @@ def check_learning(run: Run, workflow: Workflow, members: Mapping[str, Member]) 
         mas=mas,
         workflow=workflow,
         agents=len(members),
+        index_here="://" not in str(getattr(workflow, "retriever", "://")),
         tooled=next((one.role for one in members.values() if one.spec.tools and isinstance(workflow, Program)), None),
         longest=max(workflow.most_acts(k) or 0 for k in (mas.branch.k, mas.branch.validation_k)),
         wait=faults.backoff_s * 2.0 ** (faults.retries - 1) if faults.retries else 0.0,

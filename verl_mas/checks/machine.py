@@ -334,8 +334,8 @@ def _folders_of_ray(config: DictConfig) -> Iterator[Problem]:
             error = ConfigError(f"{name}={folder}: {why}", rule="Ray's files of a run are there", fix="set another one")
             yield unless_elsewhere(config, error)
     file = Path(config.ray_kwargs.get("timeline_json_file") or "timeline.json")
-    if file.is_dir() or not file.parent.is_dir():
-        yield missing(config, "ray_kwargs.timeline_json_file", str(file), "a file in a folder that is there")
+    if file.is_dir() or not file.parent.is_dir() or not_writable(file.parent):
+        yield missing(config, "ray_kwargs.timeline_json_file", str(file), "a file in a folder that can be written")
     if (folder := given[setting]) and not os.path.isabs(folder):
         rule, fix = "Ray takes an absolute path", f"set {setting}={Path(folder).absolute()}"
         yield ConfigError(f"{setting}={folder}", rule=rule, fix=fix)

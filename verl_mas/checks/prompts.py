@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.images import check_images, check_seeing, seen
 from verl_mas.checks.influence import TASKS, check_influence
@@ -227,6 +227,12 @@ def _reported(run: Run, result: SessionResult | None, what: str, *, validation: 
         yield from check_scored(run.config)
     if validation:
         return
+    size = OmegaConf.select(run.config, "transfer_queue.backend.SimpleStorage.total_storage_size")
+    batches = run.staleness.least if run.staleness else 1
+    if size and (rows := len(result.session.rows()) * run.sessions_per_step * batches) > size:
+        value = f"transfer_queue.backend.SimpleStorage.total_storage_size={size}"
+        reason = f"{what} has {len(result.session.rows())} rows, so up to {rows} are stored at once"
+        yield ConfigWarning(value, reason, "set it to null: the storage then grows as needed")
     own = ", ".join(sorted({reply.agent for reply in replies if reply.reward is not None}))
     if own and not run.mas.reward.local and not workflow.own_rewards:
         reason = f"{what} gives acts of {own} rewards of their own, and this is their weight"

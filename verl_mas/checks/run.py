@@ -203,7 +203,7 @@ def _examine_run(run: Run, refusals: Refusals) -> None:
         return  # Other checks calculate with these values.
     refusals.of(check_served(config), check_resources(run), check_data(config, scored=True))
     refusals.of(check_lengths(config, "main", trained=True), check_validated(run.copy()))
-    refusals.of(check_functions(config), check_packages(config), check_folders(config))
+    refusals.of(check_functions(config), check_packages(config), check_folders(config), combinations("rewards", config))
     refusals.of(check_checkpoint(run), check_scored(config))
     if not refusals.errors:
         refusals.of(check_prompts(run), check_rewarded(run))
@@ -218,6 +218,7 @@ def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
             check_functions(config),
             check_packages(config),
             check_folders(config),
+            combinations("rewards", config),
             check_data(config, scored=False),
         )
         # What cannot be loaded is not loaded again: it may take its whole time limit.

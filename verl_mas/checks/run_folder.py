@@ -57,6 +57,10 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
         return  # Refused by check_folders.
     if folder.is_dir():
         yield from _of_other_kinds(folder)
+    records = OmegaConf.select(run.config, "mas.trajectories.dir")
+    if records and any(Path(records).glob("*/*")) and not any(folder.glob("*")):
+        reason = "it has those of another run, and steps have the same numbers"
+        yield ConfigWarning(f"mas.trajectories.dir={records}", reason, "set another folder, or remove it")
     yield from check_lock(run.config)
     yield from combinations("resume", run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None

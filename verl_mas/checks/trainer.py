@@ -112,6 +112,7 @@ def check_together(run: Run) -> Iterator[Problem]:
     config, local = run.config, local_policies(run.mas)
     facts = {"mas": run.mas, "mode": run.mode, "stale": run.staleness, "run": run}
     whole = {"workers": workers(config), "first_profiled": min(config.global_profiler.steps or (), default=None)}
+    whole |= {"one_task": 1 / config.data.train_batch_size}
     batch = config.data.train_batch_size + run.sessions_per_step
     in_flight = batch * run.staleness.least if run.staleness else None
     yield from combinations("run", config, "", in_flight=in_flight, **whole, **facts)

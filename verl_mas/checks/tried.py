@@ -190,6 +190,9 @@ def check_unread(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[Co
                 name: getattr(agent, name) for name in OF_CALLS if getattr(agent, name) != getattr(AgentSpec(), name)
             }
             unread |= {f"mas.agents.{role}.{name}": value for name, value in own.items() if called == {False}}
+    calls_at_once = run.config.actor_rollout_ref.rollout.multi_turn.get("max_parallel_calls")
+    if calls_at_once not in (None, 1) and not any(acted.values()):
+        unread["actor_rollout_ref.rollout.multi_turn.max_parallel_calls"] = calls_at_once
     done = [reply for session in sessions if session for reply in session.session.replies]
     if run.mas.reward.local not in (0, 1) and all(reply.reward is None and not reply.tool_reward for reply in done):
         unread["mas.reward.local"] = run.mas.reward.local

@@ -83,7 +83,11 @@ class Runtime:
         self.verl = compose([])
         for name, value in self.file.verl.items():
             OmegaConf.update(self.verl, name, value, force_add=True)
-        self.members = _sampling_as(agents_of(self.mas), sampling)
+        members = agents_of(self.mas)
+        if lacking := [name for name, one in members.items() if not {name, one.role} & self.file.agents.keys()]:
+            rule, fix = "it has the settings of every agent of its workflow", "export the team again"
+            raise ConfigError(f"{folder / TEAM_FILE} has no agent {', '.join(lacking)}", rule=rule, fix=fix)
+        self.members = _sampling_as(members, sampling)
         self.clients = self._clients(engine or EngineSettings(), endpoints or {}, trust=trust)
         self._servers = McpServers(self.file.mcp)
         self.config = self._session_config()

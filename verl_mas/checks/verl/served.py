@@ -71,6 +71,9 @@ def check_beside_model(config: DictConfig) -> Iterator[Problem]:
         path = model.get(key)
         if isinstance(path, str) and not (is_remote(path) or is_hub_name(path) or Path(path).expanduser().is_dir()):
             yield missing(config, f"actor_rollout_ref.model.{key}", path, "a folder that exists, or a name of the hub")
+        elif isinstance(path, str) and is_hub_name(path) and local_folder(path) is None:
+            reason = "not checked: no folder of this name is here, nor in the Hugging Face cache"
+            yield ConfigWarning(f"actor_rollout_ref.model.{key}={path}", reason, "correct the path, or download it")
     for setting in ("model.external_lib", "rollout.checkpoint_engine.custom_backend_module"):
         modules = OmegaConf.select(config.actor_rollout_ref, setting) or []
         for name in [modules] if isinstance(modules, str) else modules:
