@@ -232,7 +232,7 @@ def left_out(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarni
 
 
 def run_identity(run: Run) -> dict[str, object]:
-    """What cannot change when a run resumes. Lengths, rates, sizes and addresses may: they are tuned during a run."""
+    """What cannot change when a run resumes. Lengths, sizes and addresses may: they are tuned during a run."""
     specs, shared = run.mas.policies, bases(run.mas)
     full = [name for name in run.trained if not specs[name].adapter_of]
     # A folder may move, or hold the hub's model of that name.
