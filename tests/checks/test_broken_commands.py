@@ -40,7 +40,7 @@ WITH_PATH = """
 """.split()
 ENVIRONMENT = yaml.safe_load(Path(verl_mas.__file__).with_name("environment.yaml").read_text())["of_the_user"]
 # Those that name a program or code to import.
-ENVIRONMENT = sorted(name for name in ENVIRONMENT if not name.startswith("VERL_USE_"))
+ENVIRONMENT = sorted(name for name in ENVIRONMENT if not name.startswith("VERL_USE_") and "*" not in name)
 ADDRESSES = """
     http://127.0.0.1:1/v1 http://127.0.0.1:99999/v1 http://[::1 ftp://host/v1 //host http:// host:80 http://a@b:c@d/v1
     http://münchen.example:1/v1 http://127.0.0.1:1/v1?key=secret http://%00/v1 http://127.0.0.1:0

@@ -105,12 +105,6 @@ def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, node
     assert len(list(machine.check_addresses(Run(config, mas), settings))) == nodes - 1
 
 
-def test_a_variable_that_would_end_the_run_is_refused_with_the_value_that_is_meant(monkeypatch, make):
-    monkeypatch.setenv("VERL_LOGGING_LEVEL", "VERBOSE")
-    (refused,) = machine.check_environment(make())
-    assert "VERL_LOGGING_LEVEL=VERBOSE" in refused.value and "unset VERL_LOGGING_LEVEL" in refused.fix
-
-
 def test_what_wandb_would_refuse_is_refused(monkeypatch, make):
     monkeypatch.setenv("WANDB_MODE", "ofline")
     (refused,) = machine.check_packages(make(trainer__logger=["wandb"]))

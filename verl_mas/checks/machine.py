@@ -7,14 +7,10 @@ import inspect
 import os
 import re
 import shutil
-import socket
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.machinery import PathFinder
 from importlib.metadata import requires, version
-from math import inf
 from pathlib import Path
 from typing import cast
 
@@ -41,20 +37,6 @@ from verl_mas.registry import closest, nearest
 from verl_mas.verl_.types import Fields
 
 PLUGIN = "verl_mas.plugin"
-# Of variables that end a run with a traceback if they are anything else.
-VALUES = {
-    "VERL_ENGINE_DEVICE": "cuda npu cpu",
-    "VERL_SFT_LOGGING_LEVEL": "CRITICAL FATAL ERROR WARN WARNING INFO DEBUG NOTSET",
-    "VERL_LOGGING_LEVEL": "CRITICAL FATAL ERROR WARN WARNING INFO DEBUG NOTSET",
-}
-MODULES = "VERL_USE_EXTERNAL_MODULES"
-# Of numbers, the largest.
-NUMBERS = (
-    (re.compile("RAY_memory_usage_threshold"), 1.0),
-    (re.compile("VERL_REPLAY_BUFFER_DEBUG_INTERVAL_SECONDS|RAY_[a-z]\\w*_(ms|s|seconds|bytes)|TQ_NUM_THREADS"), inf),
-)
-OF_SCHEDULERS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
-INTERFACE = "GLOO_SOCKET_IFNAME"
 # Bytes of the path of a socket, and of what Ray adds for one: ray/session_2026-01-31_.../sockets/plasma_store.
 SOCKET, OF_RAY = 107, 68
 TMPDIRS = ("RAY_TMPDIR", "TMPDIR")
@@ -88,67 +70,6 @@ def import_error() -> str:
     except Exception:  # noqa: BLE001  # whatever it is, it is shown
         return traceback.format_exc()
     return ""
-
-
-@contextmanager
-def environment_of_workers(config: DictConfig) -> Iterator[None]:
-    """All of a run but its driver is in workers of Ray, which get these variables, too."""
-    given, before = OmegaConf.select(config, f"{RAY_INIT}.runtime_env.env_vars"), dict(os.environ)
-    if isinstance(given, DictConfig):
-        os.environ.update({str(name): value for name, value in given.items() if isinstance(value, str)})
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def check_environment(config: DictConfig) -> Iterator[Problem]:
-    yield from _shadowing(Path.cwd())
-    for module in filter(None, os.environ.get(MODULES, "").split(",")):
-        if importlib.util.find_spec(module.partition(".")[0]) is None:
-            fix = f"install it, or set PYTHONPATH, or unset {MODULES}"
-            yield ConfigError(f"{MODULES}: {module} is not installed", rule="verl imports it when it starts", fix=fix)
-    for name, given in os.environ.items():
-        known = VALUES.get(name, given).split()
-        number = next((most for pattern, most in NUMBERS if pattern.fullmatch(name)), None)
-        if given not in known and name in VALUES:
-            rule = f"it is read when the run starts, and is one of {', '.join(known)}"
-            yield ConfigError(f"{name}={given}", rule=rule, fix=f"{nearest(given, known)}, or unset {name}")
-        elif number and not (re.fullmatch(r"-?\d+(\.\d*)?", given) and float(given) <= number):
-            rule = "it is read when the run starts, and is a number" + (f" up to {number:g}" if number < inf else "")
-            yield ConfigError(f"{name}={given}", rule=rule, fix=f"unset {name}")
-    if target():
-        return
-    for devices in OF_SCHEDULERS:
-        if os.environ.get(devices):
-            rule = "Ray gives each worker its own, and verl refuses both"
-            yield ConfigError(f"{devices}={os.environ[devices]}", rule=rule, fix=f"unset {devices}")
-    named, known = os.environ.get(INTERFACE), [name for _, name in socket.if_nameindex()]
-    if lacking := [name for name in named.split(",") if name not in known] if named and known else []:
-        rule, fix = "the training workers connect by it", f"set one of {', '.join(known)}, or unset {INTERFACE}"
-        yield ConfigError(f"{INTERFACE}={named}, and {lacking[0]} is not there", rule=rule, fix=fix)
-    caches = [(cache, os.environ.get(cache)) for cache in ("HF_HOME", "HF_DATASETS_CACHE")]
-    for name, folder in [*caches, ("hydra.run.dir", _of_hydra())]:
-        if folder and (why := not_writable(Path(folder).expanduser())):
-            error = ConfigError(f"{name}={folder}: {why}", rule="a run writes there", fix="set another folder")
-            yield unless_elsewhere(config, error)
-
-
-def _of_hydra() -> str | None:
-    """The folder of its job; None where Hydra does not run."""
-    from hydra.core.hydra_config import HydraConfig
-
-    return HydraConfig.get().run.dir if HydraConfig.initialized() else None
-
-
-def _shadowing(folder: Path) -> Iterator[ConfigWarning]:
-    """Files of the user that `python -m` and Ray's workers find before the package of that name."""
-    others = [path for path in sys.path if Path(path or ".").resolve() != folder]
-    for file in sorted(folder.glob("*.py")):
-        if file.stem in sys.stdlib_module_names or PathFinder.find_spec(file.stem, others):
-            reason = f"verl, or a package of its, that imports {file.stem} finds this file in its place"
-            yield ConfigWarning(f"{file}", reason, "rename it, or start from another folder")
 
 
 def check_packages(config: DictConfig) -> Iterator[Problem]:

@@ -13,19 +13,18 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.answers import check_answers, check_rewarded
 from verl_mas.checks.doctor import diagnose, problems
+from verl_mas.checks.environment import check_environment, environment_of_workers
 from verl_mas.checks.images import seen, tokens_of
 from verl_mas.checks.lengths import check_stated_prompts
 from verl_mas.checks.machine import (
     check_addresses,
     check_cluster,
     check_device,
-    check_environment,
     check_packages,
     check_platform,
     check_plugin,
     check_resources,
     check_versions,
-    environment_of_workers,
 )
 from verl_mas.checks.policies import check_validated
 from verl_mas.checks.prompts import check_prompts
