@@ -39,13 +39,13 @@ def test_any_other_exception_ends_the_run_with_its_traceback_and_exit_code_1(rai
 
 
 def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in_one_call(two, monkeypatch):
-    monkeypatch.setenv("TQ_NUM_THREADS", "many")
+    monkeypatch.setenv("VERL_ENGINE_DEVICE", "gpu")
     overrides = [{"model": {"path": "/nowhere"}}, {"rollout": {"name": "sglangg"}}]
     config = two(mas__policies={name: {"overrides": o} for name, o in zip("ab", overrides, strict=True)})
     config.mas.updates_per_step = 64
     finalize_team(config)
     refused = [error.value for error in examine(config).errors]
-    assert refused[0].startswith("TQ_NUM_THREADS=many")
+    assert refused[0].startswith("VERL_ENGINE_DEVICE=gpu")
     assert {"actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"} < set(refused)
     assert "policy a: data.train_batch_size=8 with actor_rollout_ref.rollout.n=4" in refused
 

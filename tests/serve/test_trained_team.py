@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import socket
 from pathlib import Path
 
@@ -99,8 +100,23 @@ def test_an_export_without_all_policies_is_refused(folder, tmp_path):
     (tmp_path / "team.yaml").write_text((folder / "team.yaml").read_text())
     with pytest.raises(ConfigError, match=r"(?s)/a is not there.*/b is not there"):
         verl_mas.load(tmp_path)
+    for name in "ab":
+        shutil.copytree(folder / name, tmp_path / name)
+    file = next((tmp_path / "a").glob("*.safetensors"))
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(ConfigError, match=f"{file.name} is not whole"):
+        verl_mas.load(tmp_path)
     with pytest.raises(ConfigError, match=r"has no team\.yaml"):
         verl_mas.load(tmp_path / "..")
+
+
+def test_an_agent_that_the_file_lacks_is_named(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "team")
+    text = yaml.safe_load((folder / "team.yaml").read_text())
+    del text["agents"]["verifier"]
+    (tmp_path / "team/team.yaml").write_text(yaml.safe_dump(text))
+    with pytest.raises(ConfigError, match="has no agent verifier"):
+        verl_mas.load(tmp_path / "team")
 
 
 HOSTILE = {

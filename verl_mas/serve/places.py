@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_mas.checks.verl.model_folder import shapes_in
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.run_folder.checkpoints import POINTER, RUN_FILE
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
@@ -49,5 +50,10 @@ def places(folder: Path, team: TeamFile, policies: list[str]) -> dict[str, Place
         fix = "export the run again, or copy the whole folder"
         absent = [path for path in (parts if own.is_dir() else [own]) if not path.exists()]
         missing += [ConfigError(f"{path} is not there", rule=rule, fix=fix) for path in absent]
+        for file in sorted(own.glob("*.safetensors")):
+            try:
+                shapes_in(file)
+            except ValueError as error:
+                missing.append(ConfigError(f"{file} is not whole: {error}", rule=rule, fix=fix))
     raise_all(missing)
     return placed

@@ -172,6 +172,8 @@ def _json(file: Path, key: str) -> FirstRow | None:
                 raise ValueError(f"row {total} is {json.dumps(row)[:40]}, not an object")
             rows += [row] if total <= MANY else []
             nulls.update(leaf for leaf, value in scored_by(row).items() if value in (None, ""))
+            if other := [name for name in no_mappings(row) if isinstance(rows[0].get(name), dict)]:
+                raise ValueError(f"row {total} has {other[0]} that is no object, and the first row has one")
             if total > SAMPLE and not later:
                 later += filter(None, [prompt_fault(f"{file}, column {key!r}, row {total}", row.get(key))])
         while end < len(text) and text[end].isspace():

@@ -224,6 +224,10 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
         if (own := model.get("tokenizer_path")) and (of_tokenizer := Path(own).expanduser()).is_dir():
             broken += _has_any(of_tokenizer, TOKENIZERS, "a tokenizer", "save it there with tokenizer.save_pretrained")
             broken += _tokenizer(of_tokenizer / "tokenizer.json", folder)
+            both = [readable_json(one / "tokenizer.json").get("model") for one in (of_tokenizer, folder)]
+            if all(both) and both[0] != both[1]:
+                value = f"actor_rollout_ref.model.tokenizer_path={own} has other tokens than the tokenizer in {folder}"
+                yield ConfigWarning(value, "the model has learnt those beside it", "remove it")
         yield from broken or check_weights(config, folder)
     if adapter := model.get("lora_adapter_path"):
         yield from _adapter(config, str(adapter))
