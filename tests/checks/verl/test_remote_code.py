@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from verl_mas.checks.verl.served import check_remote_code, named_code
+from verl_mas.checks.verl.remote_code import check_remote_code, named_code
 
 
 def test_the_code_that_a_model_names_is_found(tmp_path):
