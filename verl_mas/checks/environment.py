@@ -76,7 +76,9 @@ def _unlike(given: str, kind: object) -> str:
         known = [name for _, name in socket.if_nameindex()]
         return "" if {*given.split(",")} <= {*known} else f"here are {', '.join(known)}"
     if kind == "unset":
-        return "Ray sets another for each worker, and verl refuses both"
+        import torch
+
+        return "" if torch.version.hip else "Ray sets another for each worker, and verl refuses both"
     return not_writable(Path(given).expanduser())
 
 

@@ -50,9 +50,8 @@ def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError | 
         if len(images) and vision_of(model := config[SECTION].model) == {}:
             rule = "verl reads them with the processor of this model, whichever agents see them"
             fix = f"set {SECTION}.model.path to a model that reads images, or leave the column out"
-            yield ConfigError(
-                f"{where}: images, and {SECTION}.model.path={model.path} is one of text", rule=rule, fix=fix
-            )
+            value = f"{where}: images, and {SECTION}.model.path={model.path} is one of text"
+            yield ConfigError(value, rule=rule, fix=fix)
             return
         for place, image in enumerate(images, 1):
             if why := _fault(image_part(image)):

@@ -83,9 +83,8 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 error = ConfigError(f"{setting}={name}", rule=rule, fix=f"install {package}, or remove {name}")
                 yield unless_elsewhere(config, error)
             elif name == "wandb" and (wrong := _of_wandb(config)):
-                yield ConfigError(
-                    f"{setting}=wandb: {wrong}", rule="wandb starts with these settings", fix="correct them"
-                )
+                rule = "wandb starts with these settings"
+                yield ConfigError(f"{setting}=wandb: {wrong}", rule=rule, fix="correct them")
             elif name == "wandb" and not _wandb_key():
                 reason = f"no key of {KEY} characters is here, and a run has no terminal that could ask for one"
                 fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"

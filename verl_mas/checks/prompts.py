@@ -267,7 +267,10 @@ def _first_prompt(run: Run, request: Request, file: str, *, filtered: bool) -> I
 def _rows_left_out(base: View, request: Request, first: FirstRow) -> Iterator[Problem]:
     limit = limit_of(base, "prompt_length", None)
     prompts = (replace(request, messages=seen(base.run.config, row)) for row in first.sample)
-    over, rows = sum((prompt_tokens(base, prompt, limit) or 0) > limit for prompt in prompts), len(first.sample)
+    try:
+        over, rows = sum((prompt_tokens(base, prompt, limit) or 0) > limit for prompt in prompts), len(first.sample)
+    except ValueError:
+        return  # The chat template does not take them, as the first prompt says.
     if 2 * over <= rows:
         return
     value = f"{'each' if over == rows else over} of the first {rows} rows of {first.file} has more than {limit} tokens"

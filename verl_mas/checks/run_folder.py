@@ -104,18 +104,17 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         value = f"VERL_FILE_LOGGER_ROOT={os.environ['VERL_FILE_LOGGER_ROOT']} with VERL_FILE_LOGGER_PATH"
         yield ConfigWarning(value, "the second has the whole path", "unset one of them")
     if os.environ.get("TENSORBOARD_DIR", "").startswith("~"):
-        value, reason = (
-            f"TENSORBOARD_DIR={os.environ['TENSORBOARD_DIR']}",
-            "a folder named ~ is made: verl expands none",
-        )
-        yield ConfigWarning(value, reason, "write the whole path")
+        reason = "a folder named ~ is made, as verl expands none"
+        yield ConfigWarning(f"TENSORBOARD_DIR={os.environ['TENSORBOARD_DIR']}", reason, "write the whole path")
     if metrics.LOGGER in names and theirs.is_dir():
         value = f"trainer.logger={list(names)} writes to {theirs}, which is a folder"
         yield ConfigError(value, rule="verl opens the file when the run starts", fix="move it, or set another path")
     read = [str(path) for setting in SETTINGS for path in paths_of(config, setting)]
-    if metrics.LOGGER in names and theirs.absolute() in [Path(path).absolute() for path in read]:
-        value, rule = f"verl's logger writes to {theirs}", "it replaces the file, which this run reads"
-        yield ConfigError(value, rule=rule, fix="set VERL_FILE_LOGGER_PATH to another file")
+    of_a_run = theirs.name == metrics.FILE and theirs.is_file()
+    if metrics.LOGGER in names and (of_a_run or theirs.absolute() in [Path(path).absolute() for path in read]):
+        rule = "it replaces the file, which is of another run, or read by this one"
+        value, fix = f"verl's logger writes to {theirs}", "set VERL_FILE_LOGGER_PATH to another file"
+        yield ConfigError(value, rule=rule, fix=fix)
     if metrics.LOGGER in names and "VERL_FILE_LOGGER_PATH" in os.environ and not theirs.parent.is_dir():
         value = f"VERL_FILE_LOGGER_PATH={theirs} is in a folder that is not there"
         yield ConfigError(value, rule="verl opens the file when the run starts", fix=f"make the folder {theirs.parent}")

@@ -108,11 +108,8 @@ def check_sampling(run: Run) -> Iterator[Problem]:
                     yield ConfigWarning(value, "no reply has such a token", "take the ids of this model's tokenizer")
         for section, own in (("sampling", spec.sampling), ("validation_sampling", spec.validation_sampling)):
             for twice in own.keys() & own.get("extra", {}).keys():
-                value, rule = (
-                    f"mas.agents.{name}.{section}.extra.{twice}, and {twice}",
-                    "extra would replace the setting",
-                )
-                yield ConfigError(value, rule=rule, fix="leave one of them out")
+                value = f"mas.agents.{name}.{section}.extra.{twice}, and {twice}"
+                yield ConfigError(value, rule="extra would replace the setting", fix="leave one of them out")
         facts = {"trained": policy.is_trained, "remote": policy.remote}
         yield from combinations("agents", run.config, "", agent=name, **facts)
 

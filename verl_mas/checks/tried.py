@@ -183,13 +183,10 @@ def check_unread(run: Run, tools: Mapping[str, Tool], task: Task) -> Iterator[Co
         unread.pop(f"mas.workflow.args.{name}", None)
     acted = {request.agent: bool(request.tools) for client in clients for request in client.requests}
     for role, agent in run.mas.agents.items():
-        if True not in (
-            called := {acted.get(name) for name, member in agents_of(run.mas).items() if member.role == role}
-        ):
-            own = {
-                name: getattr(agent, name) for name in OF_CALLS if getattr(agent, name) != getattr(AgentSpec(), name)
-            }
-            unread |= {f"mas.agents.{role}.{name}": value for name, value in own.items() if called == {False}}
+        called = {acted.get(name) for name, member in agents_of(run.mas).items() if member.role == role}
+        for name in OF_CALLS if called == {False} else ():
+            if (value := getattr(agent, name)) != getattr(AgentSpec(), name):
+                unread[f"mas.agents.{role}.{name}"] = value
     calls_at_once = run.config.actor_rollout_ref.rollout.multi_turn.get("max_parallel_calls")
     if calls_at_once not in (None, 1) and not any(acted.values()):
         unread["actor_rollout_ref.rollout.multi_turn.max_parallel_calls"] = calls_at_once
