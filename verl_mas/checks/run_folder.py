@@ -110,7 +110,7 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
         value = f"trainer.logger={list(names)} writes to {theirs}, which is a folder"
         yield ConfigError(value, rule="verl opens the file when the run starts", fix="move it, or set another path")
     read = [str(path) for setting in SETTINGS for path in paths_of(config, setting)]
-    of_a_run = theirs.name == metrics.FILE and theirs.is_file()
+    of_a_run = theirs.name == metrics.FILE and (theirs.parent / about.FILE).is_file()
     if metrics.LOGGER in names and (of_a_run or theirs.absolute() in [Path(path).absolute() for path in read]):
         rule = "it replaces the file, which is of another run, or read by this one"
         value, fix = f"verl's logger writes to {theirs}", "set VERL_FILE_LOGGER_PATH to another file"
@@ -168,7 +168,9 @@ def _saved_settings(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
         before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
     except DataError:
         return  # Kept aside by the run.
-    now = without_secrets(OmegaConf.to_container(run.config, resolve=True))
+    # Before the driver, Hydra's own settings are there, too, which cannot all be resolved.
+    sections = OmegaConf.masked_copy(run.config, [str(name) for name in run.config if name != "hydra"])
+    now = without_secrets(OmegaConf.to_container(sections, resolve=True))
     for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():
         if name == "data.shuffle":
             rule = "the order of the data continues as it was saved"
