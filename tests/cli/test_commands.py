@@ -26,6 +26,11 @@ def test_the_package_can_be_run_as_the_command_and_imports_nothing_heavy_for_it(
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == direct
 
 
+def test_a_time_that_ray_cannot_read_is_refused_before_the_import_that_would_end_the_process(monkeypatch, capsys):
+    monkeypatch.setenv("RAY_memory_monitor_refresh_ms", "off")
+    assert "RAY_memory_monitor_refresh_ms=off" in output_of(capsys, "list", code=1)
+
+
 def test_output_to_a_closed_pipe_ends_quietly():
     reads, writes = os.pipe()
     os.close(reads)

@@ -222,6 +222,7 @@ def test_public_sets_are_read_by_name_and_pinned(tmp_path, monkeypatch):
         ("--execution cpu=1", "did you mean 'cpu_s'"),
         ("--test train=/x.jsonl", "sets named 'train'"),
         ("--revision taco=1", "known: livecodebench_v6"),
+        ("--train-set taco", "--train-set with --train"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path, arguments, match):

@@ -166,12 +166,13 @@ def _planned(config: DictConfig, refusals: Refusals) -> Run | None:
 
 def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
-    with environment_of_workers(config):
-        return _examine(config)
-
-
-def _examine(config: DictConfig) -> CheckReport:
     refusals = Refusals()
+    refusals.of(check_environment(config))  # The driver's own
+    with environment_of_workers(config):
+        return _examine(config, refusals)
+
+
+def _examine(config: DictConfig, refusals: Refusals) -> CheckReport:
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
     refusals.of(check_plugin(), check_environment(config), problems(machine))
     if not refusals.of(check_versions()):

@@ -32,6 +32,7 @@ from verl_mas.run_folder.secrets import without_secrets
 from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
 
+OPENED = "verl opens the file when the run starts"
 PARTS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}  # of a policy's checkpoint, in names of files
 # What a run writes into its folder -> whether it is a folder.
 WRITTEN = {
@@ -86,45 +87,47 @@ def _unfinished(config: DictConfig, folder: Path) -> Iterator[ConfigWarning]:
 
 
 def check_logger(config: DictConfig) -> Iterator[Problem]:
-    """Whether verl's loggers can write their files, and `file` not into the metrics file of a team's run."""
+    """Whether verl's loggers can write their files, and `file` replaces none that this or another run has."""
     trainer = config.trainer
     if not isinstance(trainer.default_local_dir, str):
         return  # Refused by check_folders.
-    names = [trainer.logger] if isinstance(trainer.logger, str) else trainer.logger or ()
-    theirs = metrics.file_of_verl(str(trainer.project_name), str(trainer.experiment_name))
-    if metrics.LOGGER in names and theirs.absolute() == (Path(trainer.default_local_dir) / metrics.FILE).absolute():
-        rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
-        fix = f"leave out {metrics.LOGGER}, or set VERL_FILE_LOGGER_PATH to another file"
-        yield ConfigError(f"trainer.logger={list(names)} writes to {theirs}", rule=rule, fix=fix)
-    for name in ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"):
-        if name in os.environ and metrics.LOGGER not in names:
-            reason = f"trainer.logger={list(names)} writes no such file"
-            yield ConfigWarning(f"{name}={os.environ[name]}", reason, f"add {metrics.LOGGER} to it")
-    if {"VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT"} <= {*os.environ}:
-        value = f"VERL_FILE_LOGGER_ROOT={os.environ['VERL_FILE_LOGGER_ROOT']} with VERL_FILE_LOGGER_PATH"
+    names = [trainer.logger] if isinstance(trainer.logger, str) else list(trainer.logger or ())
+    given = {
+        name: os.environ[name] for name in ("VERL_FILE_LOGGER_PATH", "VERL_FILE_LOGGER_ROOT") if name in os.environ
+    }
+    if metrics.LOGGER in names:
+        theirs = metrics.file_of_verl(str(trainer.project_name), str(trainer.experiment_name))
+        yield from _file_of_verl(config, f"trainer.logger={names} writes to {theirs}", theirs)
+    for name, value in given.items() if metrics.LOGGER not in names else ():
+        reason = f"trainer.logger={names} writes no such file"
+        yield ConfigWarning(f"{name}={value}", reason, f"add {metrics.LOGGER} to it")
+    if len(given) > 1:
+        value = f"VERL_FILE_LOGGER_ROOT={given['VERL_FILE_LOGGER_ROOT']} with VERL_FILE_LOGGER_PATH"
         yield ConfigWarning(value, "the second has the whole path", "unset one of them")
-    if os.environ.get("TENSORBOARD_DIR", "").startswith("~"):
-        reason = "a folder named ~ is made, as verl expands none"
-        yield ConfigWarning(f"TENSORBOARD_DIR={os.environ['TENSORBOARD_DIR']}", reason, "write the whole path")
-    if metrics.LOGGER in names and theirs.is_dir():
-        value = f"trainer.logger={list(names)} writes to {theirs}, which is a folder"
-        yield ConfigError(value, rule="verl opens the file when the run starts", fix="move it, or set another path")
-    read = [str(path) for setting in SETTINGS for path in paths_of(config, setting)]
-    of_a_run = theirs.name == metrics.FILE and (theirs.parent / about.FILE).is_file()
-    if metrics.LOGGER in names and (of_a_run or theirs.absolute() in [Path(path).absolute() for path in read]):
-        rule = "it replaces the file, which is of another run, or read by this one"
-        value, fix = f"verl's logger writes to {theirs}", "set VERL_FILE_LOGGER_PATH to another file"
-        yield ConfigError(value, rule=rule, fix=fix)
-    if metrics.LOGGER in names and "VERL_FILE_LOGGER_PATH" in os.environ and not theirs.parent.is_dir():
-        value = f"VERL_FILE_LOGGER_PATH={theirs} is in a folder that is not there"
-        yield ConfigError(value, rule="verl opens the file when the run starts", fix=f"make the folder {theirs.parent}")
-        return
     board = os.environ.get("TENSORBOARD_DIR", "tensorboard_log") or "/dev/null"  # An empty one makes no folder.
-    for name, folder in ((metrics.LOGGER, theirs.parent), ("tensorboard", Path(board))):
-        if name in names and (why := not_writable(folder)):
-            value = f"trainer.logger={list(names)} writes to {folder}, which cannot be written: {why}"
-            fix = f"leave out {name}, or set its folder by VERL_FILE_LOGGER_ROOT or TENSORBOARD_DIR"
-            yield unless_elsewhere(config, ConfigError(value, rule="verl opens the file when the run starts", fix=fix))
+    if board.startswith("~"):
+        reason = "a folder named ~ is made, as verl expands none"
+        yield ConfigWarning(f"TENSORBOARD_DIR={board}", reason, "write the whole path")
+    if "tensorboard" in names and (why := not_writable(Path(board))):
+        value = f"trainer.logger={names} writes to {board}, which cannot be written: {why}"
+        yield unless_elsewhere(config, ConfigError(value, rule=OPENED, fix="set TENSORBOARD_DIR, or leave it out"))
+
+
+def _file_of_verl(config: DictConfig, value: str, file: Path) -> Iterator[Problem]:
+    own, folder = Path(config.trainer.default_local_dir) / metrics.FILE, file.parent
+    fix = "set VERL_FILE_LOGGER_PATH to another file, or VERL_FILE_LOGGER_ROOT to another folder"
+    read = [Path(path).absolute() for setting in SETTINGS for path in paths_of(config, setting)]
+    if file.absolute() == own.absolute():
+        rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
+        yield ConfigError(value, rule=rule, fix=f"leave out {metrics.LOGGER}, or {fix}")
+    elif file.absolute() in read or (file.name == metrics.FILE and (folder / about.FILE).is_file()):
+        yield ConfigError(value, rule="it replaces the file, which is of another run, or read by this one", fix=fix)
+    elif file.is_dir():
+        yield ConfigError(f"{value}, which is a folder", rule=OPENED, fix=fix)
+    elif "VERL_FILE_LOGGER_PATH" in os.environ and not folder.is_dir():
+        yield ConfigError(f"{value} in a folder that is not there", rule=OPENED, fix=f"make the folder {folder}")
+    elif why := not_writable(folder):
+        yield unless_elsewhere(config, ConfigError(f"{value}, which cannot be written: {why}", rule=OPENED, fix=fix))
 
 
 def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:

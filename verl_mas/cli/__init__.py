@@ -9,10 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 import sys
 from pathlib import Path
 
-from verl_mas.errors import MasError, refused_path
+from verl_mas.errors import ConfigError, MasError, refused_path
 
 # The commands in the order in which a new user meets them. Those of no group are listed at the end.
 GROUPS = {
@@ -84,6 +85,13 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
+def _refuse_times_of_ray() -> None:
+    for name, value in os.environ.items():
+        if re.fullmatch(r"RAY_\w+_ms", name) and not value.removeprefix("-").isdecimal():
+            rule = "it is a number: with another value, `import ray` ends the process by a segmentation fault"
+            raise ConfigError(f"{name}={value}", rule=rule, fix=f"unset {name}")
+
+
 def _main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help", "--version"):
         sys.stdout.write((versions() if argv == ["--version"] else usage()) + "\n")
@@ -97,6 +105,7 @@ def _main(argv: list[str]) -> int:
     # Modules in the current folder can be imported, as with `python -m verl.trainer.main_ppo`.
     sys.path.insert(0, os.getcwd())
     try:
+        _refuse_times_of_ray()
         return int(importlib.import_module(module_of(command)).main(rest))
     except (MasError, OSError) as error:
         refused = error if isinstance(error, MasError) else refused_path(error)

@@ -67,6 +67,13 @@ def test_the_report_has_success_before_and_after_sessions_and_a_figure(demo, kin
     assert "findings: none" in output and "sessions none were recorded" in output
 
 
+def test_a_wrong_argument_is_refused_before_the_files_of_the_last_demo_are_deleted(demo, kind):
+    demo()
+    with pytest.raises(ConfigError, match="tests_freq"):
+        demo("trainer.tests_freq=1", fresh=True)
+    assert (kind.folder / "curves.svg").exists()
+
+
 def test_an_override_sets_the_length_of_the_progress_bar(demo):
     demo("trainer.total_training_steps=7")
     assert demo.trained[0].steps_in_all == 7 and demo.trained[0].overrides[-1] == "trainer.total_training_steps=7"

@@ -84,6 +84,9 @@ def as_refusal(error: BaseException) -> ConfigError:
         return unresolved(error)
     if isinstance(error, OSError) and (refused := refused_path(error)):
         return refused
+    if isinstance(error, ImportError):
+        rule = "a run imports it; PYTHONPATH and VERL_USE_EXTERNAL_MODULES add to the packages, and may hide some"
+        return ConfigError(_name(error), rule=rule, fix="install what is missing, or correct these variables")
     trace = "".join(traceback.format_exception(error)).rstrip()
     rule = "a check that fails to run has checked nothing, so the run does not start"
     fix = "correct the value that the traceback shows, or report it as a bug of verl-mas"

@@ -25,12 +25,13 @@ from verl_mas.data.code_golden import Judge, Judged, Rules
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item, first_of_each
 from verl_mas.data.sources import RowSource
-from verl_mas.errors import DataError
+from verl_mas.errors import ConfigError, DataError
 from verl_mas.execution.executor import Execution
 from verl_mas.retrieval.files import Row
 from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
 
+DEFAULT_TRAIN = "apps"
 DEFAULT_TESTS = ("livecodebench_v6", "apps_test", "code_contests_test")
 IN_TRAINING = 50  # Tasks per test set for validation during training
 
@@ -50,8 +51,8 @@ class Code(DataSet):
         execution = "how golden programs are run: executor, packages, cpu_s, memory_mb, output_bytes, url, slots "
         execution += "(default: one per CPU core); use the settings of the team"
         rules = " ".join(f"{name}={value}" for name, value in asdict(Rules()).items())
-        parser.add_argument("--train-set", choices=train, default="apps", help="the public set to train on")
-        parser.add_argument("--test-set", nargs="+", choices=test, default=DEFAULT_TESTS, metavar="NAME", help=about)
+        parser.add_argument("--train-set", choices=train, help=f"the public set to train on (default: {DEFAULT_TRAIN})")
+        parser.add_argument("--test-set", nargs="+", choices=test, metavar="NAME", help=about)
         add_arguments(parser)
         parser.add_argument("--golden", choices=("required", "optional"), default="required", help=golden)
         add_settings(parser, "--rules", f"what is kept of a task: {rules}")
@@ -63,8 +64,12 @@ class Code(DataSet):
         execution = load_dataclass(Execution, given, "--execution")
         execution.check()
         reading = Reading(load, options)
-        train_sets = [one for one in sources.CODE_TRAIN if one.name == options.train_set]
-        test_sets = [one for one in sources.CODE_TEST if one.name in options.test_set]
+        train_sets = [one for one in sources.CODE_TRAIN if one.name == (options.train_set or DEFAULT_TRAIN)]
+        test_sets = [one for one in sources.CODE_TEST if one.name in (options.test_set or DEFAULT_TESTS)]
+        for part in ("train", "test"):
+            if getattr(options, part) and getattr(options, f"{part}_set"):
+                rule = f"the files of --{part} take the place of public sets"
+                raise ConfigError(f"--{part}-set with --{part}", rule=rule, fix="leave one of them out")
         opened = reading.open(train_sets, test_sets)
         settings = {
             "rules": asdict(rules),

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
+from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.warmup import WarmUp
@@ -63,6 +64,14 @@ class TeamDemo:
         """Train to the end, from the last checkpoint if there is one. `fresh` deletes it first."""
         overrides = [f"{STEPS}={self.steps}", *self.overrides, *overrides]
         steps_in_all = _steps_in_all(overrides)
+        arguments = [
+            *("+platform=cpu", f"+recipe={self.recipe}"),
+            *(f"data.train_files={self.folder}/train.parquet", f"data.val_files={self.folder}/test.parquet"),
+            f"actor_rollout_ref.model.path={self.folder}/model",
+            f"trainer.default_local_dir={self.folder}/checkpoints",
+            *overrides,
+        ]
+        compose(arguments)  # What Hydra refuses is refused before files are deleted and a model is made.
         if fresh:
             shutil.rmtree(self.folder, ignore_errors=True)
         console.print(self.title)
@@ -70,13 +79,7 @@ class TeamDemo:
         checkpoint = latest(self.folder / "checkpoints")
         done = checkpoint.step if checkpoint else 0
         training = DemoRun(
-            overrides=[
-                *("+platform=cpu", f"+recipe={self.recipe}"),
-                *(f"data.train_files={self.folder}/train.parquet", f"data.val_files={self.folder}/test.parquet"),
-                f"actor_rollout_ref.model.path={self.folder}/model",
-                f"trainer.default_local_dir={self.folder}/checkpoints",
-                *overrides,
-            ],
+            overrides=arguments,
             folder=self.folder,
             steps_in_all=steps_in_all,
             resume=done > 0,
