@@ -12,9 +12,6 @@ from verl_mas.errors import ConfigError
 from verl_mas.execution.limits import Answer, Call, Limits, Result
 from verl_mas.registry import Registry
 
-T = TypeVar("T")
-
-
 SETTING = "mas.workflow.args.execution"
 # Those that run programs on this machine.
 LOCAL = ("contained", "unsafe_subprocess")

@@ -70,8 +70,8 @@ def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, 
     _checked(_libc.mount(source, target, kind, flags, data), "mount")
 
 
-def restrict_files() -> int:
-    """Landlock without a rule: no file, no TCP port, no signal outside. Returns the version of its ABI."""
+def restrict_files() -> None:
+    """Landlock without a rule: no file, no TCP port, no signal outside."""
     version = _checked(_libc.syscall(_LANDLOCK_CREATE, None, 0, 1), "landlock")
     files = (1 << (13 if version == 1 else 14 if version == 2 else 15 if version < 5 else 16)) - 1
     attributes = struct.pack("<QQQ", files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
@@ -82,7 +82,6 @@ def restrict_files() -> int:
         _checked(_libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
     finally:
         os.close(ruleset)
-    return version
 
 
 def set_user(user: int) -> None:

@@ -8,13 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO
 
 from verl_mas.errors import ConfigError
@@ -55,7 +54,7 @@ class UnsafeSubprocess:
         rlimits = {"RLIMIT_AS": memory, "RLIMIT_FSIZE": limits.output_bytes, "RLIMIT_NOFILE": 64, "RLIMIT_CORE": 0}
         text = wrapped(program, limits, **rlimits)
         async with self._slots.here():
-            with tempfile.TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
+            with TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
                 return await self._run(Path(folder), text, encodable(stdin), limits)
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
