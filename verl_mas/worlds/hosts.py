@@ -43,17 +43,15 @@ class Host(ABC):
     usable = True
 
     async def call(self, method: str, arguments: Sequence[object], limit_s: float) -> object:
-        answer = None
+        answer = self._ask(method, arguments)
         try:
-            answer = self._ask(method, arguments)
             # Python 3.11's `wait_for` forgets a cancellation that comes with the answer.
             await asyncio.wait({answer}, timeout=limit_s)
             if not answer.done():
                 raise Late
             return answer.result()
         except (Late, asyncio.CancelledError, Died):
-            if answer is not None:
-                answer.cancel()
+            answer.cancel()
             if self.usable:  # it is still at this call, or gone
                 self.usable = False
                 self.end()
@@ -208,7 +206,8 @@ class Stages:
         except MasError:
             raise
         except Exception as error:  # the boundary: worlds of others may raise anything
-            raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {_described(error)}") from error
+            cause = str(error) if isinstance(error, Died | Failed) else f"{type(error).__name__}: {error}"
+            raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {cause}") from error
 
 
 class Pool:
@@ -231,9 +230,3 @@ class Pool:
 
 
 POOL = Pool()
-
-
-def _described(error: Exception) -> str:
-    if isinstance(error, Died | Failed):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
