@@ -35,8 +35,7 @@ class Stage:
     """The episodes of one session by number: the first one, and copies of it that are played on."""
 
     def __init__(self) -> None:
-        self._episodes: dict[int, World] = {}
-        self._opened = 0
+        self._episodes: list[World] = []
 
     def open(self, address: str, setup: Setup) -> tuple[int, View]:
         _, kind, _ = find(address)
@@ -59,14 +58,13 @@ class Stage:
         return number, checked(world.step({**actions, **drawn}), world, world.setup)
 
     def close(self) -> None:
-        episodes, self._episodes = self._episodes, {}
-        for world in episodes.values():
+        episodes, self._episodes = self._episodes, []
+        for world in episodes:
             world.close()
 
     def _add(self, world: World) -> int:
-        self._opened += 1
-        self._episodes[self._opened] = world
-        return self._opened
+        self._episodes.append(world)
+        return len(self._episodes) - 1
 
 
 def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
