@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from verl_mas.config.values import NotNegative
 from verl_mas.workflow import Agent, Outcome, Reply, Task, Team, register_workflow
@@ -70,7 +71,7 @@ class GenerateVerifyRefine(WithGrader):
         acts = zip(reviews, refiners, strict=True)
         refined = [self._refined(graded, proposal, review, refiner) for review, refiner in acts]
         followed = Proposal(proposal, await asyncio.gather(*refined))
-        draft.team_reward = _mean([leaf.value for leaf in followed.leaves])
+        draft.team_reward = fmean([leaf.value for leaf in followed.leaves])
         return followed
 
     async def _refined(self, graded: GradedTask, proposal: Graded, review: Reply, refiner: Agent) -> Review:
@@ -80,7 +81,7 @@ class GenerateVerifyRefine(WithGrader):
         leaves = await asyncio.gather(*map(graded.grade, replies))
         for leaf in leaves:
             leaf.reply.team_reward = leaf.value
-        review.team_reward = _mean([leaf.value for leaf in leaves])
+        review.team_reward = fmean([leaf.value for leaf in leaves])
         return Review(review, checked, leaves)
 
 
@@ -92,12 +93,12 @@ def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
     answers = {id(review.reply): team.commit([leaf.reply for leaf in review.refined]) for review in reviews}
     chosen = {id(each.graded.reply): team.commit([review.reply for review in each.reviews]) for each in proposals}
     draft = team.commit([proposal.graded.reply for proposal in proposals])
-    value = _mean([leaf.value for leaf in leaves])
+    value = fmean([leaf.value for leaf in leaves])
     grades = [*[proposal.graded for proposal in proposals], *leaves]
     info = {
         "acc": value,
-        "right_generated": _mean([proposal.graded.value for proposal in proposals]),
-        "unchecked": _mean([float(each.grade is None) for each in grades]),
+        "right_generated": fmean([proposal.graded.value for proposal in proposals]),
+        "unchecked": fmean([float(each.grade is None) for each in grades]),
         **right_verdicts(verdicts),
     }
     answer = answers[id(chosen[id(draft)])]
@@ -107,7 +108,3 @@ def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
 def _instances(team: Team, name: str, count: int) -> list[Agent]:
     """The agent itself, and as many further instances of it as it takes."""
     return [team.spawn(name) if number else team[name] for number in range(count)]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
