@@ -10,7 +10,7 @@ from verl_mas.coding.attempts import ProgramAttempt, Runner, give_team_parts
 from verl_mas.coding.prompts import PROMPTS, Prompts
 from verl_mas.config.values import Count
 from verl_mas.execution.executor import Execution
-from verl_mas.workflow import Malformed, Reply, Task, Team, Workflow
+from verl_mas.workflow import Malformed, Reply, Team, Workflow
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,6 @@ class CodeTeam(Workflow):
 
     def check(self) -> None:
         self.execution.check()
-
-    def runner(self, task: Task) -> Runner:
-        return Runner.of(task.ground_truth, self.execution)
 
     async def committed(self, team: Team, runner: Runner, replies: Sequence[Reply]) -> Written:
         """Run and reward each of the coder's candidates, and commit one."""

@@ -130,7 +130,7 @@ class CoderTester(CodeTeam):
             raise ConfigError(value, rule="reward=sparse pays no single test", fix=fix)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        runner = self.runner(task)
+        runner = Runner.of(task.ground_truth, self.execution)
         agreement_paid = not self.sparse and self.tester_reward == "at_grpo" and not task.validate
         if agreement_paid and runner.problem.golden is None:
             rule = "tester_reward=at_grpo pays for tests that agree with it"

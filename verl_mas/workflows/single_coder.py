@@ -16,7 +16,7 @@ class SingleCoder(CodeTeam):
     agents = ("coder",)
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        runner = self.runner(task)
+        runner = Runner.of(task.ground_truth, self.execution)
         candidates: list[ProgramAttempt] = []
         last: Feedback | None = None
         turns = 0
