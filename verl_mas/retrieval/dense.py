@@ -21,18 +21,18 @@ if importlib.util.find_spec("faiss") is None:
 import faiss
 
 VECTORS, PASSAGES, OFFSETS = "vectors.faiss", "passages.jsonl", "offsets.npy"
-BATCH = 64
+BATCH, MAX_TOKENS = 64, 256
 T = TypeVar("T")
 
 
 class Encoder:
     """Vectors of texts: mean pooling and unit length, with the prefixes that e5 was trained with."""
 
-    def __init__(self, name: str, max_length: int = 256):
+    def __init__(self, name: str):
         import torch
         from transformers import AutoModel, AutoTokenizer
 
-        self._torch, self._max_length = torch, max_length
+        self._torch = torch
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(name)
@@ -45,7 +45,7 @@ class Encoder:
     def encode(self, texts: Sequence[str], prefix: str) -> np.ndarray:
         with self._torch.inference_mode():
             texts = [prefix + text for text in texts]
-            shape = {"padding": True, "truncation": True, "max_length": self._max_length}
+            shape = {"padding": True, "truncation": True, "max_length": MAX_TOKENS}
             inputs = self._tokenizer(texts, **shape, return_tensors="pt").to(self._device)
             states = self._model(**inputs).last_hidden_state.float()
             mask = inputs["attention_mask"][..., None]
