@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.puzzles.game import score_actions
+from verl_mas.gym.puzzles.game import played, score_actions
 from verl_mas.gym.puzzles.puzzle import board, board_of, row
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.codecs import ActionList, Malformed
@@ -144,8 +144,9 @@ def test_a_move_and_its_reverse_earn_exactly_nothing():
 @given(kinds, seeds)
 def test_solving_earns_the_team_one_and_ends_the_actions(kind, seed):
     puzzle = nearly_solved(made(kind, seed))
-    score = score_actions(puzzle, puzzle.best_actions()[:1] * 3, limit=3)
-    assert score.after.solved and score.team == 1.0 and score.legal_share == 1.0
+    actions = puzzle.best_actions()[:1] * 3
+    score = score_actions(puzzle, actions, limit=3)
+    assert score.after.solved and score.team == 1.0 and played(puzzle, actions, 3)[1] == 1.0
     assert not puzzle.solved
 
 
@@ -158,9 +159,9 @@ def nearly_solved(puzzle):
 def test_the_sparse_reward_depends_only_on_a_solution():
     puzzle = board("plan_path", 0, TRAIN, {"size": 4, "min_distance": 3})
     for actions in (puzzle.best_actions()[:1], Malformed("x"), ["U", "U"]):
-        score = score_actions(puzzle, actions, limit=2, weights=None)
+        score = score_actions(puzzle, actions, limit=2, dense=False)
         assert score.team == score.local == 0.0
-    assert score_actions(nearly_solved(puzzle), puzzle.best_actions(), limit=2, weights=None).team == 1.0
+    assert score_actions(nearly_solved(puzzle), puzzle.best_actions(), limit=2, dense=False).team == 1.0
 
 
 @pytest.mark.parametrize(("name", "size"), KINDS)

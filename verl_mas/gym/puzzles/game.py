@@ -16,17 +16,7 @@ from verl_mas.gym.puzzles.puzzle import Puzzle, board_of
 from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, Workflow, restored
 from verl_mas.workflow.tasks import together
 
-
-@dataclass(frozen=True)
-class LocalWeights:
-    format: float = 0.1
-    legal: float = 0.1
-    progress: float = 0.8
-
-
-DENSE = LocalWeights()
-SPARSE = None  # only the team reward
-REWARDS = {"dense": DENSE, "sparse": SPARSE}
+FORMAT, LEGAL, PROGRESS = 0.1, 0.1, 0.8  # weights of the parts of an act's own reward
 COMPACT = "compact"
 
 
@@ -37,7 +27,6 @@ class ActionScore:
     after: Puzzle
     team: float
     local: float
-    legal_share: float | None  # None: the reply was not a list of actions
 
 
 def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, float]:
@@ -52,21 +41,18 @@ def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, 
     return after, legal / tried if tried else 1.0
 
 
-def score_actions(
-    puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, weights: LocalWeights | None = DENSE
-) -> ActionScore:
+def score_actions(puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, dense: bool = True) -> ActionScore:
     """Try up to `limit` actions on a copy of the puzzle. Solving gives a team reward of 1. Otherwise rewards are
     differences of a state's value, so actions that return to the same state earn nothing. Format and legality are
     penalties: the paper's rewards minus a constant, which cancels within a group of one prompt."""
     if isinstance(actions, Malformed):
-        return ActionScore(puzzle.copy(), 0.0, -(weights.format + weights.legal) if weights else 0.0, None)
+        return ActionScore(puzzle.copy(), 0.0, -(FORMAT + LEGAL) if dense else 0.0)
     after, share = played(puzzle, actions, limit)
-    if weights is None:
-        return ActionScore(after, float(after.solved), 0.0, share)
+    if not dense:
+        return ActionScore(after, float(after.solved), 0.0)
     team = 1.0 if after.solved else after.value() - puzzle.value()
     nearer = (puzzle.bounded_distance() - after.bounded_distance()) / limit
-    local = weights.legal * (share - 1.0) + weights.progress * nearer
-    return ActionScore(after, team, local, share)
+    return ActionScore(after, team, LEGAL * (share - 1.0) + PROGRESS * nearer)
 
 
 @dataclass(frozen=True)
@@ -173,9 +159,9 @@ class Play(Workflow):
         return self.reward == "sparse" and not self.probes and not self.forks
 
     @property
-    def weights(self) -> LocalWeights | None:
-        """Of an act's own reward; with continuations the outcome alone counts."""
-        return SPARSE if self.probes else REWARDS[self.reward]
+    def dense(self) -> bool:
+        """Whether an act has a reward of its own; with continuations the outcome alone counts."""
+        return self.reward == "dense" and not self.probes
 
     def longest_prompt(self, role: str) -> tuple[int, int]:
         """What an agent reads of another is at most `moves` actions."""
@@ -256,7 +242,7 @@ class Play(Workflow):
 
     def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
         """Set the reply's rewards. Without other candidates the act's team reward is the session's."""
-        score = score_actions(puzzle, actions, limit=self.moves, weights=self.weights)
+        score = score_actions(puzzle, actions, limit=self.moves, dense=self.dense)
         reply.reward = score.local
         if among > 1 and not self.probes and not self.forks:
             reply.team_reward = score.team

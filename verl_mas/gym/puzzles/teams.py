@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Literal
 
 from verl_mas.execution.executor import Execution
-from verl_mas.gym.puzzles.game import COMPACT, Choose, Play, PuzzleAttempt
+from verl_mas.gym.puzzles.game import COMPACT, FORMAT, Choose, Play, PuzzleAttempt
 from verl_mas.gym.puzzles.puzzle import Puzzle
 from verl_mas.workflow import CodeBlock, Malformed, Reply, register_workflow
 
@@ -90,9 +90,9 @@ class ToolUserPlanner(Play):
         ran = await self.execution.open().execute(code, limits=self.execution.limits)
         actions = Malformed(ran.error) if ran.error is not None else self.codec(puzzle).parse(ran.stdout)
         attempt = self.scored(reply, actions, puzzle, among)
-        if self.weights and isinstance(actions, Malformed) and reply.reward is not None:
+        if self.dense and isinstance(actions, Malformed) and reply.reward is not None:
             # The form was right, the result was not.
-            reply.reward += self.weights.format
+            reply.reward += FORMAT
         return attempt
 
     def program(self, puzzle: Puzzle) -> str:
