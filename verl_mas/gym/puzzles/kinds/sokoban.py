@@ -133,10 +133,6 @@ class Sokoban(Puzzle):
     def distance(self) -> int | None:
         return self.level.distances.get((self.player, self.boxes))
 
-    @property
-    def solved(self) -> bool:
-        return self.level.targets.issuperset(self.boxes)
-
     def value(self) -> float:
         """The share of boxes on targets."""
         return sum(box in self.level.targets for box in self.boxes) / len(self.boxes)
