@@ -13,7 +13,6 @@ from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import with_next
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.gym.pictures import Colour, asked, drawn
 from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT
 from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL
@@ -22,7 +21,7 @@ from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
 from verl_mas.gym.states import Letters, States
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, tiny
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.workflow import ActionList, Malformed, Outcome, Reply, Task, Team, register_workflow
+from verl_mas.workflow import ActionList, Malformed, Message, Outcome, Reply, Task, Team, register_workflow
 from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.team import Prompt
 
@@ -85,6 +84,8 @@ GUIDE_MARK, DRIVER_MARK = "G", "D"  # the last mark of a compact prompt: which r
 NONE = "-"  # in a compact prompt: no move yet, nothing that could be read
 WORDS = 2  # of the guide's message: a row and a column
 PICTURE = "picture"
+Colour = tuple[int, int, int]
+LINE: Colour = (128, 128, 128)  # above and left of each cell in a picture
 LOOKS = 4  # boards that are looked at for each that is driven on, in lessons with pictures
 COLOURS: dict[str, Colour] = {FREE: (255, 255, 255), WALL: (0, 0, 0), GOAL: (0, 192, 0)}
 
@@ -169,7 +170,7 @@ class GuideDriver(States[Drive]):
         """What the agent that acts next sees beside its text."""
         if self.map != PICTURE or not (drive.message is None or self.control == "all"):
             return None
-        return drawn(drive.seen.board.picture.split(), COLOURS, self.cell)
+        return drawn(drive.seen.board.picture.split(), self.cell)
 
     def asked(self, state: Drive) -> Prompt:
         picture = self.picture(state)
@@ -210,6 +211,22 @@ class GuideDriver(States[Drive]):
             *([written] if self.control == "none" else []),
             self.move_codec(drive).prompt(),
         ]
+
+
+def drawn(rows: Sequence[str], cell: int) -> Image:
+    """A square of `cell` by `cell` pixels for each letter, in its colour."""
+    import numpy as np
+    from PIL import Image
+
+    cells = np.array([[COLOURS[letter] for letter in row] for row in rows], np.uint8)
+    pixels = cells.repeat(cell, axis=0).repeat(cell, axis=1)
+    pixels[::cell] = pixels[:, ::cell] = LINE
+    return Image.fromarray(pixels)
+
+
+def asked(picture: Image, text: str) -> list[Message]:
+    """A prompt with a picture above its text."""
+    return [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": text}]}]
 
 
 def _around(drive: Drive) -> str:
