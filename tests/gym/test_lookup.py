@@ -43,10 +43,10 @@ def test_shuffled_shards_are_those_of_another_question_and_keep_the_reports():
     moved = lookup.shuffled(items)
     assert {item.source for item in moved} == {"lookup_shuffled"}
     assert [item.question for item in moved] == [item.question for item in items]
-    assert sorted(item.shards for item in moved) == sorted(item.shards for item in items)
-    assert not any(new.shards == old.shards for new, old in zip(moved, items, strict=True))
+    assert sorted(item.extra[SHARDS] for item in moved) == sorted(item.extra[SHARDS] for item in items)
+    assert not any(new.extra == old.extra for new, old in zip(moved, items, strict=True))
     # An answer read from them is right by chance only.
-    right = sum(Table(item.shards).path(item.question)[-1] == item.truth for item in moved)
+    right = sum(Table(lookup.shards_of(item.extra)).path(item.question)[-1] == item.truth for item in moved)
     assert right / len(moved) < 0.15
 
 

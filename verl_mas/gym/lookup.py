@@ -92,32 +92,28 @@ def floor(shards: int, keys: int) -> Fraction:
     return right / (others - 1) / in_different_shards
 
 
-@dataclass(frozen=True)
 class LookupItem(Item):
-    """A question with its table."""
-
-    shards: tuple[str, ...] = ()
+    """A question with its table, which is in `extra`."""
 
     @property
     def key(self) -> str:
-        return f"{self.question} {self.shards}"
-
-    def row(self, index: int, split: str) -> dict[str, object]:
-        extra_info = {"split": split, "index": index, SHARDS: CUT.join(self.shards)}
-        return super().row(index, split) | {"extra_info": extra_info}
+        return f"{self.question} {self.extra[SHARDS]}"
 
 
 def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> list[LookupItem]:
     """Random questions. The tables of the splits differ: there are too many for one to occur twice."""
     rng = random.Random(f"lookup {split} {seed}")
     drawn = [draw(shards, keys, rng) for _ in range(count)]
-    return [LookupItem(asked, table.path(asked)[-1], SOURCE, table.shards) for table, asked in drawn]
+    return [
+        LookupItem(asked, table.path(asked)[-1], SOURCE, extra={SHARDS: CUT.join(table.shards)})
+        for table, asked in drawn
+    ]
 
 
 def shuffled(items: Sequence[LookupItem]) -> list[LookupItem]:
     """The control: each question with the shards of the next one. What workers report is distributed as before, and
     says nothing of the question."""
-    return [replace(item, source=SHUFFLED, shards=other.shards) for item, other in with_next(items)]
+    return [replace(item, source=SHUFFLED, extra=other.extra) for item, other in with_next(items)]
 
 
 def shards_of(extra_info: DatasetFields) -> tuple[str, ...]:
