@@ -102,11 +102,10 @@ class GatewaySession:
             if found.lost:
                 asyncio.get_running_loop().call_later(self._rules.grace_s, self._forget, found)
 
-    def decide(self, error: Exception) -> None:
+    def decide(self, error: SessionFault | EngineLost | ApiError) -> None:
         """The first fault is that of the session, whatever the program makes of it. A request that cannot be read is
         one, too: a program that ignores the error would end well without an act."""
         fault = SessionFault(FaultKind.WORKFLOW, str(error)) if isinstance(error, ApiError) else error
-        assert isinstance(fault, SessionFault | EngineLost)
         tolerated = isinstance(fault, SessionFault) and fault.kind.value in self._rules.tolerate
         if self.fault is None and not tolerated:
             self.fault = fault

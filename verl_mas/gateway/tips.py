@@ -16,7 +16,7 @@ class Tip:
     """An act that a request can continue."""
 
     reply: Reply
-    found: Found | None = field(default=None, repr=False)  # what it continues
+    found: Found = field(repr=False)  # what it continues
     transcript: Sequence[Message] = field(default=(), repr=False)  # with its reply, as the program has it
     taken: bool = False  # its row was continued, or is being continued
     place: int = 0  # of its reply in the transcript
@@ -44,7 +44,7 @@ class Tip:
         thought."""
         tip: Tip | None = self
         while tip is not None and given[tip.place] in tip.spellings:
-            tip = tip.found.tip if tip.found else None
+            tip = tip.found.tip
         return tip is None
 
 
@@ -155,7 +155,7 @@ def remove(tip: Tip) -> None:
     """A reply that reached no program is not continued, and the act before it is the last of its row again."""
     for node in tip.nodes:
         node.tips.remove(tip)
-    if tip.found and tip.found.tip and tip.found.same_row:
+    if tip.found.tip and tip.found.same_row:
         tip.found.tip.taken = False
 
 
