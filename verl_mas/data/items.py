@@ -70,11 +70,8 @@ def search_item(row: Row, number: int, source: str) -> Item:
 
 def _question(row: Row, number: int, source: str) -> str:
     text = next((row[name] for name in QUESTION_FIELDS if row.get(name)), None)
-    prompt = row.get("prompt")
-    if text is None and isinstance(prompt, str):
-        text = prompt
-    elif text is None and prompt:
-        text = prompt[-1]["content"]
+    if text is None and (prompt := row.get("prompt")):
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
     cleaned = INSTRUCTIONS.sub("", text).strip() if isinstance(text, str) else ""
     if not cleaned:
         value = f"{source}, row {number} has no question"
