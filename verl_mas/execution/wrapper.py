@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_mas.execution.contained import harness
 from verl_mas.execution.contained.protocol import NOT_COMPILED
-from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
+from verl_mas.execution.executor import Executor
+from verl_mas.execution.limits import Answer, Call, Limits, Status
 
 SHELL = 128  # a shell's exit code for a command that a signal ended is this plus the signal
 MARK = "verl-mas answer: "
@@ -67,14 +68,11 @@ def status_of(exit_code: int, stderr: str, seconds: float, limits: Limits) -> St
     return Status.OUT_OF_MEMORY if stderr.rstrip().endswith("MemoryError") else Status.ERROR
 
 
-Execute = Callable[[str, str, Limits], Awaitable[Result]]
-
-
-async def called(execute: Execute, program: str, calls: Sequence[Call], limits: Limits) -> list[Answer]:
+async def called(executor: Executor, program: str, calls: Sequence[Call], limits: Limits) -> list[Answer]:
     """One answer per call, from the output of the program and then the calls."""
     wanted = [(call.function, call.args, dict(call.kwargs)) for call in calls]
     more = replace(limits, output_bytes=limits.output_bytes + harness.MAX_BYTES)
-    result = await execute(harness.script(program, wanted, MARK), "", more)
+    result = await executor.execute(harness.script(program, wanted, MARK), "", more)
     missing = result.error or "the program ended before this call"
     lines = harness.marked_lines(result.stdout, MARK)
     return [Answer(*pair) for pair in harness.read_answers(lines, len(calls), missing)]

@@ -67,7 +67,7 @@ class Contained:
         ended, (stdout, stderr) = await self._run(*files, limits, limits.output_bytes, 2)
         code = os.waitstatus_to_exitcode(ended.status)
         return Result(
-            _status(ended, limits, max(len(stdout), len(stderr)) > limits.output_bytes),
+            _status(ended, max(len(stdout), len(stderr)) > limits.output_bytes),
             _text(stdout, limits),
             _text(stderr, limits),
             ended.seconds,
@@ -80,7 +80,7 @@ class Contained:
         text = harness.dump_calls([(call.function, call.args, call.kwargs) for call in calls])
         size = max(limits.output_bytes, harness.MAX_BYTES)
         ended, (_, _, answers) = await self._run(text.encode() + b"\n" + _encoded(program), b"", limits, size, 3)
-        status = _status(ended, limits, False)
+        status = _status(ended, flooded=False)
         missing = "no answer" if status is Status.OK else status.value
         return [Answer(*pair) for pair in harness.read_answers(answers.decode("utf-8", "replace"), len(calls), missing)]
 
@@ -239,7 +239,7 @@ def _fault(ended: ProgramEnd, limits: Limits) -> str:
     return ""
 
 
-def _status(ended: ProgramEnd, limits: Limits, flooded: bool) -> Status:
+def _status(ended: ProgramEnd, flooded: bool) -> Status:
     number = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
         return Status.TIMED_OUT

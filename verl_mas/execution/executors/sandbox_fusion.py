@@ -86,7 +86,7 @@ class SandboxFusion:
                 attempt += 1
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
-        return await called(self.execute, program, calls, limits)
+        return await called(self, program, calls, limits)
 
     async def aclose(self) -> None:
         client = self._http.discard()

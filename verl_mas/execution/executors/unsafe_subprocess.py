@@ -58,7 +58,7 @@ class UnsafeSubprocess:
                 return await self._run(Path(folder), text, encodable(stdin), limits)
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
-        return await called(self.execute, program, calls, limits)
+        return await called(self, program, calls, limits)
 
     async def aclose(self) -> None:
         """Nothing outlives its call."""
