@@ -35,7 +35,7 @@ def training(monkeypatch, tmp_path):
 
 def writes(*lines: str) -> str:
     text = "".join(f"{line}\n" for line in lines)
-    return f"import sys; open(sys.argv[1], 'w').write({text!r})"
+    return f"import sys; open(sys.argv[1], 'a').write({text!r})"
 
 
 def test_without_a_terminal_the_output_begins_before_the_first_step_and_has_a_line_per_step(training):

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,27 +44,14 @@ class DemoRun:
         return self.folder / "metrics.jsonl"
 
     def steps(self) -> list[Step]:
-        """The logged metrics by step; of a step that was logged twice, the later values."""
-        values: defaultdict[int, dict[str, float]] = defaultdict(dict)
-        for file in (*sorted(self.folder.glob("metrics-*.jsonl")), self.metrics):
-            for step in read_steps(file):
-                # A resumed run starts with a validation of the last step before it.
-                values[step.number].update(step.values)
-        return [Step(number, values[number]) for number in sorted(values)]
-
-    def _rotate_metrics(self) -> None:
-        """verl overwrites its metrics file; a run that resumes keeps the earlier one under another name."""
-        earlier = sorted(self.folder.glob("metrics-*.jsonl"))
-        if not self.resume:
-            for file in (*earlier, self.metrics):
-                file.unlink(missing_ok=True)
-        elif self.metrics.exists():
-            self.metrics.rename(self.folder / f"metrics-{len(earlier):03}.jsonl")
+        """The logged metrics by step, also those before a resume: the trainer keeps them in the file."""
+        return read_steps(self.metrics)
 
     def watch(self, headline: str, console: Console) -> list[Step]:
         """Train to the end with a progress bar. `headline` is the metric beside it. Ctrl-C also ends the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._rotate_metrics()
+        if not self.resume:
+            self.metrics.unlink(missing_ok=True)  # What it has would be displayed until the first step.
         if not console.is_terminal:
             console.print(f"training: {self.steps_in_all} steps, log in {self.log}")
         bar = self._bar(console)
