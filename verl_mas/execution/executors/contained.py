@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from verl_mas.errors import ExecutorFailed
 from verl_mas.execution.contained import harness
@@ -17,6 +16,7 @@ from verl_mas.execution.contained.protocol import BY_LIMIT, NO_MEMORY, NOT_COMPI
 from verl_mas.execution.contained.server_process import ServerLost, ServerProcess, check_machine, package_folders
 from verl_mas.execution.executor import Execution, register_executor
 from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
+from verl_mas.util.loops import waited_for
 
 _MB = 2**20
 # Of a start, and of a program: the fork server may be killed by others, for example if the machine has no memory left.
@@ -39,8 +39,7 @@ class Contained:
     def check(self) -> None:
         """Start it once, and try what programs may not do."""
         try:
-            with ThreadPoolExecutor(1) as thread:  # the caller may have an event loop
-                thread.submit(asyncio.run, self._check()).result()
+            waited_for(self._check())
         finally:
             with self._lock:
                 for server in self._servers:
