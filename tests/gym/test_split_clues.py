@@ -52,17 +52,17 @@ def test_hints_are_drawn_with_their_shares():
     hinted = [split_clues.with_hint(task, 0.7, rng) for task in clues(TRAIN)]
     assert all(task.hint in "".join(task.parts) for task in hinted)
     assert sum(task.hint != task.answer for task in hinted) / len(hinted) == pytest.approx(0.7, abs=0.04)
-    assert {task.hint for task in split_clues.items(9)} == {""}
+    assert {task.extra["hint"] for task in split_clues.items(9)} == {""}
 
 
 def test_the_control_has_every_senders_clues_once_and_never_with_its_own_task():
     held_out = split_clues.items(None, split=TEST)
     mixed = split_clues.shuffled(held_out)
-    assert sorted(item.parts[0] for item in mixed) == sorted(item.parts[0] for item in held_out)
-    assert [item.parts[1] for item in mixed] == [item.parts[1] for item in held_out]
+    assert sorted(item.extra["parts"][0] for item in mixed) == sorted(item.extra["parts"][0] for item in held_out)
+    assert [item.extra["parts"][1] for item in mixed] == [item.extra["parts"][1] for item in held_out]
     assert {item.source for item in mixed} == {SHUFFLED}
     # A receiver that trusts such messages does not do better than with its own clues.
-    left = [set(item.parts[0]) & set(item.parts[1]) or set(item.parts[1]) for item in mixed]
+    left = [set(item.extra["parts"][0]) & set(item.extra["parts"][1]) or set(item.extra["parts"][1]) for item in mixed]
     right = sum((item.truth in letters) / len(letters) for item, letters in zip(mixed, left, strict=True))
     assert right / len(mixed) == pytest.approx(1 / 3, abs=0.05)
 
@@ -70,7 +70,8 @@ def test_the_control_has_every_senders_clues_once_and_never_with_its_own_task():
 def test_a_row_names_its_parts_and_is_read_back():
     [item] = split_clues.items(1, seed=3, parts=3, decoys=0.5)
     extra_info = item.row(0, TRAIN)["extra_info"]
-    assert split_clues.clues_of(extra_info, item.truth, 3) == Clues(item.truth, item.parts, item.hint)
+    given = Clues(item.truth, tuple(item.extra["parts"]), item.extra["hint"])
+    assert split_clues.clues_of(extra_info, item.truth, 3) == given
     for truth, parts, says in ((item.truth, 2, "--parts 2"), ("", 3, "a right letter")):
         with pytest.raises(DataError, match=says):
             split_clues.clues_of(extra_info, truth, parts)

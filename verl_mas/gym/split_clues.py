@@ -83,19 +83,7 @@ def with_hint(task: Clues, decoys: Decoys, rng: random.Random) -> Clues:
     return replace(task, hint=rng.choices(list(chances), list(chances.values()))[0])
 
 
-@dataclass(frozen=True)
-class ClueItem(Item):
-    parts: tuple[str, ...] = ()
-    hint: str = ""
-
-    def row(self, index: int, split: str) -> dict[str, object]:
-        extra_info = {"split": split, "index": index, PARTS: list(self.parts), HINT: self.hint}
-        return super().row(index, split) | {"extra_info": extra_info}
-
-
-def items(
-    count: int | None, *, split: str = TRAIN, seed: int = 0, parts: int = 2, decoys: Decoys = None
-) -> list[ClueItem]:
+def items(count: int | None, *, split: str = TRAIN, seed: int = 0, parts: int = 2, decoys: Decoys = None) -> list[Item]:
     """Different tasks of a split, in random order; all of them without a `count`."""
     every = list(clues(split, parts))
     if count is not None and count > len(every):
@@ -103,14 +91,19 @@ def items(
         raise ConfigError(f"{count} tasks of {parts} parts", rule=rule, fix="use fewer rows")
     rng = random.Random(f"{split} {seed}")
     drawn = [with_hint(task, decoys, rng) for task in rng.sample(every, count or len(every))]
-    return [ClueItem(task.question, task.answer, SOURCE, task.parts, task.hint) for task in drawn]
+    return [
+        Item(task.question, task.answer, SOURCE, extra={PARTS: list(task.parts), HINT: task.hint}) for task in drawn
+    ]
 
 
-def shuffled(tasks: Sequence[ClueItem]) -> list[ClueItem]:
+def shuffled(tasks: Sequence[Item]) -> list[Item]:
     """The control: in each task, all agents but the last one have the clues of the next task. Messages keep their
     distribution, and say nothing about the answer."""
-    mixed = ((task, (*other.parts[:-1], task.parts[-1])) for task, other in with_next(tasks))
-    return [replace(task, source=SHUFFLED, parts=parts) for task, parts in mixed]
+
+    def mixed(own: DatasetFields, other: DatasetFields) -> DatasetFields:
+        return {**own, PARTS: [*other[PARTS][:-1], own[PARTS][-1]]}
+
+    return [replace(task, source=SHUFFLED, extra=mixed(task.extra, other.extra)) for task, other in with_next(tasks)]
 
 
 def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
