@@ -15,7 +15,8 @@ def ratings(evidence, right, **args):
     found = []
     for item in ITEMS:
         row = item.row(0, "train")
-        message = item.parts[0] if right else "".join(sorted(set("abcdefgh") - set(item.parts[0]))[:3])
+        part = item.extra["parts"][0]
+        message = part if right else "".join(sorted(set("abcdefgh") - set(part))[:3])
         task = Task(row["prompt"], ground_truth=item.truth, extra_info=row["extra_info"])
         llm = ScriptedLLM({"sender": message, "receiver": item.truth})
         session = run(evidence("rated_clues").RatedClues(text="compact", **args), task, llm)

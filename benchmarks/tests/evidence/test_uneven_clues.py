@@ -27,7 +27,7 @@ def test_between_the_calls_the_receiver_reads_what_the_clues_leave(play):
     session, llm = play(called=0.0, otherwise="clues")
     assert [reply.agent for reply in session.replies] == ["receiver"] and session.team_reward == 1.0
     own, message = llm.requests[0].messages[-1]["content"].rstrip("?").split("|")
-    assert [sorted(own), sorted(message)] == [sorted(ITEM.parts[1]), sorted(ITEM.parts[0])]
+    assert [sorted(own), sorted(message)] == [sorted(ITEM.extra["parts"][1]), sorted(ITEM.extra["parts"][0])]
 
 
 def test_random_letters_say_nothing(play):
