@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from verl_mas.errors import FaultKind, SessionFault
@@ -60,13 +61,9 @@ def _cut_middle(messages: list[Message], limit: int, count: Count) -> list[Messa
         short = text[:head] + CUT + text[len(text) - tail :]
         return [*messages[:place], {**messages[place], "content": short}, *messages[place + 1 :]]
 
-    low, high = 0, max(0, len(text) - len(CUT))
-    if count(keeping(low)) > limit:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if count(keeping(middle)) <= limit else (low, middle)
-    return keeping(low)
+    lengths = range(max(1, len(text) - len(CUT)))
+    fitting = bisect_right(lengths, limit, key=lambda chars: count(keeping(chars)))
+    return keeping(fitting - 1) if fitting else None
 
 
 def _length(message: Message) -> int:
