@@ -166,8 +166,7 @@ def staged(policy: Policy) -> Terms:
 def added(*terms: Mapping[str, float]) -> Terms:
     found: Counter[str] = Counter()
     for part in terms:
-        for name, size in part.items():
-            found[name] += size  # type: ignore[assignment]
+        found.update(part)
     return {name: size for name, size in found.items() if size}
 
 

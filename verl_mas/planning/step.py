@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from omegaconf import OmegaConf
 
@@ -34,8 +34,7 @@ class Assumed:
     link: Positive = 10.0  # GB/s in which a GPU gets weights, or moves them to the host and back
 
     def __str__(self) -> str:
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        return " ".join(f"{name}={value:g}" for name, value in given.items() if value is not None)
+        return " ".join(f"{name}={value:g}" for name, value in vars(self).items() if value is not None)
 
 
 @dataclass(frozen=True)
