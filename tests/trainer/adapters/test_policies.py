@@ -94,7 +94,7 @@ def team(make):
         pool = made.pools.of("main")
         full, past = object.__new__(PolicyTrainer), object.__new__(FrozenPolicy)
         base = SharedBase("main", views["main"], pool, adapter_table(made.run, "main"), 10)
-        base.tokenizer, base.processor = "the base's", None
+        base.tokenizer = "the base's"
         base._sent_bytes = 3_000_000  # noqa: SLF001
         for member, name in ((full, "full"), (base, "main"), (past, "past")):
             member.name, member.config = name, views[name]

@@ -85,7 +85,7 @@ class AdapterPolicy(PolicyTrainer):
 
     def init(self) -> None:
         """In place of verl's, which would start processes and engines."""
-        self.tokenizer, self.processor = self.base.tokenizer, self.base.processor
+        self.tokenizer = self.base.tokenizer
         self.llm_server_manager = self.base.llm_server_manager
         self.actor_rollout_wg = AdapterWorkers(self.base.actor_rollout_wg.group, self.name)
         self.ref_in_actor = True

@@ -93,15 +93,13 @@ class Servers:
 class FrozenPolicy(Servers):
     """A local policy without updates."""
 
-    trainable = False
-
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool):
         self.name, self.config = name, view
         with open_dict(view):
             # No trainer sends weights, so the engine reads its checkpoint.
             view.actor_rollout_ref.rollout.load_format = "auto"
         model: HFModelConfig = omega_conf_to_dataclass(view.actor_rollout_ref.model)
-        self.tokenizer, self.processor = model.tokenizer, model.processor
+        self.tokenizer = model.tokenizer
         self.llm_server_manager = Engines.create(config=view, rollout_resource_pool=pool)
         self.sleep()
 
