@@ -83,9 +83,7 @@ def read_request(body: bytes, team: str, policies: list[str]) -> ChatRequest:
 
 def _sampling(given: Mapping[str, object], allowed: tuple[str, ...] | None, team: str) -> Iterator[tuple[str, object]]:
     for name, value in given.items():
-        if name in NEUTRAL and value in NEUTRAL[name]:
-            continue
-        if name in IGNORED:
+        if name in IGNORED or value in NEUTRAL.get(name, ()):
             continue
         ours = SAMPLING.get(name)
         if ours is None:
