@@ -80,6 +80,7 @@ class Model:
     processor: object
     hf_model_type: str | None
     mm_processor_kwargs: object
+    _numbers: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def least_tokens(self, messages: Sequence[Message]) -> int:
         """So many tokens at least. Tokenizing a text of megabytes takes minutes and gigabytes."""
@@ -102,10 +103,6 @@ class Model:
     def shared(self, ids: Iterable[int]) -> list[int]:
         """The same tokens: prompts that wait for an engine share the numbers, a fifth of the memory."""
         return [self._numbers.setdefault(token, token) for token in ids]
-
-    @cached_property
-    def _numbers(self) -> dict[int, int]:
-        return {}
 
     # They read nothing but the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001

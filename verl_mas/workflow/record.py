@@ -111,10 +111,8 @@ class Clip:
             return None
         ids, log_probs = sampled_of(reply)
         tokens: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
-        if self.limit is not None and reply.generation.sampled > self.limit:
-            # A token is a character or more, as a rule.
-            del tokens[self.limit :]
-        return tokens
+        # A token is a character or more, as a rule.
+        return tokens[: self.limit]
 
     def _message(self, message: Message) -> Message:
         known = self._known.get(id(message))

@@ -94,9 +94,9 @@ class Session:
         configured = [self.config.tools[name] for name in selected or named if name in named and not ask.calls_open]
         usable = toolsets(configured, ask.tools, ask.n)
         await self._admit(ask.n, line)
-        act = Act(member.name, member.role, member.policy(self.task), ask.instance)
-        act = replace(act, turn=line.next_turn(member.name, ask.instance))
-        request = self._request(ask, act.turn, [tool.schema for tool in usable[0].values()])
+        turn = line.next_turn(member.name, ask.instance)
+        act = Act(member.name, member.role, member.policy(self.task), ask.instance, turn)
+        request = self._request(ask, turn, [tool.schema for tool in usable[0].values()])
         given = ask.continues.row if ask.continues else None
         rows = [next(self._new_row) if given is None else given for _ in range(ask.n)]
         started = now()
