@@ -32,7 +32,6 @@ LOGGER, VERLS = "file", "data"  # verl's own logger of such lines, and its key f
 class Step:
     number: int
     values: dict[str, float]
-    time: float | None = None  # When it was logged, in seconds of the wall clock; None in a file of verl's logger
 
 
 class MetricsFile:
@@ -78,18 +77,18 @@ def read_steps(file: Path) -> list[Step]:
         try:
             record = json.loads(line)
             values = record[METRICS] if METRICS in record else record[VERLS]
-            number, when = record["step"], record.get("time")
+            number = record["step"]
             if not isinstance(values, dict) or not isinstance(number, int):
                 raise TypeError(record)
             numbers = {key: math.nan if value is None else value for key, value in values.items()}
             read = {key: float(value) for key, value in numbers.items() if isinstance(value, int | float)}
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError):
             rule = f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}'
             fix = f"give the folder of a run, or remove the line if something else wrote into {FILE}"
             raise DataError(f"{file}, line {place}: {line[:80]!r}", rule=rule, fix=fix) from None
         # Of a number with two lines, the later of two values.
         before = steps[number].values if number in steps else {}
-        steps[number] = Step(number, {**before, **read}, float(when) if isinstance(when, int | float) else None)
+        steps[number] = Step(number, {**before, **read})
     return [steps[number] for number in sorted(steps)]
 
 
