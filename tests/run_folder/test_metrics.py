@@ -17,9 +17,8 @@ def values(folder) -> dict[int, dict[str, float]]:
 def test_a_step_is_read_as_it_was_logged_and_what_is_not_finite_is_null_in_the_file_and_nan_when_read(tmp_path):
     numbers = {"a": 1, "b": np.float32(0.5), "c": torch.tensor(2.0)}
     MetricsFile(tmp_path).log({**numbers, "text": "no number", "d": math.nan, "e": math.inf}, 3)
-    record = json.loads((tmp_path / FILE).read_text())
-    assert record["metrics"] == {"a": 1, "b": 0.5, "c": 2, "d": None, "e": None}
-    assert record["time"] == pytest.approx(time.time(), abs=60)
+    line, logged = json.loads((tmp_path / FILE).read_text()), {"a": 1, "b": 0.5, "c": 2, "d": None, "e": None}
+    assert line == {"step": 3, "time": pytest.approx(time.time(), abs=60), "metrics": logged}
     (step,) = read_steps(tmp_path / FILE)
     assert math.isnan(step.values.pop("d")) and math.isnan(step.values.pop("e"))
     assert (step.number, step.values) == (3, {"a": 1.0, "b": 0.5, "c": 2.0})

@@ -15,7 +15,6 @@ from verl.single_controller.ray import RayResourcePool
 from verl.single_controller.ray.base import split_resource_pool
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.ray_utils import auto_await
-from verl.workers.config import HFModelConfig
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.replica import RolloutReplica
 
@@ -98,8 +97,7 @@ class FrozenPolicy(Servers):
         with open_dict(view):
             # No trainer sends weights, so the engine reads its checkpoint.
             view.actor_rollout_ref.rollout.load_format = "auto"
-        model: HFModelConfig = omega_conf_to_dataclass(view.actor_rollout_ref.model)
-        self.tokenizer = model.tokenizer
+        self.tokenizer = omega_conf_to_dataclass(view.actor_rollout_ref.model).tokenizer
         self.llm_server_manager = Engines.create(config=view, rollout_resource_pool=pool)
         self.sleep()
 
