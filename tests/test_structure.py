@@ -20,15 +20,15 @@ FUNCTION, FILE = 60, 450
 ANY_PER_1000_LINES = 1.6
 # What only goes down; `python tests/test_structure.py` prints what it is now.
 BUDGETS = {
-    "lines of verl_mas": 56_016,
-    "lines of its core": 17_094,
-    "lines of tests": 49_609,
-    "lines of headers": 7_158,
+    "lines of verl_mas": 55_996,
+    "lines of its core": 17_082,
+    "lines of tests": 49_624,
+    "lines of headers": 7_152,
     "files below 30 lines": 19,
     "own modules that one module imports": 41,
     "parameters of a function": 7,
     "functions with (config, mas)": 3,
-    "type: ignore": 64,
+    "type: ignore": 63,
     "SLF001": 28,
     "entries of the root": 19,
     "words of docs": 80_449,

@@ -104,6 +104,7 @@ def test_images_are_stored_and_stand_where_the_prompt_has_them(made, tmp_path):
     [
         (ROWS, ["--template", "{quesion}"], "row 1 has no column 'quesion'.*did you mean 'question'"),
         (ROWS, ["--template", "Solve {}"], "braces without a column"),
+        (ROWS, ["--template", "{question} {answer}"], "with the answers of answer"),
         (ROWS, ["--template", "Solve it"], "names no column"),
         (ROWS, ["--template", "Solve {question"], "write {{ and }}"),
         (ROWS, ["--template", "{question:>9}"], "a format in braces"),

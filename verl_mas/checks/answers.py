@@ -123,7 +123,7 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow | None, form: Codec[st
         name, custom = f"the grader {workflow.score}", ""
     file = file_of_user(custom) if custom else None
     changed = file.stat().st_mtime_ns if file and file.is_file() else None
-    rows = {1: first.row, **dict(islice(other_rows(first).items(), SOME))}
+    rows = {1: first.row, **dict(islice(other_rows(first, str(run.config.data.prompt_key)).items(), SOME))}
     question = [name, OmegaConf.to_container(run.config.reward, resolve=True), changed, rows, repr(form)]
     # check_functions refuses a function without a file. A grader may be of a file that has changed.
     if (custom and changed is None) or (graded is None and accepted_before(question)):

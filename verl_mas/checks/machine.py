@@ -296,9 +296,10 @@ def _runtime_env(config: DictConfig) -> Iterator[Problem]:
         yield missing(config, f"{RAY_INIT}.runtime_env.py_executable", executable, "the Python of the workers")
     variables = given.get("env_vars")
     platform = variables.get("VERL_PLATFORM") if isinstance(variables, DictConfig) else None
-    if config.trainer.device == DEVICE and platform not in (None, DEVICE):
-        value, rule = f"{RAY_INIT}.runtime_env.env_vars.VERL_PLATFORM={platform}", "workers are on the run's platform"
-        yield ConfigError(value, rule=rule, fix=f"remove it; +platform=cpu sets {DEVICE}")
+    for name, on in (("VERL_PLATFORM", platform), ("VERL_ENGINE_DEVICE", os.environ.get("VERL_ENGINE_DEVICE"))):
+        if config.trainer.device == DEVICE and on not in (None, "", DEVICE):
+            value, fix = f"{name}={on} of the workers", f"remove it; +platform=cpu sets {DEVICE}"
+            yield ConfigError(value, rule="workers are on the run's platform", fix=fix)
     folder = given.get("working_dir")
     if isinstance(folder, str) and not is_remote(folder) and not Path(folder).expanduser().is_dir():
         yield missing(config, f"{RAY_INIT}.runtime_env.working_dir", folder, "a folder that Ray can send")

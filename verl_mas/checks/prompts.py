@@ -181,8 +181,9 @@ def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Ite
     """A row that the workflow does not take, of those that may be played in the time for them."""
     one, changed = dict.fromkeys(agents_of(run.mas), 1), partial(replace, first)
     until = time.monotonic() + TIME_OF_OTHERS
-    for number, row in other_rows(first).items():
-        if not is_prompt(row[str(run.config.data.prompt_key)]):
+    key = str(run.config.data.prompt_key)
+    for number, row in other_rows(first, key).items():
+        if not is_prompt(row[key]):
             continue  # Refused already.
         if refused := next(check_images(run.config, changed(sample=[row])), None):
             yield refused
@@ -196,8 +197,22 @@ def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Ite
         for fault in result.faults if result else ():
             yield _failed(fault, what, f"row {number} of {first.file}")
             return
+        if too_long := list(_over(run, client.requests[:1], f"row {number} of {first.file}")):
+            yield from too_long
+            return
         if time.monotonic() > until:
             return
+
+
+def _over(run: Run, requests: Sequence[Request], where: str) -> Iterator[ConfigWarning]:
+    for request in requests:
+        view = run.view(agents_of(run.mas)[request.agent].spec.policy)
+        limit = limit_of(view, "prompt_length", request.max_prompt_length)
+        fails = request.truncation == "error" and not run.config.data.filter_overlong_prompts
+        if fails and view.spec.remote is None and (tokens := prompt_tokens(view, request, limit) or 0) > limit:
+            value = f"the first prompt on {where} has {tokens} tokens, and {limit} are allowed"
+            fix = "raise data.max_prompt_length, or set data.filter_overlong_prompts=True"
+            yield ConfigWarning(value, "each session of this row fails", fix)
 
 
 def _blind(run: Run, requests: Sequence[Request], what: str) -> Iterator[ConfigError]:

@@ -116,7 +116,7 @@ def check_logger(config: DictConfig) -> Iterator[Problem]:
 def _file_of_verl(config: DictConfig, value: str, file: Path) -> Iterator[Problem]:
     own, folder = Path(config.trainer.default_local_dir) / metrics.FILE, file.parent
     fix = "set VERL_FILE_LOGGER_PATH to another file, or VERL_FILE_LOGGER_ROOT to another folder"
-    read = [Path(path).absolute() for setting in SETTINGS for path in paths_of(config, setting)]
+    read = [Path(str(path)).absolute() for setting in SETTINGS for path in paths_of(config, setting)]
     if file.absolute() == own.absolute():
         rule = f"a run writes its own {metrics.FILE} there, whatever its loggers are"
         yield ConfigError(value, rule=rule, fix=f"leave out {metrics.LOGGER}, or {fix}")

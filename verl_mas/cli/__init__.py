@@ -102,8 +102,9 @@ def _main(argv: list[str]) -> int:
 
         sys.stderr.write(f"verl-mas: no command {command!r}: {nearest(command, commands())}\n")
         return 2
-    # Modules in the current folder can be imported, as with `python -m verl.trainer.main_ppo`.
-    sys.path.insert(0, os.getcwd())
+    # Modules in the current folder can be imported, as with `python -m verl.trainer.main_ppo`; at the end, so that a
+    # check can warn of one that hides a package.
+    sys.path.append(os.getcwd())
     try:
         _refuse_times_of_ray()
         return int(importlib.import_module(module_of(command)).main(rest))

@@ -188,8 +188,12 @@ def _value(row: Row, name: str, place: str) -> object:
 def _messages(row: Row, form: RowFormat, place: str, images: int) -> list[dict[str, str]]:
     system = [] if form.system is None else [{"role": "system", "content": fill(form.system, row, place)}]
     [*others, (text, name)] = _parts(form.prompt) or [("", None)]
-    if not any((name, *(column for _, column in others))):
+    columns = {name, *(column for _, column in others)} - {None}
+    if not columns:
         raise _wrong_template(form.prompt, "it names no column, so all prompts would be equal")
+    if form.answer in columns:
+        value, fix = f"template {form.prompt!r} with the answers of {form.answer}", "leave one of them out"
+        raise DataError(value, rule="a prompt does not hold its answer", fix=fix)
     whole = _value(row, name, place) if name and not others and not text else None
     if isinstance(whole, list):
         return [*system, *_given(whole, f"{place}: {name}")]

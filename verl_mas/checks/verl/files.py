@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence, Set
-from functools import cache
+from functools import cache, partial
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from verl_mas.checks.verl.refusals import Problem
 from verl_mas.checks.verl.rows import (
     ROLES,
     SETTINGS,
+    TRUTH,
     FirstRow,
     as_text,
     first_row,
@@ -67,20 +68,39 @@ def check_data(config: DictConfig, *, scored: bool) -> Iterator[Problem]:
         yield from _other_types(read)
         if setting == SETTINGS[0]:
             yield from _batches(config, found)
+            for first in (first for first in read if all(_extra(row).get("split") == "test" for row in first.sample)):
+                reason = f"extra_info.split is test in each of its first {len(first.sample)} rows"
+                yield ConfigWarning(f"{setting}={first.file}", reason, f"set {setting} to the rows of the training")
             trained = {as_text(row, key) for first in read for row in many_rows(first)}
+            has_truth = any(scored_by(first.row)[TRUTH] is not None for first in read)
         else:
             yield from _trained_on(read, trained, key)
+            for first in (first for first in read if has_truth and scored_by(first.row)[TRUTH] is None):
+                value, reason = f"{first.file} has no {TRUTH} in its first row", f"the rows of {SETTINGS[0]} have one"
+                yield ConfigWarning(value, reason, "write it into every row")
+
+
+def _extra(row: Fields) -> Fields:
+    return extra if isinstance(extra := row.get(EXTRA_INFO), dict) else {}
+
+
+def _told(row: Fields, key: str) -> list[object]:
+    """The prompt, and what else a workflow may tell of a task."""
+    return [row.get(key), {name: value for name, value in _extra(row).items() if name not in ("index", "split")}]
 
 
 def _repeated(first: FirstRow, key: str) -> Iterator[ConfigWarning]:
     rows = [as_text(row, key) for row in first.sample]
+    told, truths = ({str(one(row)) for row in first.sample} for one in (partial(_told, key=key), scored_by))
     if len(rows) > 1 and len({*rows}) == 1:
         value = f"each of the first {len(rows)} rows of {first.file} is the same"
         yield ConfigWarning(value, "the run trains on one task alone", "write each task once")
+    elif len(told) == 1 < len(truths):
+        value = f"each of the first {len(rows)} rows of {first.file} has the same {key}"
+        yield ConfigWarning(value, "a model cannot tell their answers apart", "write each task into its prompt")
     for name in ("index", "seed") if len(rows) > 1 and len({*rows}) > 1 else ():
-        extras = [row[EXTRA_INFO] for row in first.sample if isinstance(row.get(EXTRA_INFO), dict)]
-        values = {str(extra.get(name)) for extra in extras}
-        if len(extras) > 1 and len(values) == 1 and values != {"None"}:
+        values = {str(_extra(row).get(name)) for row in first.sample}
+        if len(values) == 1 and values != {"None"}:
             value = f"extra_info.{name} is {min(values)} in each of the first {len(rows)} rows of {first.file}"
             yield ConfigWarning(value, "what a session draws depends on it", "number the rows")
 

@@ -27,6 +27,8 @@ SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
 TRUTH = f"{REWARD_MODEL}.{GROUND_TRUTH}"
+# Python's type of a value in JSON -> the physical type of a column of them in Parquet
+OF_PARQUET = {str: "BYTE_ARRAY", int: "INT64", bool: "BOOLEAN"}
 SAMPLE = 64  # Rows that are looked at; all rows of a JSON file are parsed
 MANY, BYTES = 10_000, 10_000_000
 
@@ -77,14 +79,15 @@ def _many_rows(file: Path, changed: int) -> Sequence[Fields]:
         return list(chain(*(batch.to_pylist() for batch in batches)))
 
 
-def other_rows(first: FirstRow) -> dict[int, Fields]:
-    """One row of each kind, by which fields have a value and where it is from, and then some that are spread over the
-    file; by their numbers."""
+def other_rows(first: FirstRow, prompt: str) -> dict[int, Fields]:
+    """The row with the longest prompt, one of each kind, by which fields have a value and where it is from, and then
+    some that are spread over the file; by their numbers."""
     rows = [row for row in many_rows(first) if not no_mappings(row)]
     kinds = {(str(row.get(DATA_SOURCE)), _shape(row)): number for number, row in reversed([*enumerate(rows, 1)])}
     spread = list(range(1, len(rows) + 1, len(rows) // (4 * SAMPLE) + 1))
     Random(0).shuffle(spread)  # The time may not be enough for all.
-    numbers = [*sorted(kinds.values())[:SAMPLE], *spread]
+    longest = max(range(1, len(rows) + 1), key=lambda number: len(str(rows[number - 1].get(prompt))), default=1)
+    numbers = [longest, *sorted(kinds.values())[:SAMPLE], *spread] if rows else []
     return {number: rows[number - 1] for number in numbers}
 
 
@@ -163,7 +166,7 @@ def _parquet(file: Path) -> FirstRow | None:
 def _json(file: Path, key: str) -> FirstRow | None:
     """Of objects one after another, each on its line, or one array of them."""
     text, total, end = file.read_text(encoding="utf-8-sig").strip(), 0, 0
-    rows, later, nulls = list[Fields](), list[Problem](), Counter[str]()
+    rows, later, nulls, types = list[Fields](), list[Problem](), Counter[str](), dict[str, str]()
     while end < len(text):
         value, end = json.JSONDecoder().raw_decode(text, end)
         for row in value if isinstance(value, list) and not total else [value]:
@@ -172,13 +175,18 @@ def _json(file: Path, key: str) -> FirstRow | None:
                 raise ValueError(f"row {total} is {json.dumps(row)[:40]}, not an object")
             rows += [row] if total <= MANY else []
             nulls.update(leaf for leaf, value in scored_by(row).items() if value in (None, ""))
+            extra = row.get(EXTRA_INFO)
+            for name, own in extra.items() if isinstance(extra, dict) else ():
+                types |= {f"{EXTRA_INFO}.{name}": OF_PARQUET[type(own)]} if type(own) in OF_PARQUET else {}
             if other := [name for name in no_mappings(row) if isinstance(rows[0].get(name), dict)]:
                 raise ValueError(f"row {total} has {other[0]} that is no object, and the first row has one")
             if total > SAMPLE and not later:
                 later += filter(None, [prompt_fault(f"{file}, column {key!r}, row {total}", row.get(key))])
         while end < len(text) and text[end].isspace():
             end += 1
-    return FirstRow(str(file), list(rows[0]), rows[:SAMPLE], total, nulls, later=later, many=rows) if rows else None
+    if not rows:
+        return None
+    return FirstRow(str(file), list(rows[0]), rows[:SAMPLE], total, nulls, types, later=later, many=rows)
 
 
 def scored_by(row: Fields) -> Fields:

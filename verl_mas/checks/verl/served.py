@@ -228,6 +228,7 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
     unreadable = [error for name in JSON_FILES for error in raised_by(read_json, folder / name)]
     yield from unreadable
     yield from _tokenizer(folder / "tokenizer.json", folder)
+    yield from _ends(folder)
     named = readable_json(folder / "tokenizer_config.json")
     if "eos_token" in named and named["eos_token"] is None:
         rule = "replies end with it, and verl fills rows with it"
@@ -366,6 +367,16 @@ def _tokenizer(file: Path, model: Path) -> Iterator[ConfigError]:
         opened.seek(-64, os.SEEK_END)
         if not (start.startswith(b"{") and opened.read().rstrip().endswith(b"}")):
             yield _broken(file, "is cut")
+
+
+def _ends(folder: Path) -> Iterator[ConfigError]:
+    rows = readable_json(folder / "config.json").get("vocab_size")
+    for name in ("config.json", "generation_config.json"):
+        ends = readable_json(folder / name).get("eos_token_id")
+        ends = [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
+        if isinstance(rows, int) and ends and min(ends) >= rows:
+            value, rule = f"{folder / name}: eos_token_id={ends}, of {rows} tokens", "a reply can end with one of them"
+            yield ConfigError(value, rule=rule, fix="set it to the eos_token of the tokenizer")
 
 
 def _weights(folder: Path) -> Iterator[ConfigError]:
