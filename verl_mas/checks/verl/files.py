@@ -84,18 +84,18 @@ def _extra(row: Fields) -> Fields:
     return extra if isinstance(extra := row.get(EXTRA_INFO), dict) else {}
 
 
-def _told(row: Fields, key: str) -> list[object]:
+def _asked(row: Fields, key: str) -> list[object]:
     """The prompt, and what else a workflow may tell of a task."""
     return [row.get(key), {name: value for name, value in _extra(row).items() if name not in ("index", "split")}]
 
 
 def _repeated(first: FirstRow, key: str) -> Iterator[ConfigWarning]:
     rows = [as_text(row, key) for row in first.sample]
-    told, truths = ({str(one(row)) for row in first.sample} for one in (partial(_told, key=key), scored_by))
+    tasks, truths = ({str(one(row)) for row in first.sample} for one in (partial(_asked, key=key), scored_by))
     if len(rows) > 1 and len({*rows}) == 1:
         value = f"each of the first {len(rows)} rows of {first.file} is the same"
         yield ConfigWarning(value, "the run trains on one task alone", "write each task once")
-    elif len(told) == 1 < len(truths):
+    elif len(tasks) == 1 < len(truths):
         value = f"each of the first {len(rows)} rows of {first.file} has the same {key}"
         yield ConfigWarning(value, "a model cannot tell their answers apart", "write each task into its prompt")
     for name in ("index", "seed") if len(rows) > 1 and len({*rows}) > 1 else ():
