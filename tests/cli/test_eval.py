@@ -1,5 +1,6 @@
 import io
 
+from commands import output_of
 from rich.console import Console
 
 from verl_mas.cli.eval import tables
@@ -13,3 +14,8 @@ def test_the_name_of_a_source_is_no_markup_and_no_order_to_a_terminal():
         out.print(table)
     text = out.file.getvalue()
     assert "a [/b] \\x1b[2J" in text and "\x1b" not in text and "0.250 to 0.750" in text
+
+
+def test_the_file_of_the_tasks_is_not_replaced_by_sessions(capsys):
+    printed = output_of(capsys, "eval", "team", "--data", "a/../rows.parquet", "--out", "rows.parquet", code=2)
+    assert "the file of --data" in printed

@@ -51,6 +51,9 @@ def main(argv: list[str]) -> int:
     if options.compare and options.endpoint:
         rule = "both teams would act by the same endpoint"
         raise UsageError("--compare with --endpoint", rule=rule, fix="evaluate each team, with an --out of its own")
+    if options.out and options.out.resolve() == options.data.resolve():
+        rule = "the sessions would take the place of the tasks"
+        raise UsageError(f"--out {options.out}, the file of --data", rule=rule, fix="give --out another file")
     teams = [options.dir, *([options.compare] if options.compare else [])]
     evaluated = [_evaluated(options, folder, number) for number, folder in enumerate(teams)]
 
