@@ -13,9 +13,10 @@ from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.checkpoint import run_identity
 
 
-def model(folder, **config):
+def model(folder, tokenizer="{}", **config):
     """The folder of a model of the same name."""
     (folder / "m").mkdir(parents=True)
+    (folder / "m/tokenizer.json").write_text(tokenizer)
     (folder / "m/config.json").write_text(json.dumps({"hidden_size": 8, **config}))
     return folder / "m"
 
@@ -50,12 +51,13 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
         assert errors(other, *same) == []
     (error,) = errors(other)
     assert "adv_estimator=agent_grpo, and this run has team_grpo" in error.value
-    # Weights that cannot be loaded are refused in any case.
+    # Weights that cannot be loaded, or would read other tokens, are refused in any case.
     for changed in (
         "trainer.n_gpus_per_node=2",
         "actor_rollout_ref.actor.strategy=fsdp2",
         "actor_rollout_ref.model.lora_rank=8",
         f"actor_rollout_ref.model.path={model(tmp_path / 'wide', hidden_size=16)}",
+        f"actor_rollout_ref.model.path={model(tmp_path / 'respelled', '[]')}",
     ):
         for mode in ([], ["trainer.val_only=true"], by_path):
             (error,) = errors(changed, *mode)

@@ -1,3 +1,5 @@
+import shutil
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -11,7 +13,7 @@ def save(tmp_path):
     def save(step, finish=True):
         folder = checkpoints.folder_of_step(tmp_path, step)
         (folder / "main").mkdir(parents=True)
-        (folder / "main" / "model.pt").write_bytes(b"weights")
+        (folder / "main" / "model.pt").write_bytes(f"weigh{step:02}".encode())
         (folder / "data.pt").write_bytes(b"data")
         if finish:
             checkpoints.complete(folder, {"models": {"main": "m"}})
@@ -39,9 +41,15 @@ def cut(path):
     path.write_bytes(path.read_bytes()[:-2])
 
 
+def mix(folder):
+    """A restore of a part, whose files have the same sizes."""
+    shutil.copytree(folder.parent / "global_step_2" / "main", folder / "main", dirs_exist_ok=True)
+
+
 DAMAGE = {
     "no model": (lambda folder: (folder / "main" / "model.pt").unlink(), "main/model.pt is missing"),
-    "cut model": (lambda folder: cut(folder / "main" / "model.pt"), "main/model.pt has 5 bytes and was saved with 7"),
+    "cut model": (lambda folder: cut(folder / "main" / "model.pt"), "main/model.pt has 5 bytes"),
+    "model of another step": (mix, "main/model.pt has 7 bytes and the end"),
     "no data": (lambda folder: (folder / "data.pt").unlink(), "data.pt is missing"),
     "no run.json": (lambda folder: (folder / RUN_FILE).unlink(), "it has no run.json"),
     "cut run.json": (lambda folder: cut(folder / RUN_FILE), "run.json cannot be read as JSON"),

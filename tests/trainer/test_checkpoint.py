@@ -257,5 +257,5 @@ def test_the_identity_of_a_run_names_its_estimator_workflow_policies_and_models(
     names = {"algorithm.adv_estimator": "agent_grpo", "mas.workflow.name": "solver_verifier", "models": {"main": "m"}}
     agents = {"policy of agents": {"solver": "main", "verifier": "main"}, "mas.swap.agents": [], "snapshots": {}}
     loaders = {"data.dataloader_num_workers": 8}
-    stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "optimizer": "AdamW", "config.json": None}
+    stored = {"processes": 8, "strategy": "fsdp", "lora_rank": 0, "optimizer": "AdamW"}
     assert run_identity(Run.of(config)) == {**names, **agents, **loaders, STORED: {"main": stored}}

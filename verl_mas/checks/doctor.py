@@ -108,7 +108,7 @@ def look_at_plugin() -> Iterator[Aspect]:
             "plugin", f"turned off by VERL_USE_EXTERNAL_PLUGINS={policy}", False, "unset VERL_USE_EXTERNAL_PLUGINS"
         )
     elif error := import_error():
-        yield Aspect("plugin", f"verl could not load it:\n{error}", False, "correct this error")
+        yield Aspect("plugin", f"verl could not load it: {error}", False, "correct this error")
     else:
         yield Aspect("plugin", "verl loads it")
 

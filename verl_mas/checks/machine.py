@@ -58,7 +58,7 @@ def check_plugin() -> Iterator[ConfigError]:
     plugin = sys.modules.get(PLUGIN)
     if "verl" in sys.modules and not (plugin and plugin.active()):
         why = import_error()
-        value = "verl has not loaded the verl-mas plugin" + (f":\n{why}\n" if why else "")
+        value = "verl has not loaded the verl-mas plugin" + (f": {why}" if why else "")
         fix = "correct this error" if why else "unset VERL_USE_EXTERNAL_PLUGINS; `verl-mas doctor` shows more"
         yield ConfigError(value, rule="the plugin registers with verl what this run uses", fix=fix)
 
@@ -67,8 +67,9 @@ def import_error() -> str:
     """The error of importing the plugin, which verl hides; empty if there is none."""
     try:
         importlib.import_module(PLUGIN)
-    except Exception:  # noqa: BLE001  # whatever it is, it is shown
-        return traceback.format_exc()
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is shown
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
     return ""
 
 

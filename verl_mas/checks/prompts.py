@@ -43,6 +43,7 @@ from verl_mas.registry import nearest
 from verl_mas.row import AGENT_NAME, DATA_SOURCE, EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.workflow.base import Workflow, agents_of, resolve
 from verl_mas.workflow.client import Generation, Message, Request
+from verl_mas.workflow.marks import plain_request
 from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import SessionResult
 from verl_mas.workflow.task import Task, text_of
@@ -351,6 +352,10 @@ def _rendered(view: View, request: Request, file: str, truncation: str, *, filte
             fix=f"change the messages, or set {SECTION}.model.custom_chat_template",
         )
         return
+    if forged := plain_request(request)[1]:
+        value = f"the first prompt on the first row of {file} has {forged} marks of a chat template"
+        fix = "write messages without a template, which is applied to them"
+        yield ConfigWarning(value, reason="contents are text: these become ordinary characters", fix=fix)
     if rendered is None:
         return
     chat, text = rendered

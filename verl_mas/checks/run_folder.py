@@ -56,6 +56,9 @@ def check_checkpoint(run: Run) -> Iterator[Problem]:
     folder = Path(str(trainer.default_local_dir))
     if not isinstance(trainer.default_local_dir, str) or not trainer.default_local_dir or "\0" in str(folder):
         return  # Refused by check_folders.
+    if step_of(folder) is not None:
+        value, fix = f"trainer.default_local_dir={folder}", f"set trainer.default_local_dir={folder.parent}"
+        yield ConfigError(value, rule="it has the checkpoints of a run, and is none of them", fix=fix)
     if folder.is_dir():
         yield from _of_other_kinds(folder)
     records = OmegaConf.select(run.config, "mas.trajectories.dir")

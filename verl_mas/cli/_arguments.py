@@ -92,8 +92,8 @@ def listening(host: str, port: int) -> socket.socket:
         listener.bind(address)
         # Only a socket that listens is refused to the next one.
         listener.listen(2048)
-    except OSError as error:
-        value = f"--host {host} --port {port}: {error.strerror}"
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
+        value = f"--host {host} --port {port}: {getattr(error, 'strerror', error)}"
         rule = "the server listens on an address of this machine, at a port that is free"
         raise ConfigError(value, rule=rule, fix="use another --port, or --port 0 for a free one") from error
     return listener

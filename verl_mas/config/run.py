@@ -107,8 +107,17 @@ class View:
             raise ConfigError(f"{SECTION}.{key} is not set", rule="every policy that is served here needs it", fix=fix)
         return value
 
+    @cached_property
+    def _sections(self) -> dict[str, DictConfig]:
+        return {}
+
     def section(self, name: str) -> DictConfig:
-        """A section of `actor_rollout_ref`, much faster than the whole configuration."""
+        """A section of `actor_rollout_ref`, much faster than the whole configuration. Not to be written into."""
+        if name not in self._sections:
+            self._sections[name] = self._merged(name)
+        return self._sections[name]
+
+    def _merged(self, name: str) -> DictConfig:
         section = OmegaConf.merge(self.run.config[SECTION][name], self.spec.overrides.get(name) or {})
         assert isinstance(section, DictConfig)
         return section

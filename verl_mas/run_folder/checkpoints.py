@@ -2,12 +2,13 @@
 
 A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt`, `team.yaml`,
 `running_scores.json` where the estimator remembers scores, `queue` where tasks are in flight, and `run.json`. That file
-is written last and lists the files and their sizes, so what a crash or a full disk left behind is never taken for a
-checkpoint. The pointer is written after it.
+is written last and lists the files, their sizes and a hash of their ends, so what a crash or a full disk left behind,
+or a restore has mixed, is never taken for a checkpoint. The pointer is written after it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -18,7 +19,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from verl_mas.errors import ConfigError
-from verl_mas.run_folder.disk import flush, write_whole
+from verl_mas.run_folder.disk import end_of, flush, write_whole
 
 POINTER = "latest_checkpointed_iteration.txt"
 RUN_FILE = "run.json"
@@ -49,9 +50,14 @@ def complete(folder: Path, run: Mapping[str, object]) -> None:
     """Declare the checkpoint in `folder` complete, and point to it. `run` is the identity of the run."""
     for path in [*folder.rglob("*"), folder]:
         flush(path)
-    sizes = {str(path.relative_to(folder)): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
-    write_whole(folder / RUN_FILE, json.dumps({**run, FILES: sizes}, indent=1))
+    files = {str(path.relative_to(folder)): _listed(path) for path in folder.rglob("*") if path.is_file()}
+    write_whole(folder / RUN_FILE, json.dumps({**run, FILES: files}, indent=1))
     write_whole(folder.parent / POINTER, str(step_of(folder)))  # verl: in place (patch: checkpoint-tracker)
+
+
+def _listed(path: Path) -> str:
+    """How a file is listed. Those of torch end with a table that has a checksum of each tensor."""
+    return f"{path.stat().st_size} bytes and the end {hashlib.sha256(end_of(path)).hexdigest()[:16]}"
 
 
 def remove_shells(folder: Path) -> None:
@@ -139,15 +145,16 @@ def read(folder: Path) -> Checkpoint | str:
     run = _run_of(folder)
     if isinstance(run, str):
         return run
-    sizes = run.get(FILES)
-    if not isinstance(sizes, dict):
+    listed = run.get(FILES)
+    if not isinstance(listed, dict):
         return f"{folder} is not complete: its {RUN_FILE} lists no files"
-    for name, size in sizes.items():
+    for name, saved in listed.items():
         path = folder / name
         if not path.is_file():
             return f"{folder} is not complete: {name} is missing"
-        if path.stat().st_size != size:
-            return f"{folder} is not complete: {name} has {path.stat().st_size} bytes and was saved with {size}"
+        before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # 0.1 listed sizes alone.
+        if not (now := _listed(path)).startswith(before):
+            return f"{folder} is not complete: {name} has {now} and was saved with {before}"
     return Checkpoint(folder, step, run)
 
 

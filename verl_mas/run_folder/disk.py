@@ -15,6 +15,8 @@ from verl_mas.util.text import encodable
 
 # How file systems without fsync of a folder answer, for example mounted object stores.
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
+# Of the end of a file of weights, by which one is known from another.
+END = 1 << 16
 
 
 @contextmanager
@@ -28,6 +30,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         flush(path.parent)
     finally:
         new.unlink(missing_ok=True)
+
+
+def end_of(path: Path) -> bytes:
+    with path.open("rb") as opened:
+        opened.seek(max(0, path.stat().st_size - END))
+        return opened.read()
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -32,7 +32,7 @@ from verl_mas.run_folder.checkpoints import (
     step_of,
     whole_checkpoints,
 )
-from verl_mas.run_folder.disk import free_space
+from verl_mas.run_folder.disk import end_of, free_space
 from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
@@ -50,9 +50,7 @@ ADAPTERS, BASES = "adapters", "bases"
 # How the whole weights of a policy are stored, in `run.json`.
 STORED = "stored weights"
 LOADERS = "data.dataloader_num_workers"
-# Of the end of each file of weights, which a fingerprint reads.
-BYTES = 1 << 16
-CONFIG = "config.json"
+CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
 
 class Saved(Protocol):
@@ -196,7 +194,8 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
     for name in (name for name in now if name in before and not _agree(before[name], now[name])):
         yield ConfigError(
             f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
-            rule="whole weights are loaded by as many processes of the same strategy, into a model of the same shape",
+            rule="whole weights are loaded by as many processes of the same strategy, into a model of the same shape, "
+            "with its tokenizer",
             fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
         )
     loaders = checkpoint.run.get(LOADERS), run.get(LOADERS)
@@ -260,12 +259,14 @@ def _stored(run: Run, name: str, model: Path) -> dict[str, object]:
     strategy = str(view.value("actor.strategy"))
     # Other strategies store weights that any number of processes loads.
     sharded = strategy.startswith("fsdp") and pool in run.mas.pools
-    shape = hashlib.sha256(_configuration(model)).hexdigest()[:16] if (model / CONFIG).is_file() else None
+    read = {CONFIG: _configuration, TOKENIZER: lambda folder: (folder / TOKENIZER).read_bytes()}
+    there = {name: of(model) for name, of in read.items() if (model / name).is_file()}
     processes = sum(pool_shape(run, pool)) if sharded else None
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer, CONFIG: shape}
+    hashes = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in there.items()}
+    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer, **hashes}
 
 
 def _configuration(model: Path) -> bytes:
@@ -290,10 +291,7 @@ def fingerprint(model: Path) -> str | None:
         return None
     digest = hashlib.sha256(_configuration(model) if (model / CONFIG).is_file() else b"")
     for file in files:
-        size = file.stat().st_size
-        with file.open("rb") as opened:
-            opened.seek(max(0, size - BYTES))
-            digest.update(f"{file.name} {size} ".encode() + opened.read())
+        digest.update(f"{file.name} {file.stat().st_size} ".encode() + end_of(file))
     return digest.hexdigest()[:16]
 
 

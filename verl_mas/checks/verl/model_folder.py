@@ -229,6 +229,16 @@ class ChatTemplate:
         except (jinja2.TemplateError, TypeError, LookupError, AttributeError) as error:
             raise ValueError(str(error) or type(error).__name__) from error
 
+    def unasked(self) -> str:
+        """What it writes before a reply of the assistant that follows, and not at the end of a prompt."""
+        task, reply = {"role": "user", "content": "task"}, {"role": "assistant", "content": "reply"}
+        try:
+            prompt, whole = (self.render(messages, {}) for messages in ([task], [task, reply]))
+        except ValueError:
+            return ""  # The first prompt of a session is rendered, too.
+        opens = whole.removeprefix(prompt).partition("reply")[0] if whole.startswith(prompt) else ""
+        return opens if "assistant" in opens.lower() else ""
+
     def variables(self) -> Set[str]:
         """The names that it reads and does not set."""
         import jinja2.meta

@@ -7,11 +7,12 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from verl_mas.checks.verl.refusals import Problem
 from verl_mas.verl_.sources import PACKAGES, file_of
 
 KEPT = 1000
@@ -32,6 +33,16 @@ def remember(question: object) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         new.write_text(json.dumps({"stamp": _stamp(), "accepted": [*accepted, _digest(question)][-KEPT:]}))
         new.replace(file)
+
+
+def once(question: str, look: Callable[[str], Sequence[Problem]]) -> Sequence[Problem]:
+    """What is found. That there is nothing is remembered."""
+    if accepted_before(question):
+        return []
+    found = look(question)
+    if not found:
+        remember(question)
+    return found
 
 
 @cache

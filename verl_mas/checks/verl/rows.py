@@ -176,8 +176,9 @@ def _json(file: Path, key: str) -> FirstRow | None:
             rows += [row] if total <= MANY else []
             nulls.update(leaf for leaf, value in scored_by(row).items() if value in (None, ""))
             extra = row.get(EXTRA_INFO)
-            for name, own in extra.items() if isinstance(extra, dict) else ():
-                types |= {f"{EXTRA_INFO}.{name}": OF_PARQUET[type(own)]} if type(own) in OF_PARQUET else {}
+            own = {f"{EXTRA_INFO}.{name}": value for name, value in extra.items()} if isinstance(extra, dict) else {}
+            leaves = {**scored_by(row), **own}.items()
+            types |= {leaf: OF_PARQUET[type(value)] for leaf, value in leaves if type(value) in OF_PARQUET}
             if other := [name for name in no_mappings(row) if isinstance(rows[0].get(name), dict)]:
                 raise ValueError(f"row {total} has {other[0]} that is no object, and the first row has one")
             if total > SAMPLE and not later:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
 from functools import lru_cache
 from importlib.util import find_spec
@@ -27,7 +27,7 @@ from verl_mas.checks.verl.model_folder import (
 )
 from verl_mas.checks.verl.place import is_remote, made_by, missing, unless_elsewhere
 from verl_mas.checks.verl.refusals import Problem, raised_by
-from verl_mas.checks.verl.remembered import accepted_before, remember
+from verl_mas.checks.verl.remembered import once
 from verl_mas.checks.verl.remote_code import check_remote_code
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.contract import contracts, lacking
@@ -215,10 +215,25 @@ def _not_checked(path: str, why: str) -> ConfigWarning:
     return ConfigWarning(f"actor_rollout_ref.model.path={path}", reason=f"not checked: {why}", fix=fix)
 
 
-def check_folder(folder: Path, custom_chat_template: str | None = None) -> Iterator[ConfigError]:
+def check_folder(folder: Path, custom_chat_template: str | None = None) -> Iterator[Problem]:
     if endless := list(_endless(folder)):
         yield from endless
         return
+    files = [str(path) for path in sorted(folder.iterdir()) if path.is_file()]
+    yield from once(json.dumps([str(folder), custom_chat_template, *_changed(files)]), _in_files)
+
+
+def _changed(files: Iterable[str]) -> list[tuple[str, int, int]]:
+    return [(file, stat.st_size, stat.st_mtime_ns) for file in files for stat in [os.stat(file)]]
+
+
+@lru_cache(maxsize=64)
+def _in_files(question: str) -> Sequence[Problem]:
+    path, custom_chat_template, *_ = json.loads(question)
+    return list(_look_into(Path(path), custom_chat_template))
+
+
+def _look_into(folder: Path, custom_chat_template: str | None) -> Iterator[Problem]:
     for any_of, noun, fix in (
         (("config.json",), "a model's config.json", "save the model with save_pretrained"),
         (TOKENIZERS, "a tokenizer", "save the tokenizer beside the model with tokenizer.save_pretrained"),
@@ -240,6 +255,10 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
             rule="prompts are lists of messages, which a chat template renders as text",
             fix="set tokenizer.chat_template and save the tokenizer again, or use an instruct model",
         )
+    elif chat and (opens := chat.unasked()):
+        reason = f"a template writes {opens!r} before a reply, and this one not where add_generation_prompt is true"
+        fix = "add it to the end of the template"
+        yield ConfigWarning(f"{folder}: prompts do not ask for a reply", reason, fix)
     yield from _weights(folder)
 
 
@@ -258,14 +277,8 @@ def check_weights(config: DictConfig, folder: Path) -> Iterator[Problem]:
         return
     own = OmegaConf.to_container(model.get("override_config") or OmegaConf.create(), resolve=True)
     files = [str(file) for file in weight_files(folder)]
-    stats = [(stat.st_size, stat.st_mtime_ns) for stat in map(os.stat, [str(described / "config.json"), *files])]
-    question = json.dumps([str(described), files, own, stats, installed_version("transformers")])
-    if accepted_before(question):
-        return
-    if found := _compared(question):
-        yield from found
-    else:
-        remember(question)
+    stats = _changed([str(described / "config.json"), *files])
+    yield from once(json.dumps([str(described), files, own, stats, installed_version("transformers")]), _compared)
 
 
 @lru_cache(maxsize=64)
