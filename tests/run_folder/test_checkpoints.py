@@ -49,7 +49,7 @@ def mix(folder):
 DAMAGE = {
     "no model": (lambda folder: (folder / "main" / "model.pt").unlink(), "main/model.pt is missing"),
     "cut model": (lambda folder: cut(folder / "main" / "model.pt"), "main/model.pt has 5 bytes"),
-    "model of another step": (mix, "main/model.pt has 7 bytes and the end"),
+    "model of another step": (mix, "main/model.pt has 7 bytes and the hash"),
     "no data": (lambda folder: (folder / "data.pt").unlink(), "data.pt is missing"),
     "no run.json": (lambda folder: (folder / RUN_FILE).unlink(), "it has no run.json"),
     "cut run.json": (lambda folder: cut(folder / RUN_FILE), "run.json cannot be read as JSON"),

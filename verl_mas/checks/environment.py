@@ -25,6 +25,8 @@ from verl_mas.util import read_yaml
 from verl_mas.verl_.types import Fields
 
 NUMBER = re.compile(r"-?\d+(\.\d*)?")
+# Where Hydra makes the folder of a job by default.
+OUTPUTS = "outputs"
 # Kinds that are of this machine.
 HERE = ("folder", "interface", "unset")
 
@@ -39,9 +41,8 @@ def declared() -> Mapping[str, Fields]:
 @contextmanager
 def environment_of_workers(config: DictConfig) -> Iterator[None]:
     """All of a run but its driver is in workers of Ray, which get these variables, too."""
-    given, before = OmegaConf.select(config, f"{RAY_INIT}.runtime_env.env_vars"), dict(os.environ)
-    if isinstance(given, DictConfig):
-        os.environ.update({str(name): value for name, value in given.items() if isinstance(value, str)})
+    before = dict(os.environ)
+    os.environ.update(_of_workers(config))
     try:
         yield
     finally:
@@ -49,8 +50,18 @@ def environment_of_workers(config: DictConfig) -> Iterator[None]:
         os.environ.update(before)
 
 
+def _of_workers(config: DictConfig) -> dict[str, str]:
+    given = OmegaConf.select(config, f"{RAY_INIT}.runtime_env.env_vars")
+    named = given.items() if isinstance(given, DictConfig) else ()
+    return {str(name): value for name, value in named if isinstance(value, str)}
+
+
 def check_environment(config: DictConfig) -> Iterator[Problem]:
     yield from _shadowing(Path.cwd())
+    for name, value in _of_workers(config).items():
+        if os.environ.get(name, value) != value:
+            reason, fix = f"Ray's workers get {value}", f"set ++{RAY_INIT}.runtime_env.env_vars.{name}, or unset it"
+            yield ConfigWarning(f"{name}={os.environ[name]}", reason, fix)
     for pattern, own in declared().items():
         for name in matching(os.environ, pattern):
             given, kind = os.environ[name], own["is"]
@@ -58,7 +69,7 @@ def check_environment(config: DictConfig) -> Iterator[Problem]:
                 fix = f"{nearest(given, kind)}, or unset {name}" if isinstance(kind, list) else f"unset {name}"
                 error = ConfigError(f"{name}={given}: {why}", rule=f"a run reads it: {own['about']}", fix=fix)
                 yield unless_elsewhere(config, error) if kind in HERE else error
-    if (folder := _of_hydra()) and (why := not_writable(Path(folder))):
+    if (folder := _of_hydra() or OUTPUTS) and (why := not_writable(Path(folder))):
         yield ConfigError(f"hydra.run.dir={folder}: {why}", rule="Hydra makes this folder", fix="set another one")
 
 
@@ -69,6 +80,8 @@ def _unlike(given: str, kind: object) -> str:
     if kind in ("number", "share"):
         number = float(given) if NUMBER.fullmatch(given) else None
         return "it is no number" if number is None else "it is above 1" if kind == "share" and number > 1 else ""
+    if kind == "lenient":
+        return "verl and its packages warn, which then ends the run" if "error" in given else ""
     if kind == "modules":
         lacking = [one for one in given.split(",") if one and importlib.util.find_spec(one.partition(".")[0]) is None]
         return f"{lacking[0]} is not installed" if lacking else ""

@@ -7,10 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from verl_mas.checks.answers import WRONG, in_every_form
-from verl_mas.checks.tried import ASKED, as_asked, played, rewards_of
+from verl_mas.checks.tried import ASKED, as_asked, of_user, played, rewards_of
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigWarning
-from verl_mas.gateway.program import Program
 from verl_mas.grading.forms import MARKS
 from verl_mas.testing.scripted_llm import Script, ScriptedLLM
 from verl_mas.workflow.base import agents_of, resolve
@@ -22,9 +21,8 @@ TASKS, SHORT = 6, 200
 
 
 def check_influence(run: Run, tools: Mapping[str, Tool], tasks: Sequence[Task], what: str) -> Iterator[ConfigWarning]:
-    own = resolve(run.mas.workflow)
     yield from _never_malformed(run, tools, tasks[0], what)
-    if isinstance(own, Program) or type(own).__module__.startswith("verl_mas."):
+    if not of_user(resolve(run.mas.workflow)):
         return
     members = {name: member for name, member in agents_of(run.mas).items() if member.trainable}
     yield from _constant(run, tools, tasks, what)

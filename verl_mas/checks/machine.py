@@ -14,12 +14,14 @@ from importlib.metadata import requires, version
 from pathlib import Path
 from typing import cast
 
+import psutil
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.place import (
     FOLDERS,
+    elsewhere,
     is_remote,
     missing,
     no_connection,
@@ -228,7 +230,8 @@ def check_cluster(config: DictConfig) -> Iterator[Problem]:
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
-    yield from combinations("cluster", config, cluster=cluster)
+    memory = None if elsewhere(config) else psutil.virtual_memory().total
+    yield from combinations("cluster", config, cluster=cluster, memory=memory)
     yield from _folders_of_ray(config)
     yield from _runtime_env(config)
     if not sends_folder(config):

@@ -27,7 +27,7 @@ from verl_mas.checks.lengths import (
     render,
 )
 from verl_mas.checks.tools import rendered_tools
-from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, check_unread, played
+from verl_mas.checks.tried import TIME_LIMIT, check_idle, check_tried, check_unread, of_user, played
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.files import check_scored
 from verl_mas.checks.verl.model_folder import ChatTemplate, vision_of
@@ -55,6 +55,7 @@ from verl_mas.worlds.world import NAME, OPTIONS
 OF_TOKENIZERS = "add_generation_prompt documents tokenizer_kwargs".split()
 
 TIME_OF_OTHERS = 0.5  # Seconds for the sessions of other rows
+SLOW = 0.2  # Seconds of one session, of which a hundred are compared
 
 
 class Recorder:
@@ -151,11 +152,8 @@ def _session(run: Run, tools: Mapping[str, Tool], first: FirstRow, *, filtered: 
         yield from found
         if not first.validation:
             yield from _of_program(result, what) if isinstance(workflow, Program) else ()
-            yield from check_idle(run, tools, task, recorder.requests)
-            yield from check_unread(run, tools, task)
             yield from check_tried(run, tools, task, what)
-            tasks = (_task_of(run.config, replace(first, sample=[row])) for row in first.sample[1:TASKS])
-            yield from check_influence(run, tools, [task, *tasks], what)
+            yield from _compared(run, tools, first, recorder.requests, what)
         sound = not any(isinstance(problem, ConfigError) for problem in found)
         if sound and result and not result.faults and not isinstance(workflow, Program):
             yield from _other_sessions(run, tools, first)
@@ -176,6 +174,22 @@ def _session(run: Run, tools: Mapping[str, Tool], first: FirstRow, *, filtered: 
     else:
         fix = "write `await` before each act, and see what check_workflow finds"
         yield ConfigWarning(what, reason="no agent acted, so nothing is trained", fix=fix)
+
+
+def _compared(
+    run: Run, tools: Mapping[str, Tool], first: FirstRow, requests: Sequence[Request], what: str
+) -> Iterator[Problem]:
+    """Many sessions that differ in one thing."""
+    tasks = [_task_of(run.config, replace(first, sample=[row])) for row in first.sample[:TASKS]]
+    started = time.monotonic()
+    played(run.mas, tools, Recorder(dict.fromkeys(agents_of(run.mas), 1)), tasks[0])
+    if (seconds := time.monotonic() - started) > SLOW and of_user(resolve(run.mas.workflow)):
+        value, reason = f"{what} takes {seconds:.1f} s without a model", "so its sessions were not compared"
+        yield ConfigWarning(value, reason, "make `run` shorter, such as with a server that answers at once")
+        return
+    yield from check_idle(run, tools, tasks[0], requests)
+    yield from check_unread(run, tools, tasks[0])
+    yield from check_influence(run, tools, tasks, what)
 
 
 def _other_sessions(run: Run, tools: Mapping[str, Tool], first: FirstRow) -> Iterator[Problem]:

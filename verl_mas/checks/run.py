@@ -167,7 +167,7 @@ def _planned(config: DictConfig, refusals: Refusals) -> Run | None:
 def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
-    refusals.of(check_environment(config))  # The driver's own
+    refusals.of(check_environment(config), check_platform())  # The driver's own
     with environment_of_workers(config):
         return _examine(config, refusals)
 

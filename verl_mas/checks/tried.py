@@ -51,10 +51,14 @@ FEW = 8
 TIME_LIMIT, OF_ALL_REPLIES = 5, 20
 
 
-def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> Iterator[Problem]:
+def of_user(own: Workflow) -> bool:
     """The shipped workflows have tests. A program may need longer to start than such a session may take."""
+    return not (type(own).__module__.startswith("verl_mas.") or isinstance(own, Program))
+
+
+def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> Iterator[Problem]:
     spec = run.mas.workflow
-    if type(own := resolve(spec)).__module__.startswith("verl_mas.") or isinstance(own, Program):
+    if not of_user(own := resolve(spec)):
         return
     agents = {name: replace(agent, policy=DEFAULT_POLICY) for name, agent in run.mas.agents.items()}
     # A configured tool is not called here.
@@ -74,6 +78,8 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
 
     def tried() -> tuple[Report, list[Problem]]:
         report = check_workflow(partial(resolve, spec), task=task, agents=agents, tools=stated)
+        if report.causes:
+            return report, []
         wrong = list(_ended(run, tools, task, what, replies))
         for each, of in ((task, what), (replace(task, validate=True), f"{what}, as one of validation")):
             rewards = partial(rewards_of, run.mas, tools, each)
@@ -95,7 +101,7 @@ def check_tried(run: Run, tools: Mapping[str, Tool], task: Task, what: str) -> I
         first, *rest = problem.splitlines()
         reason = rest[0].replace("rule:", "").strip() if rest else "replies may hold anything, and acts may fail"
         yield ConfigWarning(f"{what}: {first}", reason, f"correct the workflow, and see `verl-mas try {named}`")
-    yield from found[1] if not found[0].causes else ()
+    yield from found[1]
 
 
 def _ended(run: Run, tools: Mapping[str, Tool], task: Task, what: str, replies: Sequence[Script]) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt`, `team.yaml`,
 `running_scores.json` where the estimator remembers scores, `queue` where tasks are in flight, and `run.json`. That file
-is written last and lists the files, their sizes and a hash of their ends, so what a crash or a full disk left behind,
+is written last and lists the files, their sizes and hashes, so what a crash or a full disk left behind,
 or a restore has mixed, is never taken for a checkpoint. The pointer is written after it.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from verl_mas.errors import ConfigError
-from verl_mas.run_folder.disk import end_of, flush, write_whole
+from verl_mas.run_folder.disk import flush, known_by, write_whole
 
 POINTER = "latest_checkpointed_iteration.txt"
 RUN_FILE = "run.json"
@@ -56,8 +56,7 @@ def complete(folder: Path, run: Mapping[str, object]) -> None:
 
 
 def _listed(path: Path) -> str:
-    """How a file is listed. Those of torch end with a table that has a checksum of each tensor."""
-    return f"{path.stat().st_size} bytes and the end {hashlib.sha256(end_of(path)).hexdigest()[:16]}"
+    return f"{path.stat().st_size} bytes and the hash {hashlib.sha256(known_by(path)).hexdigest()[:16]}"
 
 
 def remove_shells(folder: Path) -> None:

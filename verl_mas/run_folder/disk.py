@@ -15,8 +15,8 @@ from verl_mas.util.text import encodable
 
 # How file systems without fsync of a folder answer, for example mounted object stores.
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
-# Of the end of a file of weights, by which one is known from another.
-END = 1 << 16
+# Of a large file of weights its end tells it from another one: a file of torch has its checksums there.
+WHOLE, END = 1 << 26, 1 << 16
 
 
 @contextmanager
@@ -32,9 +32,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
 
 
-def end_of(path: Path) -> bytes:
+def known_by(path: Path) -> bytes:
     with path.open("rb") as opened:
-        opened.seek(max(0, path.stat().st_size - END))
+        if (size := path.stat().st_size) > WHOLE:
+            opened.seek(size - END)
         return opened.read()
 
 

@@ -32,7 +32,7 @@ from verl_mas.run_folder.checkpoints import (
     step_of,
     whole_checkpoints,
 )
-from verl_mas.run_folder.disk import end_of, free_space
+from verl_mas.run_folder.disk import free_space, known_by
 from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
@@ -291,7 +291,7 @@ def fingerprint(model: Path) -> str | None:
         return None
     digest = hashlib.sha256(_configuration(model) if (model / CONFIG).is_file() else b"")
     for file in files:
-        digest.update(f"{file.name} {file.stat().st_size} ".encode() + end_of(file))
+        digest.update(f"{file.name} {file.stat().st_size} ".encode() + known_by(file))
     return digest.hexdigest()[:16]
 
 

@@ -49,6 +49,7 @@ RESERVED = frozenset(
 )
 
 
+ANSWER = r"\b(?:answer|solution|result)\W*(?:is\W*)?"
 MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
 
@@ -98,6 +99,10 @@ def _repeated(first: FirstRow, key: str) -> Iterator[ConfigWarning]:
     elif len(tasks) == 1 < len(truths):
         value = f"each of the first {len(rows)} rows of {first.file} has the same {key}"
         yield ConfigWarning(value, "a model cannot tell their answers apart", "write each task into its prompt")
+    known = [(str(row.get(key)), str(scored_by(row)[TRUTH])) for row in first.sample]
+    if len(truths) > 1 and all(re.search(f"{ANSWER}{re.escape(truth)}(?!\\w)", text, re.I) for text, truth in known):
+        value = f"each of the first {len(rows)} rows of {first.file} has its answer in its prompt"
+        yield ConfigWarning(value, "copying it is learnt", "leave it out of the prompt")
     for name in ("index", "seed") if len(rows) > 1 and len({*rows}) > 1 else ():
         values = {str(_extra(row).get(name)) for row in first.sample}
         if len(values) == 1 and values != {"None"}:

@@ -146,6 +146,9 @@ def check_folders(config: DictConfig) -> Iterator[Problem]:
         elif is_remote(folder):
             fix = f"set {setting} to a local or mounted folder; trainer.default_hdfs_dir takes a copy of checkpoints"
             yield ConfigError(f"{setting}={folder}", rule="it is a folder of this machine's file system", fix=fix)
+        elif folder.startswith("~") or "$" in folder:
+            reason, fix = "a folder of this name is made: no shell has put a path there", "write the whole path"
+            yield ConfigWarning(f"{setting}={folder}", reason, fix)
         elif why := not_writable(Path(folder)):
             value = f"{setting}={folder!r} cannot be written: {why}"
             rule = "a run creates this folder and writes its checkpoints or records there"

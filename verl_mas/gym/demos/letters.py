@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from transformers.utils.logging import disable_progress_bar
 
+from verl_mas.config.compose import compose
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.run_folder.metrics import series
 from verl_mas.sessions.curves import Panel, sparkline, write_curves
@@ -19,9 +20,11 @@ REWARD, HELD_OUT = "critic/score/mean", "val-core/letters/acc/mean@1"
 def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     """Train from random weights, with or without `fresh`."""
     console.print("Repeat a letter: a random model of 0.1M parameters, verl's trainer and its own GRPO.")
+    arguments = ["+platform=cpu", "+recipe=first_run/laptop", *overrides]
+    compose(arguments)  # What Hydra refuses is refused before a model is made.
     disable_progress_bar()
     letters.prepare(FOLDER)
-    training = DemoRun(["+platform=cpu", "+recipe=first_run/laptop", *overrides], FOLDER, steps_in_all=50)
+    training = DemoRun(arguments, FOLDER, steps_in_all=50)
     steps = training.watch(REWARD, console)
     panel = Panel("reward", {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)})
     pictures = write_curves([panel], FOLDER / "reward", "Repeat a letter")
