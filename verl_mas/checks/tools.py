@@ -88,7 +88,7 @@ def configured_tools(run: Run) -> ConfiguredTools:
         _read_file(run, found, setting, schemas_of)
     used = {name for member in agents_of(run.mas).values() for name in member.spec.tools}
     _read_servers(run, found, used)
-    found.problems += _selections(run, used) if used else ()
+    found.problems += _selections(run, used)
     if found.complete:
         found.problems += unknown_tools(agents_of(run.mas).values(), found.tools)
         found.problems += [_unused(source, names) for source, names in found.sources.items() if not names & used]
@@ -130,7 +130,8 @@ def _selections(run: Run, used: Set[str]) -> Iterator[ConfigWarning]:
         infos = [row[EXTRA_INFO] for row in first.sample if isinstance(row.get(EXTRA_INFO), dict)]
         chosen = [info["tool_selection"] for info in infos if isinstance(info.get("tool_selection"), list)]
         if names := next((names for names in chosen if names and used.isdisjoint(map(str, names))), None):
-            reason = f"no agent has one of these tools, so such a row has none; they have {', '.join(sorted(used))}"
+            have = ", ".join(sorted(used)) or "none"
+            reason = f"no agent has one of these tools, so such a row has none; they have {have}"
             fix = "correct the names, or leave tool_selection out of the data"
             yield ConfigWarning(f"{first.file}: extra_info.tool_selection={names}", reason, fix)
 

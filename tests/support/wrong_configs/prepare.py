@@ -55,9 +55,12 @@ def shapes() -> Mapping[str, Sequence[int]]:
 
 
 def model(folder: Path, changed: Mapping[str, Any]) -> None:
-    """A model folder with these files in place of its own; `config` and `shapes` change theirs, a null leaves out."""
+    """A model folder with these files in place of its own; `config` and `shapes` change theirs, a null leaves out; all
+    weights are `filled`."""
     config, others = {**CONFIG, **changed.get("config", {})}, {**shapes(), **changed.get("shapes", {})}
-    weights = save({name: np.zeros(shape, np.float32) for name, shape in others.items() if shape})
+    weights = save(
+        {name: np.full(shape, changed.get("filled", 1), np.float32) for name, shape in others.items() if shape}
+    )
     given = {name: content for name, content in changed.items() if "." in name}
     files(folder, {**MODEL, "config.json": config, "model.safetensors": weights, **given})
 

@@ -80,14 +80,14 @@ def _many_rows(file: Path, changed: int) -> Sequence[Fields]:
 
 
 def other_rows(first: FirstRow, prompt: str) -> dict[int, Fields]:
-    """The row with the longest prompt, one of each kind, by which fields have a value and where it is from, and then
-    some that are spread over the file; by their numbers."""
+    """The row with the longest prompt, the last one, one of each kind, by which fields have a value and where it is
+    from, and then some that are spread over the file; by their numbers."""
     rows = [row for row in many_rows(first) if not no_mappings(row)]
     kinds = {(str(row.get(DATA_SOURCE)), _shape(row)): number for number, row in reversed([*enumerate(rows, 1)])}
     spread = list(range(1, len(rows) + 1, len(rows) // (4 * SAMPLE) + 1))
     Random(0).shuffle(spread)  # The time may not be enough for all.
     longest = max(range(1, len(rows) + 1), key=lambda number: len(str(rows[number - 1].get(prompt))), default=1)
-    numbers = [longest, *sorted(kinds.values())[:SAMPLE], *spread] if rows else []
+    numbers = [longest, len(rows), *sorted(kinds.values())[:SAMPLE], *spread] if rows else []
     return {number: rows[number - 1] for number in numbers}
 
 

@@ -382,14 +382,21 @@ def _tokenizer(file: Path, model: Path) -> Iterator[ConfigError]:
             yield _broken(file, "is cut")
 
 
-def _ends(folder: Path) -> Iterator[ConfigError]:
-    rows = readable_json(folder / "config.json").get("vocab_size")
+def _ends(folder: Path) -> Iterator[Problem]:
+    rows, ends = readable_json(folder / "config.json").get("vocab_size"), list[int]()
     for name in ("config.json", "generation_config.json"):
-        ends = readable_json(folder / name).get("eos_token_id")
-        ends = [end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int)]
-        if isinstance(rows, int) and ends and min(ends) >= rows:
-            value, rule = f"{folder / name}: eos_token_id={ends}, of {rows} tokens", "a reply can end with one of them"
+        given = readable_json(folder / name).get("eos_token_id")
+        own = [end for end in (given if isinstance(given, list) else [given]) if isinstance(end, int)]
+        if isinstance(rows, int) and own and min(own) >= rows:
+            value, rule = f"{folder / name}: eos_token_id={own}, of {rows} tokens", "a reply can end with one of them"
             yield ConfigError(value, rule=rule, fix="set it to the eos_token of the tokenizer")
+        ends = own or ends
+    end = readable_json(folder / "tokenizer_config.json").get("eos_token")
+    tokens = readable_json(folder / "tokenizer.json").get("added_tokens")
+    of_end = [token["id"] for token in tokens if token.get("content") == end] if isinstance(tokens, list) else []
+    if ends and not {*of_end} <= {*ends}:
+        value = f"{folder}: replies end with eos_token_id={ends}, and the tokenizer's eos_token {end!r} is {of_end[0]}"
+        yield ConfigWarning(value, "a template that ends turns with it is not followed", "write both alike")
 
 
 def _weights(folder: Path) -> Iterator[ConfigError]:
@@ -407,21 +414,24 @@ def _weights(folder: Path) -> Iterator[ConfigError]:
         except ValueError as error:
             yield _broken(file, f"is not whole: {error}")
             continue
-        if name := _not_finite(file):
-            yield _broken(file, f"has no numbers in {name}")
+        if why := _no_weights(file):
+            yield _broken(file, f"has {why}")
 
 
-def _not_finite(file: Path) -> str:
-    """A tensor that begins with NaN or an infinity, as all do of a run that diverged."""
+def _no_weights(file: Path) -> str:
+    """A tensor that begins with NaN or an infinity, as all do of a run that diverged; or zeros, as in a file that was
+    made and not filled."""
     from safetensors import SafetensorError, safe_open
 
+    zeros = False
     # Of a file of torch; and some kinds of numbers have no such value, or torch does not know them.
     with suppress(SafetensorError, RuntimeError, TypeError), safe_open(file, framework="pt") as opened:
-        for name in opened.keys():  # noqa: SIM118  # no mapping
-            part = opened.get_slice(name)
-            if part.get_shape() and not part[:1].float().isfinite().all():
-                return str(name)
-    return ""
+        begins = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # no mapping
+        first = {name: part[:1].float() for name, part in begins.items() if part.get_shape()}
+        if name := next((name for name, part in first.items() if not part.isfinite().all()), None):
+            return f"no numbers in {name}"
+        zeros = bool(first) and not any(part.any() for part in first.values())
+    return "nothing but zeros" if zeros else ""
 
 
 def _endless(folder: Path) -> Iterator[ConfigError]:
