@@ -7,14 +7,14 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
-from pathlib import Path
+from itertools import count, groupby
 from statistics import fmean
 
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.records import Record, question_of
 from verl_mas.run_folder.session_files import PARTITIONS, files_of
 from verl_mas.sessions.reader import SessionEntry, SessionIndex
+from verl_mas.sessions.run import RunFolder
 
 TITLE, ANSWER = 140, 80
 SEARCHED = 24_000_000  # Characters of all searched texts together. Of each session the page searches its share of them
@@ -32,25 +32,26 @@ class StepPart:
 
 
 class SessionSource:
-    """The session records in a folder, which may be written while they are read."""
+    """The session records of a run, which may be written while they are read."""
 
-    def __init__(self, folder: Path | None):
-        self.folder = folder
+    def __init__(self, run: RunFolder):
+        self.run = run
         self._index: SessionIndex | None = None
         self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
 
     def parts(self, steps: tuple[int, int] | None = None) -> list[StepPart]:
         """As the files are now. In the order in which they happened: a validation follows the training of its step."""
-        if self.folder is None:
+        folder = self.run.trajectories
+        if folder is None:  # A run that starts makes it with its first session.
             return []
         sizes: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
         for partition in PARTITIONS:
-            for file in files_of(self.folder / partition):
+            for file in files_of(folder / partition):
                 if steps is None or steps[0] <= file.step <= steps[1]:
                     sizes[file.step, partition].append((file.path.name, file.path.stat().st_size))
         if sizes:
             if self._index is None:
-                self._index = SessionIndex(self.folder)
+                self._index = SessionIndex(folder)
             else:
                 self._index.refresh()
             self._entries = defaultdict(list)
@@ -104,12 +105,10 @@ class Page:
 
 
 def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tuple[Group, ...]:
-    """The groups in the order of their first sessions, with `searched` characters of each session for the search."""
-    by_uid: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
-    for record in sessions:
-        by_uid[record.get("attempt"), record["uid"]].append(record)
+    """The groups, whose sessions are beside each other, with `searched` characters of each session for the search."""
     groups = []
-    for (_, uid), records in by_uid.items():
+    for (_, uid), group in groupby(sessions, lambda record: (record.get("attempt"), record["uid"])):
+        records = list(group)
         entries = tuple(_entry(record, searched) for record in records)
         title = one_line(question_of(records[0]))[:TITLE]
         groups.append(Group(uid, _task_of(records[0]), title, bool(records[0].get("uniform")), entries))

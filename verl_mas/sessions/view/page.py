@@ -141,13 +141,10 @@ class RunView:
     _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.source = index.SessionSource(self.run.trajectories)
+        self.source = index.SessionSource(self.run)
 
     def read(self, progress: Progress | None = None) -> None:
         pages, left, before = {}, self.options.limit, self._pages
-        if self.source.folder is None:
-            # A run that starts makes the folder with its first session.
-            self.source.folder = self.run.trajectories
         # The newest first: with a limit the older ones are not read.
         wanted = self.source.parts(self.options.steps)[::-1]
         count = 0
@@ -166,11 +163,12 @@ class RunView:
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
     def _page(self, part: StepPart, limit: int | None, searched: int) -> Page:
-        assert self.source.folder is not None
+        images = self.run.trajectories
+        assert images is not None
         records: list[Record] = self.source.sessions(part)
         records = records if limit is None else records[-limit:]
         sizes = []
-        for name, size, text in chunks(part, records, self.source.folder):
+        for name, size, text in chunks(part, records, images):
             sizes.append((name, size))
             self.payloads[name] = packed(text)
         return Page(part, index.groups_of(records, searched), tuple(sizes))
@@ -248,13 +246,12 @@ def write_view(
             fix = f"use --steps {known[0]}-{known[-1]}"
         raise DataError(value, rule=rule, fix=fix)
     head, size = view.head(), sum(map(len, view.payloads.values()))
-    apart = live or size > options.inline
-    with_bodies = head if apart else {**head, **view.payloads}
+    apart, payloads, data = live or size > options.inline, {**head, **view.payloads}, data_folder(out)
     fix = f"choose another place, as with --out {out.name}, or make room"
     with writing(out, "the page and its folder of data are written as a whole", fix):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _replace_folder(data_folder(out), {**head, **view.payloads, LIVE: version(head)} if apart else {})
-        write_whole(out, render(opened.name, {} if apart else with_bodies, data_folder(out).name if apart else ""))
+        _replace_folder(data, {**payloads, LIVE: version(head)} if apart else {})
+        write_whole(out, render(opened.name, {} if apart else payloads, data.name if apart else ""))
     return out, view
 
 
