@@ -6,6 +6,7 @@ import argparse
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from verl_mas.cli._arguments import add_settings, values
@@ -15,7 +16,7 @@ from verl_mas.data.items import with_next
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.gym.puzzles.data import FIRST_SEED, BoardItem
 from verl_mas.gym.puzzles.game import COMPACT
-from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL
+from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, place
 from verl_mas.gym.puzzles.kinds.plan_path import GOAL, PlanPath
 from verl_mas.gym.puzzles.puzzle import SEED, Size, board, board_of, row
 from verl_mas.gym.states import Letters, States
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 PUZZLE = "plan_path"
 # Of rows and columns: different letters, so that a message is read without counting its places.
 ROWS, COLUMNS = "abcdefghi", "123456789"
+named = partial(place, rows=ROWS, columns=COLUMNS)  # Row and column of a cell: b3
 SOURCE, SHUFFLED = "guide_driver", "guide_driver_shuffled"
 GUIDE = "guide_seed"  # of the board that the guide sees
 # Larger than this, or nearer, a walk that does not know the goal often finds it.
@@ -46,12 +48,6 @@ class GuidedBoardItem(BoardItem):
         assert isinstance(of_board["extra_info"], dict)
         extra_info = {**of_board["extra_info"], "index": index, GUIDE: self.guide_seed}
         return of_board | {"data_source": self.source, "extra_info": extra_info}
-
-
-def named(cell: int, size: int) -> str:
-    """Row and column of a cell: b3."""
-    row, column = divmod(cell, size)
-    return ROWS[row] + COLUMNS[column]
 
 
 def items(count: int, *, split: str, first: int = 0, size: Size = SMALL) -> list[GuidedBoardItem]:
@@ -201,7 +197,7 @@ class GuideDriver(States[Drive]):
                 "You do not see the driver. " + (moved if self.speaks == "every_turn" else ""),
                 self.message_codec(drive).prompt(),
             ]
-        sides = ", ".join(f"{move} {kind}" for move, kind in zip(MOVES, _sides(drive.puzzle), strict=True))
+        sides = ", ".join(f"{move} {kind}" for move, kind in zip(MOVES, drive.puzzle.sides, strict=True))
         here = f"You are at {named(drive.puzzle.at, size)}. Around you: {sides} ({WALL} is a wall)."
         written = f"The guide, who sees the goal and not you, wrote: {drive.message or 'nothing that can be read'}"
         return [
@@ -231,11 +227,7 @@ def asked(picture: Image, text: str) -> list[Message]:
 
 def _around(drive: Drive) -> str:
     """Row and column of the driver, and the cells up, down, left and right of it."""
-    return named(drive.puzzle.at, drive.puzzle.board.size) + _sides(drive.puzzle)
-
-
-def _sides(puzzle: PlanPath) -> str:
-    return "".join(FREE if move in puzzle.board.moves[puzzle.at] else WALL for move in MOVES)
+    return named(drive.puzzle.at, drive.puzzle.board.size) + drive.puzzle.sides
 
 
 def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
@@ -285,7 +277,6 @@ class GuideDriverData(Generated):
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         size = _size(options)
-        _team(options)
         board(PUZZLE, 0, TRAIN, size)
         train = items(options.train_rows, split=TRAIN, first=options.seed * options.train_rows, size=size)
         # The same for every seed.
@@ -294,11 +285,8 @@ class GuideDriverData(Generated):
         return Prepared(train, test, test, {"guide_driver": {**size, "seed": options.seed}})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        return lessons(_team(options), _size(options), noise=options.noise, seed=options.seed)
-
-
-def _team(options: argparse.Namespace) -> GuideDriver:
-    return tiny(GuideDriver, speaks=options.speaks, control=options.control, map=options.map)
+        workflow = tiny(GuideDriver, speaks=options.speaks, control=options.control, map=options.map)
+        return lessons(workflow, _size(options), noise=options.noise, seed=options.seed)
 
 
 def _size(options: argparse.Namespace) -> Size:

@@ -26,10 +26,10 @@ def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
     return tuple(table)
 
 
-def place(cell: int, size: int) -> str:
+def place(cell: int, size: int, rows: str = NAMES, columns: str = NAMES) -> str:
     """Row and column of a cell as two letters, for tiny models."""
     row, column = divmod(cell, size)
-    return NAMES[row] + NAMES[column]
+    return rows[row] + columns[column]
 
 
 def offset(start: int, end: int, size: int) -> str:

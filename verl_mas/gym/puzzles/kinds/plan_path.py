@@ -152,9 +152,12 @@ class PlanPath(Puzzle):
     def compact(self) -> str:
         """Rows of walls, positions of agent and goal, the offset between them, the cells up, down, left and right."""
         board, at, size = self.board, self.at, self.board.size
-        sides = "".join(FREE if move in board.moves[at] else WALL for move in MOVES)
         places = f"{AGENT}{place(at, size)} {GOAL}{place(board.goal, size)}"
-        return f"{board.words} {places} {offset(at, board.goal, size)} {sides}"
+        return f"{board.words} {places} {offset(at, board.goal, size)} {self.sides}"
+
+    @property
+    def sides(self) -> str:
+        return "".join(FREE if move in self.board.moves[self.at] else WALL for move in MOVES)
 
     def key(self) -> tuple[int]:
         return (self.at,)

@@ -6,13 +6,16 @@ import math
 import random
 import re
 from dataclasses import dataclass
+from functools import partial
 
 from verl_mas.errors import ConfigError
+from verl_mas.gym.puzzles import grid
 from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
 EMPTY = "."
 _ROWS, _COLUMNS = "abcdefghi", "ABCDEFGHI"  # tokenizers split digits; a cell named by two letters can be one token
+place = partial(grid.place, rows=_ROWS, columns=_COLUMNS)
 _LETTERS = "o" + _ROWS  # the digits as letters in `compact`; 0 is an empty cell
 _SIGNS = (EMPTY + "123456789").encode().ljust(256)
 _BLANKS = {4: 9, 9: 45}
@@ -104,11 +107,6 @@ class Sheet:
     size: int
     solution: tuple[int, ...]
     allowed: tuple[frozenset[int], ...]
-
-
-def place(cell: int, size: int) -> str:
-    """Row and column of a cell as two letters."""
-    return _ROWS[cell // size] + _COLUMNS[cell % size]
 
 
 def allowed_digits(cells: list[int], size: int) -> tuple[frozenset[int], ...]:
