@@ -174,14 +174,14 @@ def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: in
             task = Task([{"role": "user", "content": question.text}], ground_truth=question.answer)
             experts = SearchExperts(variant, question, noise, rng)
             workflow = LibrarySearch()
-            workflow.library = WorldLibrary(variant, experts.read)
+            workflow.library = experts
             for lesson in demonstrate(workflow, task, experts):
                 if lesson.agent != "verifier" or rng.random() < _VERDICTS:
                     yield lesson
 
 
 class SearchExperts:
-    """Verifier, searcher and answerer, on one question."""
+    """Verifier, searcher and answerer, on one question, and the library of its world."""
 
     def __init__(self, world: InventedWorld, question: PathQuestion, noise: float, rng: random.Random):
         self._world, self._question, self._noise, self._rng = world, question, noise, rng
@@ -190,6 +190,12 @@ class SearchExperts:
     def __call__(self, request: Request) -> str:
         errs = self._rng.random() < self._noise
         return {"verifier": self._verdict, "searcher": self._query, "answerer": self._answer}[request.agent](errs)
+
+    async def search(self, query: str) -> SearchResult:
+        """The document of the entity that the query names."""
+        words = query.split()
+        self.read.append(next(passage for passage in self._world.passages if passage.title in words))
+        return SearchResult(query, (self.read[-1],))
 
     @property
     def _hop(self) -> int:
@@ -220,19 +226,6 @@ class SearchExperts:
     def _names(self) -> list[str]:
         """The entities that the documents read so far name."""
         return [other for passage in self.read for (name, _), other in self._world.facts.items() if name == passage.id]
-
-
-class WorldLibrary:
-    """A query returns the document of the entity that it names."""
-
-    def __init__(self, world: InventedWorld, read: list[Passage]):
-        self._documents = {passage.title: passage for passage in world.passages}
-        self._read = read
-
-    async def search(self, query: str) -> SearchResult:
-        passage = next(self._documents[word] for word in query.split() if word in self._documents)
-        self._read.append(passage)
-        return SearchResult(query, (passage,))
 
 
 class LibrarySearch(SearchTeam):

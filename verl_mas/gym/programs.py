@@ -14,7 +14,7 @@ from verl_mas.config.schema import WorkflowSpec
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
-from verl_mas.execution.executor import Execution
+from verl_mas.execution.executor import Execution, Executor
 from verl_mas.execution.limits import Answer, Call, Limits, Result, Status
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
@@ -202,14 +202,11 @@ class CodingExperts:
                 return ShortCase().render(WrittenCase(line(numbers), output))
 
 
-class Interpreter:
-    """An executor of the programs of an expert, which are known, without a process: thousands per second."""
+class Interpreter(Executor):
+    """Of the programs of an expert, which are known, without a process: thousands per second."""
 
     def __init__(self, settings: Execution):
         self._known = {program.code: program for split in (TRAIN, TEST) for program in programs(split)}
-
-    def check(self) -> None:
-        """Nothing is needed."""
 
     async def execute(self, program: str, stdin: str = "", limits: Limits | None = None) -> Result:
         output = self._known[program].output(tuple(map(int, stdin.split())))
@@ -217,9 +214,6 @@ class Interpreter:
 
     async def call(self, program: str, calls: Sequence[Call], limits: Limits | None = None) -> list[Answer]:
         raise NotImplementedError("these programs read standard input")
-
-    async def aclose(self) -> None:
-        """Nothing was started."""
 
 
 @DATA_SETS.register("programs")

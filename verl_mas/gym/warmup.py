@@ -16,9 +16,10 @@ from verl_mas.config.schema import FaultSpec
 from verl_mas.config.values import Count, NotNegative, Positive, check_fields, load_dataclass
 from verl_mas.data.dataset import DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
+from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.testing.tiny_model import TURN_END, byte_tokenizer, tiny_model
 from verl_mas.testing.tiny_vision_model import IMAGE, VISION_END, VISION_START, tiny_vision_model
-from verl_mas.workflow import Generation, Message, Request, Task, Workflow
+from verl_mas.workflow import Message, Request, Task, Workflow
 from verl_mas.workflow.run import run
 
 if TYPE_CHECKING:
@@ -49,21 +50,14 @@ class Lesson:
 
 def demonstrate(workflow: Workflow, task: Task, expert: Expert) -> list[Lesson]:
     """The acts of one session, with the workflow's own prompts and the expert's replies."""
-    session = run(workflow, task, _ExpertClient(expert), faults=FaultSpec(retries=0))
+    llm = ScriptedLLM(lambda request, _: expert(request))
+    session = run(workflow, task, llm, faults=FaultSpec(retries=0))
     return [Lesson(reply.agent, bare(reply.messages), reply.text) for reply in session.replies]
 
 
 def bare(messages: Sequence[Message]) -> str:
     """The messages as a warmed-up model's chat template formats them."""
     return "".join(message["content"] + TURN_END * (message["role"] == "assistant") for message in messages)
-
-
-class _ExpertClient:
-    def __init__(self, expert: Expert):
-        self._expert = expert
-
-    async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        return [Generation(self._expert(request)) for _ in range(n)]
 
 
 # Only the contents: the prompts identify the roles, and fewer tokens are faster on a laptop.
@@ -264,8 +258,8 @@ class Generated(DataSet):
     """A data set of any size and, on request, a tiny model that is warmed up on demonstrations of its tasks."""
 
     warm_up: ClassVar[WarmUp]
-    # The default numbers of rows to train on (None: as many as there are) and held out. None: all are written.
-    rows: ClassVar[tuple[int | None, int] | None] = None
+    # The default numbers of rows to train on (None: as many as there are) and held out.
+    rows: ClassVar[tuple[int | None, int]]
     # The options that only the demonstrations are made with.
     of_demonstrations: ClassVar[Sequence[str]] = ()
 
@@ -281,8 +275,7 @@ class Generated(DataSet):
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
         self.options(parser)
-        if self.rows:
-            add_rows(parser, train=self.rows[0], test=self.rows[1])
+        add_rows(parser, train=self.rows[0], test=self.rows[1])
         add_seed(parser, "seed of what is generated; the held-out rows of a puzzle are the same for every seed")
         parser.add_argument(
             "--noise",
