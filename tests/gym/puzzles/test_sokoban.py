@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 
 from verl_mas.gym.puzzles.grid import neighbours
-from verl_mas.gym.puzzles.kinds.sokoban import Level, Sokoban, solve_backwards, words_of
+from verl_mas.gym.puzzles.kinds.sokoban import Level, Sokoban, solve_backwards
 
 
 def level(*rows: str) -> Sokoban:
@@ -17,7 +17,7 @@ def level(*rows: str) -> Sokoban:
     moves = neighbours(size, frozenset(walls))
     plain = text.translate(str.maketrans("ABab", "..TT"))
     distances = solve_backwards(frozenset(targets), moves)
-    of_targets = Level(size, frozenset(targets), moves, distances, plain, words_of(size, plain))
+    of_targets = Level(size, frozenset(targets), moves, distances, plain)
     return Sokoban(of_targets, player, tuple(boxes), 1)
 
 

@@ -44,7 +44,6 @@ class Board:
     to_goal: list[int | None]
     picture: str
     layout: str
-    words: str  # the rows of the layout, for `compact`
     slip: float  # the probability that a move slips
 
 
@@ -96,7 +95,10 @@ class PlanPath(Puzzle):
             to_goal = distances(goal, table)
             starts = [(cell, far) for cell, far in enumerate(to_goal) if far is not None and far >= min_distance]
             if starts:
-                return cls(_board(size, goal, table, to_goal, layout, slip), *rng.choice(starts), seed)
+                shown = layout[:goal] + GOAL + layout[goal + 1 :]
+                picture = "\n".join(shown[i : i + size] for i in range(0, len(shown), size))
+                board = Board(size, goal, table, to_goal, picture, layout, slip)
+                return cls(board, *rng.choice(starts), seed)
         value = f"plan_path size={size} walls={walls} min_distance={min_distance}"
         fix = "change the share of walls, use a larger grid or a smaller min_distance"
         raise ConfigError(value, rule=f"one of {_ATTEMPTS} random grids must be a {split} board of this kind", fix=fix)
@@ -152,8 +154,9 @@ class PlanPath(Puzzle):
     def compact(self) -> str:
         """Rows of walls, positions of agent and goal, the offset between them, the cells up, down, left and right."""
         board, at, size = self.board, self.at, self.board.size
+        walls = board.picture.replace(GOAL, FREE).replace("\n", " ")
         places = f"{AGENT}{place(at, size)} {GOAL}{place(board.goal, size)}"
-        return f"{board.words} {places} {offset(at, board.goal, size)} {self.sides}"
+        return f"{walls} {places} {offset(at, board.goal, size)} {self.sides}"
 
     @property
     def sides(self) -> str:
@@ -161,12 +164,3 @@ class PlanPath(Puzzle):
 
     def key(self) -> tuple[int]:
         return (self.at,)
-
-
-def _board(
-    size: int, goal: int, table: tuple[dict[str, int], ...], to_goal: list[int | None], layout: str, slip: float
-) -> Board:
-    cells = layout[:goal] + GOAL + layout[goal + 1 :]
-    rows = [cells[i : i + size] for i in range(0, len(cells), size)]
-    words = " ".join(layout[i : i + size] for i in range(0, len(cells), size))
-    return Board(size, goal, table, to_goal, "\n".join(rows), layout, words, slip)

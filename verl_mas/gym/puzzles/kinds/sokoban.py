@@ -28,7 +28,6 @@ class Level:
     moves: tuple[dict[str, int], ...]
     distances: dict[State, int]
     layout: str
-    words: str  # the rows of walls without the outer ones, for `compact`
 
 
 def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) -> dict[State, int]:
@@ -100,8 +99,7 @@ class Sokoban(Puzzle):
             starts = [state for state, length in distances.items() if length >= min_distance]
             if starts:
                 player, at = rng.choice(starts)
-                level = Level(size, targets, moves, distances, layout, words_of(size, layout))
-                return cls(level, player, at, distances[player, at])
+                return cls(Level(size, targets, moves, distances, layout), player, at, distances[player, at])
         value = f"sokoban size={size} boxes={boxes} walls={walls} min_distance={min_distance}"
         rule = f"one of {_ATTEMPTS} random levels must be a {split} level of this kind"
         raise ConfigError(value, rule=rule, fix="use fewer walls, a larger size or a smaller min_distance")
@@ -149,14 +147,16 @@ class Sokoban(Puzzle):
         return "\n".join(text[start : start + size] for start in range(0, len(text), size))
 
     def compact(self) -> str:
-        """Rows of walls; positions of player, boxes and targets; of each box the offset from the player and to the
-        nearest target; the cells up, down, left and right."""
+        """Rows of walls without the outer ones; positions of player, boxes and targets; of each box the offset from the
+        player and to the nearest target; the cells up, down, left and right."""
         cells, size, at = self._cells(), self.level.size, self.player
+        walls = self.level.layout.replace(TARGET, FREE)
+        words = (walls[row * size + 1 : (row + 1) * size - 1] for row in range(1, size - 1))
         boxes, targets = ((BOX, box) for box in self.boxes), ((TARGET, to) for to in sorted(self.level.targets))
         places = (sign + place(cell, size) for sign, cell in ((PLAYER, at), *boxes, *targets))
         offsets = (offset(at, box, size) + " " + offset(box, self._nearest(box), size) for box in self.boxes)
         near = cells[at - size] + cells[at + size] + cells[at - 1] + cells[at + 1]
-        return " ".join([self.level.words, *places, *offsets, near])
+        return " ".join([*words, *places, *offsets, near])
 
     def _nearest(self, box: int) -> int:
         size = self.level.size
@@ -164,11 +164,6 @@ class Sokoban(Puzzle):
 
     def key(self) -> State:
         return (self.player, self.boxes)
-
-
-def words_of(size: int, layout: str) -> str:
-    walls = layout.replace(TARGET, FREE)
-    return " ".join(walls[row * size + 1 : (row + 1) * size - 1] for row in range(1, size - 1))
 
 
 def _check_states(size: int, boxes: int, free: int) -> None:
