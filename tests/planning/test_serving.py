@@ -43,7 +43,7 @@ def test_weights_are_divided_by_tensor_and_pipeline_parallel_ranks_and_copied_by
 
 def test_an_engine_without_a_fraction_holds_its_longest_batch():
     embedded = ServingLoad("transformers", None, sequences=10, row=100)
-    assert serving.kv_tokens(MODEL, embedded, serving.kv_cache(MODEL, embedded, CARD, FREE)) == 1000
+    assert serving.kv_cache(MODEL, embedded, CARD, FREE) == 1000 * serving.kv_per_token(MODEL, embedded)
 
 
 def test_asleep_the_context_and_the_graphs_stay_and_what_an_engine_does_not_free():

@@ -13,7 +13,7 @@ from verl_mas.engines.serving import MOST, lowered
 from verl_mas.planning.events import Moment, Pool
 from verl_mas.planning.hardware import SAFE
 from verl_mas.planning.load import Policy
-from verl_mas.planning.serving import SGLANG, kv_tokens
+from verl_mas.planning.serving import SGLANG, kv_per_token
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def worst(pool: Pool) -> Moment:
 
 def tokens(pool: Pool, policy: Policy) -> int:
     """KV tokens of one engine of the policy."""
-    return kv_tokens(policy.model, policy.serving, pool.caches[policy.name])
+    return max(0, int(pool.caches[policy.name] / kv_per_token(policy.model, policy.serving)))
 
 
 def needed_tokens(policy: Policy) -> int:

@@ -173,7 +173,7 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(run.mas) == [name] and not spec.overrides
     section = SECTION if alone else own_section(run.config, name)
-    notes, snapshot = (*_notes(values), *_of_images(model, values)), spec.snapshot is not None
+    notes, snapshot = tuple(_notes(model, values)), spec.snapshot is not None
     return Policy(name, model, served, training, spec.pool, spec.engines, snapshot, section=section, notes=notes)
 
 
@@ -260,15 +260,7 @@ def _serving(view: _View) -> ServingLoad:
     )
 
 
-def _of_images(model: ModelSize, view: _View) -> Iterator[str]:
-    if model.tower and not model.vision:
-        yield "the vision tower is not of Qwen's kind: its weights are counted, and not what it computes"
-    elif model.vision:
-        pixels = model.vision.pixels * view.number("rollout.prompt_length", 0) / 2**20
-        yield f"images are estimated to fill prompts; {pixels:.0f} MiB of pixels per row on the host are left out"
-
-
-def _notes(view: _View) -> Iterator[str]:
+def _notes(model: ModelSize, view: _View) -> Iterator[str]:
     strategy = view.get("actor.strategy")
     if strategy not in ("fsdp", "fsdp2"):
         yield f"actor.strategy={strategy} is estimated as FSDP2"
@@ -283,3 +275,8 @@ def _notes(view: _View) -> Iterator[str]:
         yield "model.use_remove_padding=False: padding of short rows is left out"
     if attention(view.config) == "eager":
         yield "attn_implementation=eager: the scores of all pairs of tokens are left out"
+    if model.tower and not model.vision:
+        yield "the vision tower is not of Qwen's kind: its weights are counted, and not what it computes"
+    elif model.vision:
+        pixels = model.vision.pixels * view.number("rollout.prompt_length", 0) / 2**20
+        yield f"images are estimated to fill prompts; {pixels:.0f} MiB of pixels per row on the host are left out"

@@ -58,11 +58,6 @@ def kv_cache(model: ModelSize, serving: ServingLoad, card: float, free: float) -
     return serving.fraction * card - taken
 
 
-def kv_tokens(model: ModelSize, serving: ServingLoad, cache: float) -> int:
-    """Tokens that one engine can hold."""
-    return max(0, int(cache / kv_per_token(model, serving)))
-
-
 def awake(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
     if serving.elsewhere:
         return {}
