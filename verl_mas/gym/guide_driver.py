@@ -41,7 +41,7 @@ SMALL: Size = {"size": 4, "walls": 3 / 16, "min_distance": 3}
 
 @dataclass(frozen=True)
 class GuidedBoardItem(BoardItem):
-    guide_seed: int = 0
+    guide_seed: int
 
     def row(self, index: int, split: str) -> dict[str, object]:
         of_board = row(PUZZLE, self.seed, self.split, self.size)

@@ -217,8 +217,7 @@ def watched(steps: Sequence[Step]) -> list[str]:
 
 def panels(steps: Sequence[Step]) -> list[Panel]:
     """A panel per metric to watch, with a curve for each agent, policy or source."""
-    keys = dict.fromkeys(key for step in steps for key in step.values)
-    drawn = []
+    drawn, keys = [], watched(steps)
     for metric in TO_WATCH:
         own = [key for key in keys if metric.expression.fullmatch(key)]
         title = metric.pattern.replace("agent/<agent>/", "")

@@ -26,10 +26,9 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     letters.prepare(FOLDER)
     training = DemoRun(arguments, FOLDER, steps_in_all=50)
     steps = training.watch(REWARD, console)
-    panel = Panel("reward", {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)})
-    pictures = write_curves([panel], FOLDER / "reward", "Repeat a letter")
-    _, rewards = series(steps, REWARD)
-    _, held_out = series(steps, HELD_OUT)
+    curves = {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)}
+    pictures = write_curves([Panel("reward", curves)], FOLDER / "reward", "Repeat a letter")
+    (_, rewards), (_, held_out) = curves.values()
     console.print(f"\nreward {sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
     files = [*(("curve", picture) for picture in pictures), ("metrics", training.metrics), ("log", training.log)]
     for what, file in files:

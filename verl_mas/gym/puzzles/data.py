@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Coroutine, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from verl_mas.cli._arguments import add_settings, values, whole
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
@@ -84,9 +84,9 @@ def _result(turn: Coroutine[object, None, Puzzle]) -> Puzzle:
 class BoardItem(Item):
     """A board, which its seed makes."""
 
-    seed: int = 0
-    split: str = ""
-    size: Size = field(default_factory=dict)
+    seed: int
+    split: str
+    size: Size
 
     def row(self, index: int, split: str) -> dict[str, object]:
         return row(self.source, self.seed, self.split, self.size)
