@@ -145,7 +145,7 @@ def _scored(run: Run, first: FirstRow, workflow: Workflow | None, form: Codec[st
             wrong = score(first.row, WRONG)
             own = custom or (form is None and len(str(truth)) < SHORT)
             found = list(check_rewards(name, lambda reply: [score(first.row, reply)], replies, truth)) if own else []
-            if not found and not rewarded and score(first.row, reply) < min(nothing, wrong):
+            if not found and score(first.row, reply) < min(nothing, wrong):
                 value = f"{name} gives {reply:.80}, the ground truth of the first row of {first.file}, less than others"
                 found = [ConfigWarning(value, "a wrong reply gets more", "change the sign of the score")]
             found = found or list(_other_truths(name, first.file, rows, rewarded, form, score))
