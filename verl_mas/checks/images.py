@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil, floor, sqrt
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from omegaconf import DictConfig
 
@@ -18,9 +18,6 @@ from verl_mas.errors import ConfigError, ConfigWarning, RequestError
 from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message, Request
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 # qwen_vl_utils, with which verl reads images, scales them to so many tokens of this side before the processor does.
 LEAST, MOST = 4, 16_384
@@ -54,25 +51,13 @@ def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError | 
             yield ConfigError(value, rule=rule, fix=fix)
             return
         for place, image in enumerate(images, 1):
-            if why := _fault(image_part(image)):
+            try:
+                loaded(image_part(image))
+            except RequestError as error:
                 rule = "verl opens each image with Pillow when it reads the row, and the run ends if it fails"
                 fix = "write the bytes of a PNG or JPEG file, or a path that is here, or leave the row out"
-                yield ConfigError(f"{where}, image {place}: {why}", rule=rule, fix=fix)
+                yield ConfigError(f"{where}, image {place}: {error.value}", rule=rule, fix=fix)
                 return
-
-
-def _fault(part: Message) -> str:
-    try:
-        opened(part)
-    except RequestError as error:
-        return error.value
-    return ""
-
-
-def opened(part: Message) -> Image | None:
-    """The image of a part of a message; None for an address, which is not read here."""
-    image = loaded(part)["image"]
-    return None if isinstance(image, str) else image
 
 
 def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigError]:
@@ -106,8 +91,9 @@ def tokens_of(view: View, messages: Sequence[Message]) -> int:
     side *= cast("int", vision.get("spatial_merge_size") or 1)
     own = [_limits(processor, side) for processor in _processors(model)]
     limits = [(LEAST, MOST), *filter(None, own)]
-    found = [image for part in parts if (image := opened(part)) is not None]
-    return sum(image_tokens(image.size, side, limits) - 1 for image in found)
+    images = [loaded(part)["image"] for part in parts]
+    # An address is not read here.
+    return sum(image_tokens(image.size, side, limits) - 1 for image in images if not isinstance(image, str))
 
 
 def _processors(model: DictConfig) -> Iterator[Fields]:
