@@ -59,7 +59,7 @@ def test_every_command_is_in_one_group_of_the_help_with_a_summary_of_one_line(ca
     assert len(grouped) == len(set(grouped)) and set(cli.commands()) <= set(grouped)
     monkeypatch.setenv("COLUMNS", "500")
     listed = re.findall(r"^  ([\w-]+)  +(.*)", output_of(capsys), re.MULTILINE)
-    assert listed == [(name, cli.summary(name)) for name in grouped if name in cli.commands()]
+    assert listed == [(name, cli.summary(cli.module_of(name))) for name in grouped if name in cli.commands()]
     assert all(len(summary) > 10 for _, summary in listed)
 
 

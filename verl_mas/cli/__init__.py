@@ -11,7 +11,7 @@ import os
 import pkgutil
 import re
 import sys
-from pathlib import Path
+from importlib.util import find_spec
 
 from verl_mas.errors import ConfigError, MasError, refused_path
 
@@ -33,21 +33,16 @@ def commands() -> list[str]:
 
 
 def module_of(command: str) -> str:
-    command = command.replace("-", "_")
-    there = (Path(__path__[0]) / f"{command}.py").exists() or (Path(__path__[0]) / command).is_dir()
-    return f"{__name__}.{command}" if there else f"{__name__}.{command}_"
+    name = f"{__name__}.{command.replace('-', '_')}"
+    return name if find_spec(name) else f"{name}_"
 
 
-def summary(command: str) -> str:
-    """The first line of the module's docstring, read without importing it."""
-    path = Path(__path__[0]) / module_of(command).rpartition(".")[2]
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return first_line(file)
-
-
-def first_line(file: str | Path) -> str:
-    """The first line of the docstring of a Python file."""
-    with open(file, encoding="utf-8") as source:
+def summary(module: str) -> str:
+    """The first line of the module's docstring, read without importing it; empty if it is not there."""
+    spec = find_spec(module)
+    if spec is None or spec.origin is None:
+        return ""
+    with open(spec.origin, encoding="utf-8") as source:
         return source.readline().strip().strip('"')
 
 
@@ -60,7 +55,7 @@ def usage() -> str:
     names, lines = commands(), ["usage: verl-mas COMMAND ... | --version | --help"]
     grouped = {name for group in GROUPS.values() for name in group}
     for title, group in {**GROUPS, "Other": [name for name in names if name not in grouped]}.items():
-        found = {f"{name:15}": summary(name) for name in group if name in names}
+        found = {f"{name:15}": summary(module_of(name)) for name in group if name in names}
         lines += ["", f"{title}:", listed(found, width, "  ")] if found else []
     return "\n".join([*lines, "", "`verl-mas COMMAND --help` describes a command."])
 

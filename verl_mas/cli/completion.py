@@ -44,7 +44,7 @@ def whole() -> Parser:
             if action.type is Path:
                 vars(action)["complete"] = "file"  # shtab reads it
         if " " not in command:
-            below.add_parser(command, help=summary(command))
+            below.add_parser(command, help=summary(module_of(command)))
             below.choices[command] = own
     return everything
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import sys
 from importlib.metadata import EntryPoint
-from importlib.util import find_spec
 
-from verl_mas.cli import first_line
+from verl_mas.cli import summary
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError
 from verl_mas.registry import installed, nearest
@@ -28,16 +27,10 @@ def demos() -> dict[str, EntryPoint]:
 def parser() -> Parser:
     found = demos()
     usage = f"verl-mas demo [{'|'.join(found)}] [--fresh] [ARGUMENTS]"
-    names = listed({name: _about(point) for name, point in found.items()}, width=80)
+    names = listed({name: summary(point.module) for name, point in found.items()}, width=80)
     command = Parser("verl-mas demo", (__doc__ or "").replace("\n\n", f"\n\n{names}\n\n", 1), usage=usage)
     command.add_argument("--fresh", action="store_true", help="start again instead of resuming")
     return command
-
-
-def _about(demo: EntryPoint) -> str:
-    """The first line of its file, read without importing it."""
-    spec = find_spec(demo.module)
-    return first_line(spec.origin) if spec and spec.origin else ""
 
 
 def main(argv: list[str]) -> int:
