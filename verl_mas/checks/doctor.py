@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
@@ -178,11 +179,8 @@ def look_at_sandbox() -> Iterator[Aspect]:
 
 
 async def _try_out_sandbox() -> tuple[dict[str, str], list[str], float]:
-    executor = Contained(Execution(slots=os.cpu_count() or 1))
-    try:
+    async with aclosing(Contained(Execution(slots=os.cpu_count() or 1))) as executor:
         layers, found = await executor.layers(), await got_through(executor)
         count, started = 100, time.perf_counter()
         await asyncio.gather(*(executor.execute("print(1)") for _ in range(count)))
         return layers, found, count / (time.perf_counter() - started)
-    finally:
-        await executor.aclose()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_settings, add_team, values
@@ -37,14 +38,10 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    with loaded(options, options.dir, values(options.sampling)) as runtime:
-        from verl_mas.workflow.loop_thread import LoopThread
+    from verl_mas.workflow.loop_thread import LoopThread
 
-        loop = LoopThread("chat")
-        try:
-            return _chat(runtime, loop, quiet=options.quiet)
-        finally:
-            loop.close()
+    with loaded(options, options.dir, values(options.sampling)) as runtime, closing(LoopThread("chat")) as loop:
+        return _chat(runtime, loop, quiet=options.quiet)
 
 
 def _chat(runtime: Runtime, loop: LoopThread, *, quiet: bool) -> int:
@@ -94,12 +91,11 @@ class Acts:
     def __init__(self, agents: list[str], *, colours: bool):
         self._agents, self._colours = agents, colours
         self._texts: dict[int, str] = {}
-        self._ended: set[int] = set()
         self._shown: int | None = None
         self.last = ""
 
     def add(self, event: ActText) -> None:
-        if self._shown is None and event.act not in self._ended:
+        if self._shown is None:
             self._shown = event.act
             _say(self._texts.get(event.act, self._title(event.agent)))
         self._texts[event.act] = self._texts.get(event.act, self._title(event.agent)) + printable(event.text)
@@ -109,7 +105,6 @@ class Acts:
             self._end(event)
 
     def _end(self, event: ActText) -> None:
-        self._ended.add(event.act)
         whole = self._texts.pop(event.act)
         self.last = whole.removeprefix(self._title(event.agent))
         if event.act == self._shown:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -77,11 +78,8 @@ class Code(DataSet):
             "golden": options.golden,
         }
         identity = {"sources": [_identity(part) for part in opened], "verl_mas": version("verl-mas")}
-        journal = Journal(options.out / JOURNAL, settings | identity)
-        try:
+        with closing(Journal(options.out / JOURNAL, settings | identity)) as journal:
             train, test, counts = asyncio.run(_judged(execution, rules, journal, opened, options.golden == "required"))
-        finally:
-            journal.close()
         refuse_if_empty(train, TRAIN, counts)
         refuse_if_empty(test, TEST, counts)
         validation = first_of_each(test, {}, otherwise=IN_TRAINING)
@@ -95,14 +93,10 @@ async def _judged(
     opened: tuple[list[RowSource], list[RowSource]],
     golden_required: bool,
 ) -> tuple[list[CodeItem], list[CodeItem], Mapping[str, object]]:
-    executor = execution.open()
-    work = Preparation(
-        Judge(executor, execution.limits, rules), journal, at_once=2 * execution.slots, golden_required=golden_required
-    )
-    try:
+    async with aclosing(execution.open()) as executor:
+        judge = Judge(executor, execution.limits, rules)
+        work = Preparation(judge, journal, at_once=2 * execution.slots, golden_required=golden_required)
         return await work.items(opened[0], TRAIN), await work.items(opened[1], TEST), work.counts
-    finally:
-        await executor.aclose()
 
 
 def _identity(part: Sequence[RowSource]) -> list[object]:
