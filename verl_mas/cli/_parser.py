@@ -87,23 +87,20 @@ def _text(given: str) -> str:
 
 def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
     """`--size a=1 b=2` as `--size=a=1 --size=b=2`."""
-    option, taken = "", True
+    option = without = ""
     for item in arguments:
-        if item in repeated:
-            if not taken:
-                yield option
-            option, taken = item, False
-        elif option and "=" in item and not item.startswith("-"):
-            taken = True
+        if option and "=" in item and not item.startswith("-"):
+            without = ""
             yield f"{option}={item}"
-        else:
-            if not taken:
-                # What follows is no pair: the value is checked where it is read, and missing if it is an option.
-                yield option
-            option, taken = "", True
+            continue
+        if without:
+            # What follows is no pair: the value is checked where it is read, and missing if it is an option.
+            yield without
+        option = without = item if item in repeated else ""
+        if not option:
             yield item
-    if not taken:
-        yield option
+    if without:
+        yield without
 
 
 def _plain(message: str) -> str:
