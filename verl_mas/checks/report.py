@@ -3,10 +3,9 @@ JSON."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
 from omegaconf import DictConfig, OmegaConf
@@ -56,10 +55,6 @@ class CheckReport:
         errors = [f"error: {error}" for error in self.errors]
         return "\n".join([*errors, *(f"warning: {warning}" for warning in self.warnings), self.verdict])
 
-    def as_json(self) -> str:
-        run = {"run": self.summary, "machine": [asdict(finding) for finding in self.machine]}
-        return json.dumps(self.found() | run, indent=1, default=str)
-
     def found(self) -> dict[str, object]:
         """The verdict and its reasons, for JSON."""
         return {
@@ -104,12 +99,8 @@ def _mode(run: Run) -> Summary | None:
 
 def _agent(member: Member) -> Summary:
     """`settings`: where they differ from the defaults."""
-    default = AgentSpec()
-    changed = {
-        field.name: value
-        for field in fields(AgentSpec)
-        if (value := getattr(member.spec, field.name)) != getattr(default, field.name)
-    }
+    default = vars(AgentSpec())
+    changed = {name: value for name, value in vars(member.spec).items() if value != default[name]}
     others = {name: value for name, value in changed.items() if name not in ("policy", "trainable")}
     policy = ", then ".join(member.policies)
     if member.rotation:

@@ -7,11 +7,10 @@ with ARGUMENTS, those of the team's workflow, too; `verl-mas explain` has one se
 from __future__ import annotations
 
 import gc
-import sys
 from dataclasses import asdict
 
 from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
-from verl_mas.cli._output import console, show
+from verl_mas.cli._output import console, show, write_json
 from verl_mas.cli._parser import Parser
 
 
@@ -44,7 +43,8 @@ def main(argv: list[str]) -> int:
 
         report = examine_command(arguments, hardware_of(options))
         if options.json:
-            sys.stdout.write(f"{report.as_json()}\n")
+            machine = [asdict(finding) for finding in report.machine]
+            write_json(report.found() | {"run": report.summary, "machine": machine})
         else:
             out = console()
             if report.summary:

@@ -15,7 +15,7 @@ from pkgutil import resolve_name
 from typing import TypeVar
 
 from verl_mas.cli._arguments import add_json
-from verl_mas.cli._output import console, write_json
+from verl_mas.cli._output import console, show
 from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
@@ -133,9 +133,5 @@ def main(argv: list[str]) -> int:
     else:
         rule = "a kind of names that can be listed"
         raise ConfigError(f"KIND {options.kind}", rule=rule, fix=nearest(options.kind, list(KINDS)))
-    if options.json:
-        write_json(found)
-    else:
-        out = console()
-        out.print(listed(lines, out.width) + used_as, markup=False, highlight=False)
+    show(options, found, f"{listed(lines, console().width)}{used_as}\n")
     return 0
