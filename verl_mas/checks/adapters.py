@@ -171,13 +171,10 @@ def _linear(model: DictConfig) -> list[str] | None:
 
 def _not_linear(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[ConfigError]:
     """Modules that the model has, beside others that are right."""
-    if known is None:
-        return
-    model = view[SECTION].model
-    others = sorted({HEAD, *(modules(model, vectors=True) or ())} - {*known})
     wanted, excluded = targets(view)
-    if wanted is None or wanted == ALL_LINEAR:
+    if known is None or wanted is None or wanted == ALL_LINEAR:
         return
+    others = sorted({HEAD, *(modules(view[SECTION].model, vectors=True) or ())} - {*known})
     if wrong := targeted(others, wanted, excluded):
         value = f"policy {policy}: model.target_modules={wanted} selects {wrong[0]}"
         rule = "adapters on one base are on linear layers, not on norms, embeddings and the output layer"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache, partial
-from itertools import chain, islice
+from itertools import islice
 from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -38,7 +38,6 @@ FEW = 8  # Tasks that may have one answer by chance
 SOME = 16  # Rows whose ground truth is scored
 SHORT = 64  # Letters of a ground truth that is an answer, and not tests of a program
 WRONG = "qzxjvk"
-TIMES = 2  # Sessions with the same replies
 OWN = ""  # The reply that is right in the team's form, or the ground truth as it is
 # Of a function itself, not of what it reaches.
 MISTAKES = (TypeError, AttributeError, LookupError, NameError, ValueError)
@@ -204,11 +203,10 @@ def check_rewards(
 ) -> Iterator[ConfigWarning]:
     """Of a reward function and of a workflow: whether the rewards are of the replies, and of nothing else. `replies`:
     an empty one, a wrong one, and others, also with the ground truth."""
-    first, *again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(TIMES))
-    if not all([*first, *chain(*again)]):
+    first, again = ([[round(reward, 3) for reward in score(reply)] for reply in replies] for _ in range(2))
+    if not all([*first, *again]):
         return  # A session failed, or verl scores it.
-    pairs = (pair for other in again for pair in zip(first, other, strict=True))
-    if differs := next((pair for pair in pairs if pair[0] != pair[1]), None):
+    if differs := next((pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]), None):
         value = f"{what}: rewards {differs[0]} and {differs[1]} for the same replies"
         reason, fix = "agents are trained on a difference that is not theirs", "draw it by team.random(name)"
         yield ConfigWarning(value, reason, fix)

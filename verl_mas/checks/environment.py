@@ -25,8 +25,8 @@ from verl_mas.util import read_yaml
 from verl_mas.verl_.types import Fields
 
 NUMBER = re.compile(r"-?\d+(\.\d*)?")
-# Where Hydra makes the folder of a job by default.
-OUTPUTS = "outputs"
+# In which Hydra makes the folder of a job.
+OUTPUTS = Path("outputs")
 # Kinds that are of this machine.
 HERE = ("folder", "interface", "unset")
 
@@ -57,6 +57,8 @@ def _of_workers(config: DictConfig) -> dict[str, str]:
 
 
 def check_environment(config: DictConfig) -> Iterator[Problem]:
+    from hydra.core.hydra_config import HydraConfig
+
     yield from _shadowing(Path.cwd())
     for name, value in _of_workers(config).items():
         if os.environ.get(name, value) != value:
@@ -69,7 +71,9 @@ def check_environment(config: DictConfig) -> Iterator[Problem]:
                 fix = f"{nearest(given, kind)}, or unset {name}" if isinstance(kind, list) else f"unset {name}"
                 error = ConfigError(f"{name}={given}: {why}", rule=f"a run reads it: {own['about']}", fix=fix)
                 yield unless_elsewhere(config, error) if kind in HERE else error
-    if (folder := _of_hydra() or OUTPUTS) and (why := not_writable(Path(folder))):
+    # Where Hydra does not run, its default, which a file may be in the way of.
+    folder = HydraConfig.get().run.dir if HydraConfig.initialized() else OUTPUTS if OUTPUTS.is_file() else None
+    if folder and (why := not_writable(Path(folder))):
         yield ConfigError(f"hydra.run.dir={folder}: {why}", rule="Hydra makes this folder", fix="set another one")
 
 
@@ -93,13 +97,6 @@ def _unlike(given: str, kind: object) -> str:
 
         return "" if torch.version.hip else "Ray sets another for each worker, and verl refuses both"
     return not_writable(Path(given).expanduser())
-
-
-def _of_hydra() -> str | None:
-    """The folder of its job; None where Hydra does not run."""
-    from hydra.core.hydra_config import HydraConfig
-
-    return HydraConfig.get().run.dir if HydraConfig.initialized() else None
 
 
 def _shadowing(folder: Path) -> Iterator[ConfigWarning]:

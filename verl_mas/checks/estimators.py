@@ -12,18 +12,15 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError, ConfigWarning, MasError
 from verl_mas.workflow.members import Member
 
-OURS = "verl_mas."
-SETTING = "algorithm.adv_estimator"
-
 
 def check_estimator(
     mas: MasConfig, estimator: Estimator, members: Mapping[str, Member], sessions: int, candidates: int
 ) -> Iterator[Problem]:
-    if estimator.function.__module__.startswith(OURS):
+    if estimator.function.__module__.startswith("verl_mas."):
         return
     acting = [name for name, member in members.items() if member.trainable]
     batch = rows(acting, {name: members[name].role for name in acting}, max(2, sessions), candidates)
-    value, scores = f"{SETTING}={estimator.name}, on rows as those of a step", batch.scores.clone()
+    value, scores = f"algorithm.adv_estimator={estimator.name}, on rows as those of a step", batch.scores.clone()
     try:
         with user_code(mas.workflow.check_timeout_s):
             found = estimator(batch, options_for(estimator.name, mas.advantage), RunningScores()).advantages

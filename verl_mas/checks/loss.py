@@ -12,7 +12,6 @@ from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import THRESHOLD, Staleness
 from verl_mas.config.run import CORRECTION, Run, View
-from verl_mas.config.schema import PolicySpec
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.members import Member, flat
 
@@ -61,12 +60,12 @@ def _log_probs(view: View) -> Iterator[ConfigError]:
     """What reads the engine's log-probs, which only exist if the rollout computes them."""
     if view.value("rollout.calculate_log_probs"):
         return
-    name, spec, found, mode, stale = view.name, view.spec, view.correction, view.run.mode, view.run.staleness
-    used = ", ".join(f"{_place(name, spec, key)}={found[key]}" for key in READERS if found.get(key))
+    found, mode, stale = view.correction, view.run.mode, view.run.staleness
+    used = ", ".join(f"{_place(view, key)}={found[key]}" for key in READERS if found.get(key))
     if not used and mode and stale and stale.warmup:
         used = f"{mode.warmup_key}={stale.warmup:g}"
     if used:
-        value = f"policy {name}: rollout.calculate_log_probs=False with {used}"
+        value = f"policy {view.name}: rollout.calculate_log_probs=False with {used}"
         rule = "the correction compares the engine's log-probs with the trainer's"
         yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
 
@@ -82,7 +81,7 @@ def _rejection(view: View) -> Iterator[ConfigError]:
     try:
         compute_rollout_rejection_mask(torch.ones(1, 1), torch.ones(1, 1), option, threshold)
     except (ValueError, TypeError) as error:
-        place = _place(view.name, view.spec, "rollout_rs")
+        place = _place(view, "rollout_rs")
         value = f"policy {view.name}: {place}={option} with rollout_rs_threshold={threshold}"
         fix = "set rollout_rs=token_k1 rollout_rs_threshold=0.5_2.0, or remove both"
         yield ConfigError(value, rule=f"verl takes both in its update: {error}", fix=fix)
@@ -90,19 +89,19 @@ def _rejection(view: View) -> Iterator[ConfigError]:
 
 def _bypass(view: View) -> Iterator[ConfigError]:
     """verl's V1 trainer never applies the losses of its bypass mode."""
-    name, spec, found = view.name, view.spec, view.correction
+    found = view.correction
     if not found.get("bypass_mode"):
         return
     unread = {key: found.get(key) for key in ("rollout_is", "rollout_rs")}
     unread["loss_type"] = None if found.get("loss_type") == "ppo_clip" else found.get("loss_type")
     if given := {key: value for key, value in unread.items() if value}:
         yield ConfigError(
-            f"policy {name}: {_place(name, spec, 'bypass_mode')}=True with "
+            f"policy {view.name}: {_place(view, 'bypass_mode')}=True with "
             + ", ".join(f"{key}={value}" for key, value in given.items()),
             rule="with it, the engine's log-probs are the old ones, and verl's V1 trainer reads nothing else of the "
             "section: the loss is clipped around the weights that wrote the text",
-            fix=f"set {_place(name, spec, 'bypass_mode')}=False (an asynchronous +mas/mode= after +recipe= does), or "
-            + " ".join(f"{_place(name, spec, key)}={'ppo_clip' if key == 'loss_type' else 'null'}" for key in given),
+            fix=f"set {_place(view, 'bypass_mode')}=False (an asynchronous +mas/mode= after +recipe= does), or "
+            + " ".join(f"{_place(view, key)}={'ppo_clip' if key == 'loss_type' else 'null'}" for key in given),
         )
 
 
@@ -133,7 +132,7 @@ def check_truncation(run: Run, members: Mapping[str, Member]) -> Iterator[Proble
                 if corrected:
                     yield ConfigError(what, rule=rule, fix=fix)
                 else:
-                    place = _place(policy, run.view(policy).spec, "bypass_mode")
+                    place = _place(run.view(policy), "bypass_mode")
                     yield ConfigWarning(what.replace("are corrected", f"have {place}=True"), rule, fix)
 
 
@@ -147,6 +146,7 @@ def _truncated(view: View, member: Member) -> Iterator[tuple[str, float]]:
             yield key, value
 
 
-def _place(name: str, spec: PolicySpec, key: str) -> str:
+def _place(view: View, key: str) -> str:
     """Where the user has set it."""
-    return f"mas.policies.{name}.rollout_correction.{key}" if key in spec.rollout_correction else f"{CORRECTION}.{key}"
+    own = key in view.spec.rollout_correction
+    return f"mas.policies.{view.name}.rollout_correction.{key}" if own else f"{CORRECTION}.{key}"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.place import is_remote
 from verl_mas.errors import InvalidInput
 from verl_mas.planning.known_models import known
 from verl_mas.verl_.types import Fields
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 def local_folder(path: str) -> Path | None:
     """The folder of a model on this machine; of a name on the hub, its latest snapshot in the cache."""
-    if is_remote(path):
-        return None
     folder = Path(path).expanduser()
     if folder.is_dir() or not is_hub_name(path):
         return folder if folder.is_dir() else None
