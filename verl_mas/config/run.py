@@ -114,13 +114,10 @@ class View:
     def section(self, name: str) -> DictConfig:
         """A section of `actor_rollout_ref`, much faster than the whole configuration. Not to be written into."""
         if name not in self._sections:
-            self._sections[name] = self._merged(name)
+            section = OmegaConf.merge(self.run.config[SECTION][name], self.spec.overrides.get(name) or {})
+            assert isinstance(section, DictConfig)
+            self._sections[name] = section
         return self._sections[name]
-
-    def _merged(self, name: str) -> DictConfig:
-        section = OmegaConf.merge(self.run.config[SECTION][name], self.spec.overrides.get(name) or {})
-        assert isinstance(section, DictConfig)
-        return section
 
     @property
     def correction(self) -> DictConfig:
