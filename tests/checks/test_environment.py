@@ -26,7 +26,7 @@ def test_what_the_workers_get_is_read_in_its_place(make, monkeypatch):
     with environment_of_workers(config):
         assert len(list(check_environment(config))) == 1
     (warned,) = check_environment(config)
-    assert warned.value == "HF_HOME=/tmp" and "get /proc/hf" in warned.reason
+    assert warned.value.startswith("HF_HOME has another value") and "/proc/hf" not in str(warned)
 
 
 @pytest.mark.parametrize(("name", "found"), [("datasets.py", 1), ("json.py", 1), ("my_team.py", 0)])

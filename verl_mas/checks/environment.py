@@ -60,10 +60,10 @@ def check_environment(config: DictConfig) -> Iterator[Problem]:
     from hydra.core.hydra_config import HydraConfig
 
     yield from _shadowing(Path.cwd())
-    for name, value in _of_workers(config).items():
-        if os.environ.get(name, value) != value:
-            reason, fix = f"Ray's workers get {value}", f"set ++{RAY_INIT}.runtime_env.env_vars.{name}, or unset it"
-            yield ConfigWarning(f"{name}={os.environ[name]}", reason, fix)
+    # Without the values, as one may be a key.
+    for name in (name for name, value in _of_workers(config).items() if os.environ.get(name, value) != value):
+        value, reason = f"{name} has another value in {RAY_INIT}.runtime_env.env_vars", "Ray's workers get that one"
+        yield ConfigWarning(value, reason, "set both alike, or unset one")
     for pattern, own in declared().items():
         for name in matching(os.environ, pattern):
             given, kind = os.environ[name], own["is"]

@@ -220,7 +220,8 @@ def check_folder(folder: Path, custom_chat_template: str | None = None) -> Itera
         yield from endless
         return
     files = [str(path) for path in sorted(folder.iterdir()) if path.is_file()]
-    yield from once(json.dumps([str(folder), custom_chat_template, *_changed(files)]), _in_files)
+    question = [str(folder), custom_chat_template, _changed(files), installed_version("transformers")]
+    yield from once(json.dumps(question), _in_files)
 
 
 def _changed(files: Iterable[str]) -> list[tuple[str, int, int]]:
