@@ -28,7 +28,6 @@ from verl_mas.registry import closest, nearest
 
 if TYPE_CHECKING:
     from verl_mas.testing.check_workflow import Replies
-    from verl_mas.testing.report import Report
     from verl_mas.workflow.base import Workflow
     from verl_mas.workflow.session import Session
     from verl_mas.workflow.task import Task
@@ -80,16 +79,13 @@ def main(argv: list[str]) -> int:
     task = _task(options)
     known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
     report = check_workflow(make, _replies(options.reply, known), task)
-    _print(options, report, _session(options, make(), task) if report.ok and options.endpoint else None)
-    return 0 if report.ok else 1
-
-
-def _print(options: argparse.Namespace, report: Report, session: Session | None) -> None:
+    session = _session(options, make(), task) if report.ok and options.endpoint else None
     found = {"accepted": report.ok, "problems": report.problems, "notes": report.notes}
     found |= {"cases": [asdict(case) for case in report.cases]} | ({"session": session.record()} if session else {})
     verdict = report.verdict + ("" if report.ok or not options.endpoint else ", so no session was run")
     of_session = f"\n{session}\n" if session else ""
     show(options, found, f"{report}\n{of_session}{verdict}\n")
+    return 0 if report.ok else 1
 
 
 def _task(options: argparse.Namespace) -> Task:
