@@ -18,7 +18,6 @@ from verl_mas.registry import nearest
 from verl_mas.verl_.sources import names_in
 
 FILE, PACKAGE = "file://", "pkg://"
-DEFAULT_MANAGER = "naive"
 # verl's reward managers call a reward function with these names.
 REWARD_PARAMETERS = ("data_source", "solution_str", "ground_truth", "extra_info")
 
@@ -62,7 +61,7 @@ def check_functions(config: DictConfig) -> Iterator[Problem]:
 
 def _reward_manager(config: DictConfig) -> Iterator[Problem]:
     manager = config.reward.reward_manager
-    if manager.source != "register" or manager.name == DEFAULT_MANAGER:
+    if manager.source != "register" or manager.name == "naive":
         return  # Importing verl's managers takes seconds.
     from verl.experimental.reward_loop.reward_manager.registry import REWARD_MANAGER
     from verl.trainer.ppo.reward import get_custom_reward_fn
