@@ -19,3 +19,5 @@ def test_the_name_of_a_source_is_no_markup_and_no_order_to_a_terminal():
 def test_the_file_of_the_tasks_is_not_replaced_by_sessions(capsys):
     printed = output_of(capsys, "eval", "team", "--data", "a/../rows.parquet", "--out", "rows.parquet", code=2)
     assert "the file of --data" in printed
+    printed = output_of(capsys, "eval", "team", "--data", "rows.parquet", "--compare", "a/../team", code=2)
+    assert "it is another team than DIR" in printed

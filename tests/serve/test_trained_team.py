@@ -357,7 +357,8 @@ def test_an_evaluation_continues_where_it_stopped_and_compares_two_teams(folder,
     whole = out.read_text().splitlines()
     # The last line is cut, as by a kill: its session is run again, and is the same.
     out.write_text("\n".join([*whole[:-1], whole[-1][:40]]))
-    again = json.loads(output_of(capsys, *command, "--compare", folder))
+    other = shutil.copytree(folder, tmp_path / "other")
+    again = json.loads(output_of(capsys, *command, "--compare", other))
     assert again["teams"][0] == first
     names = [f"{name}{end}" for name in ("mean@2", "pass@1", "pass@2") for end in ("", "/low", "/high")]
     assert again["difference"]["sums"] == dict.fromkeys(names, 0.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -155,7 +157,7 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
     if run is None:
         return None, False
     mas = run.mas
-    refusals.of(check_names(mas), check_trainable(run), check_specs(run))
+    refusals.of(check_names(mas), check_system_prompts(mas), check_trainable(run), check_specs(run))
     refusals.of(check_snapshots(run), check_adapters(run))
     known = refusals.of(check_override_keys(run))
     if not refusals.of(check_override_values(run)) or not sound:
@@ -184,6 +186,16 @@ def check_config(config: DictConfig, refusals: Refusals) -> tuple[Run | None, bo
 def check_names(mas: MasConfig) -> Iterator[ConfigError]:
     for noun, names in (("agent", mas.agents), ("policy", mas.policies), ("pool", mas.pools)):
         yield from wrong_names(noun, names)
+
+
+def check_system_prompts(mas: MasConfig) -> Iterator[ConfigWarning]:
+    for name, spec in mas.agents.items():
+        if (text := spec.system_prompt) and (text.startswith("@") or os.path.isfile(text)):
+            value, reason = f"mas.agents.{name}.system_prompt={text}", "it is the text itself, and no file is read"
+            yield ConfigWarning(value, reason, "write the text in its place")
+        for gap in re.findall(r"(?<![\w\\$}])\{\w+\}", text or ""):
+            value, reason = f"mas.agents.{name}.system_prompt has {gap}", "nothing fills it: the agent reads the braces"
+            yield ConfigWarning(value, reason, "write the text in its place")
 
 
 def check_estimator(run: Run) -> Iterator[ConfigError]:

@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Iterator, Sequence
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,10 @@ def main(argv: list[str]) -> int:
     if options.compare and options.endpoint:
         rule = "both teams would act by the same endpoint"
         raise UsageError("--compare with --endpoint", rule=rule, fix="evaluate each team, with an --out of its own")
-    if options.out and options.out.resolve() == options.data.resolve():
+    if options.compare and realpath(options.compare) == realpath(options.dir):
+        rule = "it is another team than DIR"
+        raise UsageError(f"--compare {options.compare}", rule=rule, fix="give its folder, or leave it out")
+    if options.out and realpath(options.out) == realpath(options.data):
         rule = "the sessions would take the place of the tasks"
         raise UsageError(f"--out {options.out}, the file of --data", rule=rule, fix="give --out another file")
     teams = [options.dir, *([options.compare] if options.compare else [])]
