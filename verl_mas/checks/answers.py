@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.verl.files import check_scored
+from verl_mas.checks.verl.files import SHORT, check_scored
 from verl_mas.checks.verl.functions import custom_function, file_of_user
 from verl_mas.checks.verl.model_folder import ChatTemplate
 from verl_mas.checks.verl.refusals import Problem, as_refusal, user_code
@@ -36,7 +36,6 @@ T = TypeVar("T")
 FORM = "mas.workflow.args.form"
 FEW = 8  # Tasks that may have one answer by chance
 SOME = 16  # Rows whose ground truth is scored
-SHORT = 64  # Letters of a ground truth that is an answer, and not tests of a program
 WRONG = "qzxjvk"
 OWN = ""  # The reply that is right in the team's form, or the ground truth as it is
 # Of a function itself, not of what it reaches.

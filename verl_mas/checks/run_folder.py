@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from zipfile import is_zipfile
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -139,10 +138,6 @@ def _of_this_team(run: Run, checkpoint: Checkpoint) -> Iterator[Problem]:
         value = f"{checkpoint.folder} is of step {until}, and trainer.total_training_steps={last}"
         fix = "raise it, or set another trainer.default_local_dir, or trainer.resume_mode=disable"
         yield ConfigWarning(value, "the run has ended, and makes no step", fix)
-    # By its end, which is quick. Loading finds other damages.
-    for file in (file for file in sorted(checkpoint.folder.rglob("*.pt")) if not is_zipfile(file)):
-        rule = "a run resumes from a checkpoint that can be read"
-        yield ConfigError(f"{file} is damaged", rule=rule, fix=choices(checkpoint.folder.parent, checkpoint.folder))
     yield from _saved_settings(run, checkpoint)
     yield from _lacking_contents(run, checkpoint)
     lacking = list(other_policies(checkpoint.folder, saved_policies(run)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_mas.errors import InvalidInput
-from verl_mas.workflow.client import Generation, Message, Request, ToolCall
+from verl_mas.workflow.client import Generation, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.members import role_of
 from verl_mas.workflow.task import text_of
@@ -100,7 +100,8 @@ def _generation(request: Request, answer: Answer) -> Generation:
     text, called = (answer, ()) if isinstance(answer, str) else (answer.text, answer.tool_calls)
     sampled = _bytes(text + "".join(f"<{call.name}>{call.arguments}" for call in called))
     continues = request.continues
-    observation = _bytes(_rendered(request.messages[continues.known if continues else 0 :]))
+    new = request.messages[continues.known if continues else 0 :]
+    observation = _bytes("".join(f"<{message['role']}>{text_of(message)}" for message in new) + "<assistant>")
     prompt, response, mask, log_probs = observation, list[int](), list[int](), list[float]()
     if continues is not None:
         before = continues.generation
@@ -121,10 +122,6 @@ def _generation(request: Request, answer: Answer) -> Generation:
         temperature=float(request.sampling.get("temperature", 1.0)),
         tool_calls=called,
     )
-
-
-def _rendered(messages: Sequence[Message]) -> str:
-    return "".join(f"<{message['role']}>{text_of(message)}" for message in messages) + "<assistant>"
 
 
 def _bytes(text: str) -> list[int]:

@@ -49,6 +49,8 @@ IN_FLIGHT = "tasks in flight"
 ADAPTERS, BASES = "adapters", "bases"
 # How the whole weights of a policy are stored, in `run.json`.
 STORED = "stored weights"
+# The state of the data loader is of their rows.
+DATA = "hashes of data.train_files"
 LOADERS = "data.dataloader_num_workers"
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
@@ -246,6 +248,10 @@ def run_identity(run: Run) -> dict[str, object]:
         "models": {name: models[name].name for name in full},
         STORED: {name: _stored(run, name, models[name]) for name in full},
     }
+    given = run.config.data.train_files
+    files = [Path(str(file)) for file in ([given] if isinstance(given, str) else given)]
+    if all(file.is_file() for file in files):  # A run may read them elsewhere.
+        identity[DATA] = [_hash(known_by(file)) for file in files]
     if shared:
         adapters = {name: _adapter_settings(run.view(name)) for name, spec in specs.items() if spec.adapter_of}
         # No checkpoint has a copy of the weights of a base.
@@ -265,8 +271,12 @@ def _stored(run: Run, name: str, model: Path) -> dict[str, object]:
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    hashes = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in there.items()}
+    hashes = {name: _hash(content) for name, content in there.items()}
     return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer, **hashes}
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _configuration(model: Path) -> bytes:

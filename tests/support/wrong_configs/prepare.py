@@ -75,10 +75,9 @@ def checkpoint(
     pointer: str | None = None,
     run: str = "{}",
     policy: str | None = "main",
-    data: str = NOTHING,
 ) -> None:
     """A `run` that can be read lists its files, as a saved one."""
-    parts = {"data.pt": data, **({f"{policy}/model.pt": NOTHING} if policy else {})}
+    parts = {"data.pt": NOTHING, **({f"{policy}/model.pt": NOTHING} if policy else {})}
     with suppress(ValueError, TypeError):
         run = json.dumps({FILES: {name: len(content) for name, content in parts.items()}, **json.loads(run)})
     files(folder / f"global_step_{step}", {RUN_FILE: run, **parts})

@@ -49,6 +49,7 @@ RESERVED = frozenset(
 )
 
 
+SHORT = 64  # Letters of a ground truth that is an answer, and not tests of a program
 ANSWER = r"\b(?:answer|solution|result)\W*(?:is\W*)?"
 MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
@@ -178,6 +179,10 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
             reason = "the first row has one, and a session without it has nothing to be scored by"
             value = f"{first.file}: {f'{count} rows have' if count else 'a row has'} no {leaf}"
             yield ConfigWarning(value, reason, "write it into every row")
+    truth = scored_by(first.row)[TRUTH]
+    if isinstance(truth, str) and len(truth) < SHORT and truth != truth.strip():
+        value, reason = f"{first.file}, first row: the {TRUTH} is {truth!r}", "answers are compared without blanks"
+        yield ConfigWarning(value, reason, "write it without blanks at its ends")
     if lacking := list(_reward_columns(config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"

@@ -424,15 +424,15 @@ def _no_weights(file: Path) -> str:
     made and not filled."""
     from safetensors import SafetensorError, safe_open
 
-    zeros = False
     # Of a file of torch; and some kinds of numbers have no such value, or torch does not know them.
     with suppress(SafetensorError, RuntimeError, TypeError), safe_open(file, framework="pt") as opened:
         begins = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118  # no mapping
         first = {name: part[:1].float() for name, part in begins.items() if part.get_shape()}
         if name := next((name for name, part in first.items() if not part.isfinite().all()), None):
             return f"no numbers in {name}"
-        zeros = bool(first) and not any(part.any() for part in first.values())
-    return "nothing but zeros" if zeros else ""
+        if first and not any(part.any() for part in first.values()):
+            return "nothing but zeros"
+    return ""
 
 
 def _endless(folder: Path) -> Iterator[ConfigError]:

@@ -95,8 +95,8 @@ class PlanPath(Puzzle):
             to_goal = distances(goal, table)
             starts = [(cell, far) for cell, far in enumerate(to_goal) if far is not None and far >= min_distance]
             if starts:
-                cells = layout[:goal] + GOAL + layout[goal + 1 :]
-                picture = "\n".join(cells[i : i + size] for i in range(0, len(cells), size))
+                drawn = layout[:goal] + GOAL + layout[goal + 1 :]
+                picture = "\n".join(drawn[i : i + size] for i in range(0, len(drawn), size))
                 board = Board(size, goal, table, to_goal, picture, layout, slip)
                 return cls(board, *rng.choice(starts), seed)
         value = f"plan_path size={size} walls={walls} min_distance={min_distance}"
