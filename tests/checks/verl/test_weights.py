@@ -11,7 +11,7 @@ from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from wrong_configs.prepare import model
 
 from verl_mas.checks.verl.model_folder import local_folder
-from verl_mas.checks.verl.served import check_model
+from verl_mas.checks.verl.model_files import check_model
 from verl_mas.errors import ConfigWarning
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
-from functools import cache, partial
+from functools import cache
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING
 
@@ -50,6 +51,7 @@ RESERVED = frozenset(
 
 
 SHORT = 64  # Letters of a ground truth that is an answer, and not tests of a program
+NOTHING = "nan", "NaN", "None", "null"  # As texts, which tables without an entry become
 ANSWER = r"\b(?:answer|solution|result)\W*(?:is\W*)?"
 MEDIA = {"image_key": "images", "video_key": "videos", "audio_key": "audios"}
 
@@ -93,15 +95,17 @@ def _asked(row: Fields, key: str) -> list[object]:
 
 def _repeated(first: FirstRow, key: str) -> Iterator[ConfigWarning]:
     rows = [as_text(row, key) for row in first.sample]
-    tasks, truths = ({str(one(row)) for row in first.sample} for one in (partial(_asked, key=key), scored_by))
+    answers = defaultdict[str, set[str]](set)
+    for row in many_rows(first):
+        answers[str(_asked(row, key))].add(str(scored_by(row)[TRUTH]))
     if len(rows) > 1 and len({*rows}) == 1:
         value = f"each of the first {len(rows)} rows of {first.file} is the same"
         yield ConfigWarning(value, "the run trains on one task alone", "write each task once")
-    elif len(tasks) == 1 < len(truths):
-        value = f"each of the first {len(rows)} rows of {first.file} has the same {key}"
-        yield ConfigWarning(value, "a model cannot tell their answers apart", "write each task into its prompt")
+    elif count := sum(len(truths) > 1 for truths in answers.values()):
+        value = f"{count} of {len(answers)} tasks of {first.file} have rows with other answers"
+        yield ConfigWarning(value, "a model cannot tell them apart", "write each task once, whole")
     known = [(str(row.get(key)), str(scored_by(row)[TRUTH])) for row in first.sample]
-    if len(truths) > 1 and all(re.search(f"{ANSWER}{re.escape(truth)}(?!\\w)", text, re.I) for text, truth in known):
+    if len({*known}) > 1 and all(re.search(f"{ANSWER}{re.escape(truth)}(?!\\w)", text, re.I) for text, truth in known):
         value = f"each of the first {len(rows)} rows of {first.file} has its answer in its prompt"
         yield ConfigWarning(value, "copying it is learnt", "leave it out of the prompt")
     for name in ("index", "seed") if len(rows) > 1 and len({*rows}) > 1 else ():
@@ -180,9 +184,9 @@ def _columns(config: DictConfig, first: FirstRow, *, scored: bool) -> Iterator[P
             value = f"{first.file}: {f'{count} rows have' if count else 'a row has'} no {leaf}"
             yield ConfigWarning(value, reason, "write it into every row")
     truth = scored_by(first.row)[TRUTH]
-    if isinstance(truth, str) and len(truth) < SHORT and truth != truth.strip():
-        value, reason = f"{first.file}, first row: the {TRUTH} is {truth!r}", "answers are compared without blanks"
-        yield ConfigWarning(value, reason, "write it without blanks at its ends")
+    if isinstance(truth, str) and len(truth) < SHORT and (truth != truth.strip() or truth in NOTHING):
+        value, reason = f"{first.file}, first row: the {TRUTH} is {truth!r}", "no answer is the same"
+        yield ConfigWarning(value, reason, "write the answer alone, without blanks at its ends")
     if lacking := list(_reward_columns(config, first.row)):
         value, rule = f"{first.file} has no {' and no '.join(lacking)} in its first row", "verl's reward manager reads"
         fix = "write the column, or set reward.reward_manager.source=importlib with a reward manager of yours"
