@@ -249,7 +249,7 @@ def run_identity(run: Run) -> dict[str, object]:
         STORED: {name: _stored(run, name, models[name]) for name in full},
     }
     given = run.config.data.train_files
-    files = [Path(str(file)) for file in ([given] if isinstance(given, str) else given)]
+    files = [Path(str(file)) for file in ([given] if isinstance(given, str) else given or ())]
     if all(file.is_file() for file in files):  # A run may read them elsewhere.
         identity[DATA] = [_hash(known_by(file)) for file in files]
     if shared:
