@@ -24,13 +24,20 @@ def every_case():
             yield pytest.param(case, id=f"{name}: {case.name}"[:120], marks=marks)
 
 
+def every_group():
+    """CI takes every second."""
+    for number, group in enumerate(GROUPS):
+        marks = [pytest.mark.nightly] if number % 2 else []
+        yield pytest.param(group, id=f"{len(group)} with {group[0].name}"[:120], marks=marks)
+
+
 @pytest.mark.parametrize("case", every_case())
 def test_a_wrong_command_line_is_answered_clearly(case: Case, letters: Path, tmp_path: Path) -> None:
     seen = look(case, letters, tmp_path)
     assert seen.answers(case), seen.message
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{len(group)} with {group[0].name}"[:120])
+@pytest.mark.parametrize("group", every_group())
 def test_every_mistake_of_many_in_one_command_is_named(group: list[Case], letters: Path, tmp_path: Path) -> None:
     for case, seen in look_at_all(group, letters, tmp_path):
         assert seen.answers(case), f"{case.name}\n{seen.message}"

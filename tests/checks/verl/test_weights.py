@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 from wrong_configs.prepare import model
 
-from verl_mas.checks.verl.model_folder import local_folder
 from verl_mas.checks.verl.model_files import check_model
+from verl_mas.checks.verl.model_folder import local_folder
 from verl_mas.errors import ConfigWarning
 
 
