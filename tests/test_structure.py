@@ -22,7 +22,7 @@ ANY_PER_1000_LINES = 1.6
 BUDGETS = {
     "lines of verl_mas": 56_040,
     "lines of its core": 17_096,
-    "lines of tests": 49_653,
+    "lines of tests": 49_661,
     "lines of headers": 7_179,
     "files below 30 lines": 19,
     "own modules that one module imports": 41,

@@ -13,6 +13,11 @@ from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer.checkpoint import run_identity
 
 
+def data(folder, rows):
+    (folder / rows).write_text(rows)
+    return folder / rows
+
+
 def model(folder, tokenizer="{}", **config):
     """The folder of a model of the same name."""
     (folder / "m").mkdir(parents=True)
@@ -26,6 +31,7 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
         "+mas=solver_verifier",
         f"actor_rollout_ref.model.path={model(tmp_path)}",
         f"trainer.default_local_dir={tmp_path}",
+        f"data.train_files=[{data(tmp_path, 'rows')}]",
     ]
 
     def composed(*more: str):
@@ -51,6 +57,8 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
         assert errors(other, *same) == []
     (error,) = errors(other)
     assert "adv_estimator=agent_grpo, and this run has team_grpo" in error.value
+    (error,) = errors(f"data.train_files=[{data(tmp_path, 'others')}]")
+    assert "with hashes of data.train_files=" in error.value
     # Weights that cannot be loaded, or would read other tokens, are refused in any case.
     for changed in (
         "trainer.n_gpus_per_node=2",
