@@ -328,8 +328,8 @@ SECTIONS = (
     MetricSection(
         "Policies: verl's metrics of an actor",
         "In a team of one trained policy under the name below, as in verl. In a team of several with "
-        "`policy/<policy>/` before it. `actor/entropy`, `training/rollout_<name>` and `rollout_corr/<name>` are there in "
-        "steps in which [old log-probs](trainer.md#a-training-step) are computed.",
+        "`policy/<policy>/` before it. `actor/entropy`, `training/rollout_<name>` and `rollout_corr/<name>` are there "
+        "in steps in which [old log-probs](trainer.md#a-training-step) are computed.",
         ACTOR,
     ),
     MetricSection("Sessions", "Over all sessions of the step.", SESSIONS),
