@@ -153,7 +153,7 @@ class View:
         one_step = self.updates_per_step == self.value("actor.ppo_epochs") == 1
         corrects = any(self.correction.get(reader) for reader in READERS)
         exact = self.value("actor.policy_loss.loss_mode") in ON_POLICY_LOSSES
-        return self.run.mode is not None and one_step and exact and not corrects
+        return one_step and exact and not corrects
 
     @property
     def old_log_probs_every(self) -> int:
@@ -163,7 +163,9 @@ class View:
     @property
     def old_log_prob_passes(self) -> float:
         """The share of training steps in which the trainer makes a forward pass for old log-probs."""
-        return 0.0 if self.correction.get("bypass_mode") else 1 / self.old_log_probs_every
+        if self.correction.get("bypass_mode"):
+            return 0.0
+        return 1 / self.old_log_probs_every if self.run.mode else 1.0  # verl's own trainer makes each
 
     @property
     def proportional(self) -> bool:
@@ -176,7 +178,7 @@ class View:
         if self.run.mas.skip_zero_advantage != "auto":
             return self.run.mas.skip_zero_advantage
         others = any(self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy"))
-        return self.run.mode is not None and self.updates_per_step == 1 and self.proportional and not others
+        return self.updates_per_step == 1 and self.proportional and not others
 
 
 # From the `mas:` node of a configuration to `MasConfig`.
