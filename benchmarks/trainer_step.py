@@ -29,7 +29,7 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests/trainer"
-WARM_UP = 3
+WARM_UP = 2  # steps, in which old log-probs are computed in any case
 PHASES = ("gen", "old_log_prob", "adv", "update_actor", "update_weights")
 
 
