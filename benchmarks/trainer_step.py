@@ -3,7 +3,8 @@
     python benchmarks/trainer_step.py [single] [policies]
     python benchmarks/trainer_step.py passes --data runs/smollm2
 
-single    a team of one under trainer_mode=mas against verl's stock trainer, on the letters task: the same rows
+single    a team of one under trainer_mode=mas, as it is and with all passes that verl makes, against verl's stock
+          trainer, on the letters task: the same rows, side by side, so that all have the same noise
 policies  two policies of equal size on one pool against one policy shared by both agents: as many rows and tokens
 passes    smollm2/laptop, which takes old log-probs of the trainer here, with and without the passes that change
           nothing. --data: the folder that `verl-mas data smollm2` has made
@@ -21,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,10 +103,15 @@ def letters(folder: Path) -> list[str]:
 
 def single(folder: Path, steps: int) -> None:
     task = letters(folder)
-    stock = run(folder / "stock", steps, *task)
-    team = run(folder / "single", steps, *task, "+mas=single", "algorithm.adv_estimator=agent_grpo")
-    compare("a team of one against verl's trainer", team, stock)
-    compare_weights(team, stock)
+    team = ["+mas=single", "algorithm.adv_estimator=agent_grpo"]
+    as_verl = [*team, "mas.old_log_probs_every=1", "mas.skip_zero_advantage=false"]
+    with ThreadPoolExecutor() as executor:
+        runs = {"stock": [], "team": team, "as_verl": as_verl}
+        started = {name: executor.submit(run, folder / name, steps, *task, *own) for name, own in runs.items()}
+    done = {name: future.result() for name, future in started.items()}
+    for name in ("team", "as_verl"):
+        compare(f"a team of one ({name}) against verl's trainer", done[name], done["stock"])
+        compare_weights(done[name], done["stock"])
 
 
 def policies(folder: Path, steps: int) -> None:
