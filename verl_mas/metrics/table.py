@@ -107,11 +107,7 @@ AGENTS = (
 POLICIES = (
     Metric("policy/<policy>/rows/real", "rows of its update", "rows"),
     Metric("policy/<policy>/rows/padding", "rows without any weight, which fill a batch up", "rows"),
-    Metric(
-        "policy/<policy>/rows/skipped",
-        "rows without an advantage, left out of the update",
-        "rows",
-    ),
+    Metric("policy/<policy>/rows/skipped", "rows without an advantage, left out of the update", "rows"),
     Metric("policy/<policy>/updated", "1 if it was updated in this step"),
     Metric(
         "policy/<policy>/timing/{old_log_prob,update}",

@@ -105,7 +105,6 @@ def on_policy(
 
     Dropout is the same in both, where a pass without dropout would make noise of the ratios.
     """
-    own = response_from_nested(model_output["log_probs"].detach(), data[RESPONSE_MASK])
-    with_old = data.copy()
-    with_old[OLD_LOG_PROBS] = own
-    return loss(model_output=model_output, data=with_old, dp_group=dp_group)
+    data = data.copy()
+    data[OLD_LOG_PROBS] = response_from_nested(model_output["log_probs"].detach(), data[RESPONSE_MASK])
+    return loss(model_output=model_output, data=data, dp_group=dp_group)
