@@ -30,10 +30,10 @@ from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.merge import LOSS_MODES, set_mode
 from verl_mas.config.run import ON_POLICY_LOSSES, PROPORTIONAL_LOSSES
-from verl_mas.row import LOSS_WEIGHTS
+from verl_mas.row import KEPT_SHARE, LOSS_WEIGHTS
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.batching import plan, spread_padding
-from verl_mas.trainer.loss_weights import on_policy, step_weights, weighs_rows, weighted
+from verl_mas.trainer.loss_weights import on_policy, over_all_rows, step_weights, weighs_rows, weighted
 
 # By loss and size of micro batches, the gradient of every parameter.
 GRADIENTS = "gradients.pt"
@@ -319,11 +319,17 @@ def test_the_updates_own_log_probs_in_place_of_the_old_ones_change_rounding_alon
 
 
 @pytest.mark.parametrize("name", sorted(PROPORTIONAL_LOSSES))
-def test_a_row_without_advantage_adds_nothing_to_a_proportional_loss(name):
-    step = Step(ROWS)
-    step.advantages = [0 * values for values in step.advantages]
-    loss = loss_of("token-mean", policy_loss=name, use_kl_loss=False, entropy_coeff=0.0)
-    assert bool((step.gradient(loss, micro=2) == 0).all())
+def test_the_rows_with_an_advantage_have_the_gradient_of_all_rows(name):
+    loss, step = loss_of("token-mean", policy_loss=name, use_kl_loss=False, entropy_coeff=0.0), Step(ROWS)
+    step.advantages = [values * (i not in (1, 4)) for i, values in enumerate(step.advantages)]
+    whole, tokens = step.gradient(loss, micro=2), [int(counted.sum()) for counted in step.counted]
+    step.order = [0, 2, 3]
+
+    def skipping(model_output, data, dp_group=None):
+        tu.assign_non_tensor(data, **{KEPT_SHARE: sum(tokens[i] for i in step.order) / sum(tokens)})
+        return over_all_rows(model_output, data, dp_group, loss=loss)
+
+    assert (step.gradient(skipping, micro=1) - whole).norm() < 1e-6 * whole.norm()
 
 
 # -- ranks that are processes, joined by gloo: verl's FSDP2 engine of a language model --

@@ -17,12 +17,13 @@ from typing import TypeAlias
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from verl.utils import tensordict_utils as tu
 from verl.workers.utils.padding import response_from_nested
 
 from verl_mas.advantage.kernel import offsets_of, per_token
 from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.schema import Weighting
-from verl_mas.row import AGENT, LOSS_WEIGHTS, OLD_LOG_PROBS, RESPONSE_MASK, RowKey, TagValues, is_padding
+from verl_mas.row import AGENT, KEPT_SHARE, LOSS_WEIGHTS, OLD_LOG_PROBS, RESPONSE_MASK, RowKey, TagValues, is_padding
 
 # As verl calls a loss: the outputs of the model, nested over tokens, and the rows; the loss and its metrics.
 Outputs: TypeAlias = dict[str, Tensor]
@@ -96,6 +97,15 @@ def weighted(
 
 
 _DIFFERENTIATED = ("log_probs", "entropy")
+
+
+def over_all_rows(
+    model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
+) -> tuple[Tensor, dict[str, object]]:
+    """verl's loss, with the tokens of rows that are skipped in its mean over tokens."""
+    data = data.copy()
+    tu.assign_non_tensor(data, batch_num_tokens=data["batch_num_tokens"] / tu.get(data, KEPT_SHARE, default=1.0))
+    return loss(model_output=model_output, data=data, dp_group=dp_group)
 
 
 def on_policy(

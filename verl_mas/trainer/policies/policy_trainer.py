@@ -27,17 +27,24 @@ from verl_mas.config.merge import set_mode
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
-from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
+from verl_mas.row import (
+    KEPT_SHARE,
+    LOSS_MASK,
+    OLD_LOG_PROBS,
+    RESPONSE_MASK,
+    ROLLOUT_LOG_PROBS,
+    ROLLOUT_WEIGHTS,
+    TEMPERATURE,
+)
 from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, spread_padding
 from verl_mas.trainer.checkpoint import Saved, writing
-from verl_mas.trainer.loss_weights import Loss, on_policy, step_weights, weighs_rows, weighted
+from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.weight_folder import BACKEND
 from verl_mas.trainer.step import (
     COLUMNS,
     PolicyRows,
-    as_nested,
-    scale_for_skipped,
+    kept_share,
     without_zero_advantage,
 )
 
@@ -76,6 +83,8 @@ class PolicyTrainer(LocalPolicy):
         verls = loss = partial(ppo_loss, config=omega_conf_to_dataclass(self.config.actor_rollout_ref.actor))
         if weighs_rows(self.updates.weighting):
             loss = partial(weighted, loss=loss)
+        if self.updates.skip_zero_advantage:
+            loss = partial(over_all_rows, loss=loss)
         if self.updates.old_log_probs_every > 1:
             loss = partial(on_policy, loss=loss)
         return None if loss is verls else loss
@@ -147,10 +156,9 @@ class PolicyTrainer(LocalPolicy):
         actor = self.config.actor_rollout_ref.actor
         # sapo has a mode of its own.
         mode = "seq-mean-token-mean" if actor.policy_loss.loss_mode == "sapo" else actor.loss_agg_mode
-        scale = scale_for_skipped(counted, kept, mode)
-        masks = part.data[RESPONSE_MASK].unbind()
-        new = as_nested(part.advantages[kept] * scale, [masks[i] for i in kept])
-        return self.balance(data_plane.write(data_plane.select(part.batch, kept), new), {})
+        rows = self.balance(data_plane.select(part.batch, kept), {})
+        rows.extra_info[KEPT_SHARE] = kept_share(counted, kept, mode)
+        return rows
 
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
         """The policy's optimiser steps. `counted`: what the sum over all rows is divided by, in verl's modes that take
