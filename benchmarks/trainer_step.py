@@ -88,7 +88,8 @@ def compare_weights(new: Run, old: Run) -> None:
     ours, theirs = new.weights(), old.weights()
     assert ours.keys() == theirs.keys() and ours
     apart = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
-    print(f"  largest difference of {len(ours)} tensors after {new.steps} steps: {apart:.1e}")
+    names = f"{new.folder.name} and {old.folder.name}"
+    print(f"  largest difference of the weights of {names} after {new.steps} steps: {apart:.1e}")
 
 
 def letters(folder: Path) -> list[str]:
@@ -112,6 +113,7 @@ def single(folder: Path, steps: int) -> None:
     for name in ("team", "as_verl"):
         compare(f"a team of one ({name}) against verl's trainer", done[name], done["stock"])
         compare_weights(done[name], done["stock"])
+    compare_weights(done["team"], done["as_verl"])
 
 
 def policies(folder: Path, steps: int) -> None:
