@@ -1,12 +1,16 @@
-"""Step times of real CPU runs of verl.trainer.main_ppo on the letters task, as ratios.
+"""Step times of real CPU runs of verl.trainer.main_ppo, as ratios, and the weights at the end where they are the same.
 
-    python benchmarks/trainer_step.py
+    python benchmarks/trainer_step.py [single] [policies]
+    python benchmarks/trainer_step.py passes --data runs/smollm2
 
-1. A team of one under trainer_mode=mas against verl's stock trainer.
-2. Two policies of equal size on one pool against one policy shared by both agents: the same rows and tokens.
+single    a team of one under trainer_mode=mas, as it is and with all passes that verl makes, against verl's stock
+          trainer, on the letters task: the same rows, side by side, so that all have the same noise
+policies  two policies of equal size on one pool against one policy shared by both agents: as many rows and tokens
+passes    smollm2/laptop, which takes old log-probs of the trainer here, with and without the passes that change
+          nothing. --data: the folder that `verl-mas data smollm2` has made
 
-A step time is the median over the steps after the warm-up. All runs poll for finished sessions every two seconds, as
-verl's trainer does, which hides small differences, so the time without that phase is also printed.
+A step time is the median over the steps after the warm-up. The runs of the letters task poll for finished sessions
+every two seconds, as verl's trainer does, which hides small differences: the time without that phase is also printed.
 """
 
 from __future__ import annotations
@@ -18,53 +22,133 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+from safetensors.torch import load_file
+
 ROOT = Path(__file__).parents[1]
-WARM_UP = 3
+TESTS = ROOT / "tests/trainer"
+WARM_UP = 2  # steps, in which old log-probs are computed in any case
+PHASES = ("gen", "old_log_prob", "adv", "update_actor", "update_weights")
 
 
-def run(folder: Path, letters: Path, steps: int, *overrides: str) -> tuple[float, float]:
-    """Median seconds of a step, with and without rollout."""
-    folder.mkdir()
+@dataclass(frozen=True)
+class Run:
+    folder: Path
+    steps: int
+    seconds: dict[str, float]  # the median step; `rest` is without the rollout
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Of the checkpoint of the last step: whole models and adapters."""
+        checkpoint = self.folder / f"checkpoints/global_step_{self.steps}"
+        whole = [torch.load(path, weights_only=False) for path in sorted(checkpoint.glob("*/model_world_size_1_*.pt"))]
+        adapters = [load_file(path) for path in sorted(checkpoint.glob("*/adapter_model.safetensors"))]
+        return {
+            f"{i} {name}": getattr(value, "to_local", lambda value=value: value)()
+            for i, state in enumerate([*whole, *adapters])
+            for name, value in state.items()
+        }
+
+
+def run(folder: Path, steps: int, *overrides: str, poll: float = 2.0) -> Run:
+    (folder / "rows").mkdir(parents=True)
     command = [
-        *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu", "+recipe=first_run/laptop"),
-        *(f"data.train_files={letters}/train.parquet", f"data.val_files={letters}/test.parquet"),
-        f"actor_rollout_ref.model.path={letters}/model",
+        *(sys.executable, "-m", "verl.trainer.main_ppo", "+platform=cpu"),
         *(f"trainer.default_local_dir={folder}/checkpoints", f"hydra.run.dir={folder}/hydra"),
         *("trainer.val_before_train=false", "trainer.test_freq=-1", f"trainer.total_training_steps={steps}"),
-        *("data.max_prompt_length=128", "trainer.v1.sampler.sampler_kwargs.poll_interval=2", *overrides),
+        *(f"trainer.save_freq={steps}", f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_DIR={folder}/rows"),
+        *(f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_POLL='{poll}'", *overrides),
     ]
-    env = os.environ | {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "OMP_NUM_THREADS": "1"}
+    names = {"VERL_USE_EXTERNAL_MODULES": "same_rows", "PYTHONPATH": str(TESTS), "ROWS_DIR": f"{folder}/rows"}
+    names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "OMP_NUM_THREADS": "1", "ROWS_POLL": f"{poll}"}
     with (folder / "log.txt").open("w") as log:
-        subprocess.run(command, cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT, check=True)
-    records = [json.loads(line)["data"] for line in (folder / "metrics.jsonl").read_text().splitlines()][WARM_UP:]
-    whole = statistics.median(record["timing_s/step"] for record in records)
-    return whole, statistics.median(record["timing_s/step"] - record["timing_s/gen"] for record in records)
+        subprocess.run(command, cwd=folder, env=os.environ | names, stdout=log, stderr=subprocess.STDOUT, check=True)
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    timings = [timing(json.loads(line)["data"]) for line in lines][WARM_UP:]
+    return Run(folder, steps, {name: statistics.median(of[name] for of in timings) for name in timings[0]})
 
 
-def compare(title: str, new: tuple[float, float], old: tuple[float, float]) -> None:
-    ratios = ", ".join(f"{n:.2f} s against {o:.2f} s: x {n / o:.2f}" for n, o in zip(new, old, strict=True))
+def timing(record: dict[str, float]) -> dict[str, float]:
+    of = {name: record.get(f"timing_s/{name}", 0.0) for name in ("step", *PHASES)}
+    return {**of, "rest": of["step"] - of["gen"]}
+
+
+def compare(title: str, new: Run, old: Run) -> None:
+    pairs = {name: (new.seconds[name], old.seconds[name]) for name in ("step", "rest")}
+    ratios = ", ".join(f"{n:.2f} s against {o:.2f} s: x {n / o:.2f}" for n, o in pairs.values())
     print(f"{title}: step, and step without rollout: {ratios}")
+    for name in PHASES:
+        print(f"  {name}: {new.seconds[name]:.2f} s against {old.seconds[name]:.2f} s")
+
+
+def compare_weights(new: Run, old: Run) -> None:
+    ours, theirs = new.weights(), old.weights()
+    assert ours.keys() == theirs.keys() and ours
+    apart = max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    names = f"{new.folder.name} and {old.folder.name}"
+    print(f"  largest difference of the weights of {names} after {new.steps} steps: {apart:.1e}")
+
+
+def letters(folder: Path) -> list[str]:
+    made = folder / "letters"
+    subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(made)], check=True)
+    files = [f"data.train_files={made}/train.parquet", f"data.val_files={made}/test.parquet"]
+    model = f"actor_rollout_ref.model.path={made}/model"
+    # At the recipe's rate of 1e-2 Adam makes 1e-5 of rounding.
+    rate = "actor_rollout_ref.actor.optim.lr=1e-3"
+    return ["+recipe=first_run/laptop", *files, model, rate, "data.shuffle=false", "data.max_prompt_length=128"]
+
+
+def single(folder: Path, steps: int) -> None:
+    task = letters(folder)
+    team = ["+mas=single", "algorithm.adv_estimator=agent_grpo"]
+    as_verl = [*team, "mas.old_log_probs_every=1", "mas.skip_zero_advantage=false"]
+    with ThreadPoolExecutor() as executor:
+        runs = {"stock": [], "team": team, "as_verl": as_verl}
+        started = {name: executor.submit(run, folder / name, steps, *task, *own) for name, own in runs.items()}
+    done = {name: future.result() for name, future in started.items()}
+    for name in ("team", "as_verl"):
+        compare(f"a team of one ({name}) against verl's trainer", done[name], done["stock"])
+        compare_weights(done[name], done["stock"])
+    compare_weights(done["team"], done["as_verl"])
+
+
+def policies(folder: Path, steps: int) -> None:
+    task = [*letters(folder), "+mas=team", "mas.workflow.name=Pair", f"mas.workflow.path={TESTS}/teams.py"]
+    task += ["algorithm.adv_estimator=agent_grpo", "trainer.v1.sampler.sampler_kwargs.poll_interval=2"]
+    shared = run(folder / "shared", steps, *task, "mas.agents={writer:{},copier:{}}")
+    two = "mas.agents={writer:{policy:a},copier:{policy:b}}"
+    compare(
+        "two policies against one shared", run(folder / "two", steps, *task, "mas.policies={a:{},b:{}}", two), shared
+    )
+
+
+def passes(data: Path, folder: Path, steps: int) -> None:
+    files = [f"data.train_files={data}/train.parquet", f"data.val_files={data}/test.parquet"]
+    task = ["+recipe=smollm2/laptop", *files, f"actor_rollout_ref.model.path={data}/model"]
+    task.append("algorithm.rollout_correction.bypass_mode=false")
+    every = run(folder / "every", steps, *task, "mas.old_log_probs_every=1", poll=0.25)
+    without = run(folder / "without", steps, *task, poll=0.25)
+    compare("without the pass for old log-probs, against with it", without, every)
+    compare_weights(without, every)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=["single", "policies", "passes"])
     parser.add_argument("--steps", type=int, default=13)
-    steps = parser.parse_args().steps
-    pair = ["+mas=team", "mas.workflow.name=Pair", f"mas.workflow.path={ROOT}/tests/trainer/teams.py"]
-    grpo = "algorithm.adv_estimator=agent_grpo"
+    parser.add_argument("--data", type=Path)
+    given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        letters = folder / "letters"
-        subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(letters)], check=True)
-        stock = run(folder / "stock", letters, steps)
-        single = run(folder / "single", letters, steps, "+mas=single", grpo)
-        compare("a team of one against verl's trainer", single, stock)
-        shared = run(folder / "shared", letters, steps, *pair, grpo, "mas.agents={writer:{},copier:{}}")
-        two = "mas.agents={writer:{policy:a},copier:{policy:b}}"
-        separate = run(folder / "separate", letters, steps, *pair, grpo, "mas.policies={a:{},b:{}}", two)
-        compare("two policies against one shared", separate, shared)
+        for part in given.parts or ["single", "policies"]:
+            of_part = Path(name, part)
+            if part == "passes":
+                passes(given.data.absolute(), of_part, given.steps)
+            else:
+                {"single": single, "policies": policies}[part](of_part, given.steps)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ SCORES = "rm_scores"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
 OLD_LOG_PROBS = "old_log_probs"
+KEPT_SHARE = "kept_share"  # of an update: its tokens, of those of all rows
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 ROLLOUT_WEIGHTS = "rollout_is_weights"
 LOSS_WEIGHTS = "loss_weights"  # ours

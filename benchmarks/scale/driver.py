@@ -179,7 +179,7 @@ def policy_of(run: Run, name: str, ranks: int, owners: Owners) -> PolicyTrainer:
     policy = object.__new__(PolicyTrainer)
     policy.name, policy.config = name, run.view(name).config
     policy.updates, policy.plan = Updates(1, 1, run.mas.loss.weighting), None
-    policy.use_critic = policy.use_reference_policy = False
+    policy.prepared, policy.use_critic, policy.use_reference_policy = 0, False, False
     policy.actor_rollout_wg = Workers(Group(ranks, owners))  # type: ignore[arg-type]
     policy.tokenizer = SimpleNamespace(eos_token_id=1)
     return policy

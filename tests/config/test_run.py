@@ -3,7 +3,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from verl_mas.config import load
+from verl_mas.config.run import Run
 
 
 def test_importing_the_package_loads_neither_torch_nor_ray():
@@ -25,3 +28,31 @@ def test_a_snapshot_is_served_as_its_policy_where_it_has_no_overrides_of_its_own
     assert policies["past"].overrides == {"model": {"path": "m"}, "rollout": {"dtype": "float16", "n": 3}}
     assert policies["main"].overrides == source
     assert [policies[name].is_trained for name in ("main", "past")] == [True, False]
+
+
+ACTOR, CORRECTION = "actor_rollout_ref__actor__", "algorithm__rollout_correction__"
+
+
+@pytest.mark.parametrize(
+    ("settings", "passes", "skips"),
+    [
+        ({}, 0.1, True),
+        ({"mas__old_log_probs_every": 1, "mas__skip_zero_advantage": False}, 1, False),
+        ({"mas__updates_per_step": 2}, 1, False),
+        ({"mas__updates_per_step": 2, "mas__skip_zero_advantage": True}, 1, True),
+        ({"mas__policies": {"main": {"updates_per_step": 2}}}, 1, False),
+        ({f"{ACTOR}ppo_epochs": 2}, 1, True),
+        ({f"{ACTOR}policy_loss__loss_mode": "kl_cov"}, 1, False),
+        ({f"{ACTOR}policy_loss__loss_mode": "geo_mean"}, 0.1, False),
+        ({f"{ACTOR}policy_loss__loss_mode": "a_users_own"}, 1, False),
+        ({f"{ACTOR}use_kl_loss": True}, 0.1, False),
+        ({f"{ACTOR}entropy_coeff": 0.1}, 0.1, False),
+        ({f"{CORRECTION}bypass_mode": True}, 0, True),
+        ({f"{CORRECTION}rollout_is": "token"}, 1, True),
+        ({"mas__policies": {"main": {"rollout_correction": {"rollout_rs": "token_k1"}}}}, 1, True),
+        ({"trainer__v1__trainer_mode": "sync"}, 1, True),  # verl's own trainer
+    ],
+)
+def test_passes_that_change_nothing_are_left_out(make, settings, passes, skips):
+    [view] = map(Run.of(make(**{"mas__updates_per_step": 1, f"{ACTOR}use_kl_loss": False, **settings})).view, ["main"])
+    assert (view.old_log_prob_passes, view.skips_zero_advantage) == (passes, skips)

@@ -42,6 +42,21 @@ def test_a_finding_is_returned_when_it_begins_and_at_most_once_in_as_many_steps_
     assert seen == [3, 13, 23]
 
 
+def test_what_is_measured_now_and_then_holds_until_it_is_measured_again():
+    apart = {"agent/a/log_probs/limit": 0.01, "actor/entropy": 0.001}
+    measured = {1: 0.05, 2: 0.05, 10: 0.05, 20: 0.001}
+    watch = Findings(again=5)
+    kinds = [
+        {
+            one.kind
+            for one in watch.add(SOUND | ({**apart, "agent/a/log_probs/mean": measured[n]} if n in measured else {}))
+        }
+        for n in range(1, 26)
+    ]
+    assert [n for n, found in enumerate(kinds, 1) if "disagreeing" in found] == [3, 8, 13, 18]
+    assert [n for n, found in enumerate(kinds, 1) if "no_entropy" in found] == [3, 8, 13, 18, 23]
+
+
 def test_a_finding_is_not_held_back_by_another():
     watch = Findings()
     found = [watch.add(metrics) for metrics in [IDLE] * 3 + [IDLE | {"actor/grad_norm": 0.0}] * 3]

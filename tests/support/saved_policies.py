@@ -17,7 +17,8 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from verl_mas.config.schema import AgentSpec, FaultSpec, Sampling
+from verl_mas.config.sampling import Sampling
+from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.run_folder.checkpoints import RUN_FILE, complete
 from verl_mas.serve.model import copy_tokenizer
 from verl_mas.testing.tiny_model import tiny_model

@@ -50,7 +50,7 @@ def adapters_on(train_team: Callable[..., Trained], tmp_path: Path) -> Callable[
             "two:{adapter_of:main,overrides:{model:{lora_rank:4},actor:{optim:{lr:3e-3}}}},main:{trainable:false}}",
             "mas.agents={writer:{policy:one},earlier:{policy:main},copier:{policy:two}}",
             f"actor_rollout_ref.rollout.name={engine} actor_rollout_ref.rollout.load_format=auto",
-            "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
+            "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3 mas.old_log_probs_every=1",
             *overrides,
         )
         assert len(done.steps) == 3

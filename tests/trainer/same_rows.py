@@ -59,7 +59,7 @@ def _sorted(sample: Callable[..., Any]) -> Callable[..., Any]:
         import transfer_queue as tq
 
         # verl's two seconds would be most of a step.
-        self.poll_interval = 0.1
+        self.poll_interval = float(os.environ.get("ROWS_POLL", "0.1"))
         batch, metrics = sample(self, global_steps, partition_id, batch_size)
         batch.reorder(sorted(range(len(batch)), key=lambda i: batch.keys[i]))
         wanted = ["prompts", "responses", "rm_scores"]

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 STEPS = 5
+NIGHTLY = ("as_verl", "separate")
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +25,7 @@ def run_of(main_ppo, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("identity")
     teams = {"stock": ["algorithm.adv_estimator=grpo"], "team": ["+mas=single", "algorithm.adv_estimator=agent_grpo"]}
+    teams["as_verl"] = [*teams["team"], "mas.old_log_probs_every=1", "mas.skip_zero_advantage=false"]
     # Engines in a pool of their own, and no task dispatched ahead of its step.
     teams["separate"] = [
         *("+mas=single", "+mas/mode=separate_async", "algorithm.adv_estimator=agent_grpo"),
@@ -46,6 +48,8 @@ def run(main_ppo, folder, overrides, alone):
             *("actor_rollout_ref.rollout.n=4", f"trainer.total_training_steps={STEPS}", f"trainer.save_freq={STEPS}"),
             # At the recipe's rate of 1e-2 Adam makes 1.2e-5 of the rounding of advantages.
             "actor_rollout_ref.actor.optim.lr=1e-3",
+            # Rows without advantage then add nothing to the loss.
+            "actor_rollout_ref.actor.entropy_coeff=0",
             *("trainer.test_freq=-1", f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_DIR={folder}/rows"),
             *overrides,
             alone=alone,
@@ -83,6 +87,12 @@ def test_advantages_and_losses_are_the_same(run_of, key):
         assert team[step][key] == pytest.approx(stock[step][key], abs=1e-6, rel=1e-6), step
 
 
+def test_old_log_probs_are_computed_in_the_first_two_steps_only_and_rows_without_advantage_are_skipped(run_of):
+    steps = run_of("team").steps
+    assert [step for step, values in steps.items() if "rollout_corr/kl" in values] == [1, 2]
+    assert sum(values["policy/main/rows/skipped"] for values in steps.values()) > 0
+
+
 @pytest.mark.nightly
 def test_the_embedded_engines_log_probs_are_close_to_the_trainers(run_of):
     assert "rollout_corr/kl" not in run_of("separate").steps[1], "log-probs were taken again"
@@ -90,7 +100,7 @@ def test_the_embedded_engines_log_probs_are_close_to_the_trainers(run_of):
 
 
 # tests/trainer/modes/test_separate.py runs the separate mode in CI.
-@pytest.mark.parametrize("team", ["team", pytest.param("separate", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("team", ["team", *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)])
 def test_the_weights_are_the_same_after_five_steps(run_of, weights_of, team):
     stock = weights_of(run_of("stock").checkpoint(STEPS) / "actor")
     team = weights_of(run_of(team).checkpoint(STEPS) / "main")

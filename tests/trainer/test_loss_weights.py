@@ -21,17 +21,19 @@ from omegaconf import OmegaConf
 from tensordict import TensorDict
 from training_workers import in_ranks
 from transformers import AutoModelForCausalLM
+from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
 from verl.utils import tensordict_utils as tu
 from verl.utils.torch_functional import entropy_from_logits
-from verl.workers.config import ActorConfig
+from verl.workers.config import ActorConfig, PolicyLossConfig
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.merge import LOSS_MODES, set_mode
-from verl_mas.row import LOSS_WEIGHTS
+from verl_mas.config.run import ON_POLICY_LOSSES, PROPORTIONAL_LOSSES
+from verl_mas.row import KEPT_SHARE, LOSS_WEIGHTS
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.batching import plan, spread_padding
-from verl_mas.trainer.loss_weights import step_weights, weighs_rows, weighted
+from verl_mas.trainer.loss_weights import on_policy, over_all_rows, step_weights, weighs_rows, weighted
 
 # By loss and size of micro batches, the gradient of every parameter.
 GRADIENTS = "gradients.pt"
@@ -165,12 +167,13 @@ class Step:
         return self.logits.grad / self.ranks  # FSDP averages
 
 
-def loss_of(mode, kind="k1"):
+def loss_of(mode, kind="k1", policy_loss="vanilla", **others):
     """verl's loss, by a mode of verl or one of `mas.loss.weighting`."""
     clip = dict.fromkeys(("clip_ratio", "clip_ratio_low", "clip_ratio_high"), CLIP)
     terms = {"entropy_coeff": ENTROPY, "use_kl_loss": True, "kl_loss_coef": KL, "kl_loss_type": kind, **clip}
     sizes = {"rollout_n": 1, "ppo_mini_batch_size": 1, "use_dynamic_bsz": True, "loss_scale_factor": FACTOR}
-    config = ActorConfig(strategy="fsdp", loss_agg_mode=LOSS_MODES.get(mode, mode), **terms, **sizes)
+    terms |= {"policy_loss": PolicyLossConfig(loss_mode=policy_loss, clip_cov_lb=-9, clip_cov_ratio=0.3, dro_beta=0.5)}
+    config = ActorConfig(strategy="fsdp", loss_agg_mode=LOSS_MODES.get(mode, mode), **sizes, **terms | others)
     loss = partial(ppo_loss, config=config)
     return partial(weighted, loss=loss) if weighs_rows(mode) else loss
 
@@ -288,6 +291,45 @@ def test_a_weighted_loss_has_the_values_of_the_loss():
         step.gradient(loss, micro=len(ROWS))
         values.append(step.loss)
     assert values[0] == values[1] != 0
+
+
+# -- updates whose old log-probs are their own, and rows without advantage --
+
+
+def on_policy_step(rounding, mode):
+    """A step whose separate old log-probs differ from the update's own by rounding, both ways."""
+    step = Step(ROWS, mode if mode in WEIGHTINGS else None)
+    signs = [torch.arange(row.tokens) % 2 * 2.0 - 1 for row in step.rows]
+    step.old = [step.log_probs(i)[0].detach() + rounding * sign for i, sign in enumerate(signs)]
+    return step
+
+
+@pytest.mark.parametrize("mode", ["token-mean", "agent"])
+@pytest.mark.parametrize("name", sorted(POLICY_LOSS_REGISTRY.keys() - {"bypass_mode"}))
+def test_the_updates_own_log_probs_in_place_of_the_old_ones_change_rounding_alone(name, mode):
+    """With importance weights, KL to a reference and entropy, by verl's own worker, in micro batches."""
+    loss, step = loss_of(mode, "k3", name), on_policy_step(1e-9, mode)
+    torch.manual_seed(0)
+    separate = step.gradient(loss, micro=len(ROWS) // 2)
+    # What is stored is not read.
+    step.old = [values * float("nan") for values in step.old]
+    torch.manual_seed(0)
+    own = step.gradient(partial(on_policy, loss=loss), micro=len(ROWS) // 2)
+    assert ((own - separate).norm() < 1e-7 * own.norm()) == (name in ON_POLICY_LOSSES)
+
+
+@pytest.mark.parametrize("name", sorted(PROPORTIONAL_LOSSES))
+def test_the_rows_with_an_advantage_have_the_gradient_of_all_rows(name):
+    loss, step = loss_of("token-mean", policy_loss=name, use_kl_loss=False, entropy_coeff=0.0), Step(ROWS)
+    step.advantages = [values * (i not in (1, 4)) for i, values in enumerate(step.advantages)]
+    whole, tokens = step.gradient(loss, micro=2), [int(counted.sum()) for counted in step.counted]
+    step.order = [0, 2, 3]
+
+    def skipping(model_output, data, dp_group=None):
+        tu.assign_non_tensor(data, **{KEPT_SHARE: sum(tokens[i] for i in step.order) / sum(tokens)})
+        return over_all_rows(model_output, data, dp_group, loss=loss)
+
+    assert (step.gradient(skipping, micro=1) - whole).norm() < 1e-6 * whole.norm()
 
 
 # -- ranks that are processes, joined by gloo: verl's FSDP2 engine of a language model --

@@ -28,7 +28,7 @@ def test_engines_survive_hundreds_of_cancelled_acts_and_take_the_weights(train_t
         f"+mas.pools.shared.serving={serving} actor_rollout_ref.rollout.name=sglang",
         "actor_rollout_ref.rollout.load_format=dummy actor_rollout_ref.rollout.free_cache_engine=true",
         "actor_rollout_ref.rollout.gpu_memory_utilization=0.3 actor_rollout_ref.actor.entropy_coeff=0.1",
-        "data.max_response_length=32 trainer.total_training_steps=3",
+        "data.max_response_length=32 trainer.total_training_steps=3 mas.old_log_probs_every=1",
     )
     assert len(done.steps) == 3, "288 acts were cancelled"
     for metrics in done.steps.values():

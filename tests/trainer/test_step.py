@@ -17,8 +17,8 @@ from verl_mas.trainer.step import (
     PolicyRows,
     as_nested,
     in_order,
+    kept_share,
     read_columns,
-    scale_for_skipped,
     stack_columns,
     step_advantages,
     step_columns,
@@ -153,8 +153,8 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
 
 def test_a_mean_over_tokens_stays_a_mean_over_all_tokens():
     tokens = torch.tensor([3, 4, 5, 0])
-    assert scale_for_skipped(tokens, [0], "token-mean") == 3 / 12
-    assert scale_for_skipped(tokens, [0], "seq-mean-token-sum") == 1.0
+    assert kept_share(tokens, [0], "token-mean") == 3 / 12
+    assert kept_share(tokens, [0], "seq-mean-token-sum") == 1.0
 
 
 @pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "token-sum"])
@@ -168,8 +168,9 @@ def test_the_loss_is_what_it_is_with_all_rows(mode, ranks):
     masks = torch.tensor([[1] * n + [0] * (5 - n) for n in lengths])
     ratio = torch.rand(4, 5, generator=generator)
 
-    def loss(kept, advantages):
-        counted = {"dp_size": ranks, "batch_num_tokens": sum(lengths[i] for i in kept), "global_batch_size": 4}
+    def loss(kept, share=1.0):
+        tokens = sum(lengths[i] for i in kept) / share
+        counted = {"dp_size": ranks, "batch_num_tokens": tokens, "global_batch_size": 4}
         losses = [
             agg_loss(-advantages[mine, None] * ratio[mine], masks[mine], mode, **counted)
             for mine in (kept[rank::ranks] for rank in range(ranks))
@@ -180,5 +181,5 @@ def test_the_loss_is_what_it_is_with_all_rows(mode, ranks):
     part.advantages = advantages
     kept = without_zero_advantage(part, 1, ranks)
     assert kept == [0, 2]
-    scale = scale_for_skipped(torch.tensor(lengths), kept, mode)
-    torch.testing.assert_close(loss(kept, advantages * scale), loss([0, 1, 2, 3], advantages))
+    share = kept_share(torch.tensor(lengths), kept, mode)
+    torch.testing.assert_close(loss(kept, share), loss([0, 1, 2, 3]))

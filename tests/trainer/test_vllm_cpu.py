@@ -36,7 +36,7 @@ def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path,
         "mas.policies={a:{overrides:{actor:{optim:{lr:1e-2}}}},b:{overrides:{actor:{optim:{lr:1e-3}}}}}",
         "mas.agents={writer:{policy:a},copier:{policy:b}} actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
-        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
+        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3 mas.old_log_probs_every=1",
     )
     for metrics in done.steps.values():
         for policy in ("a", "b"):
@@ -76,7 +76,7 @@ def test_engines_get_the_weights_of_their_own_policy_in_asynchronous_modes(train
         "mas.policies={a:{overrides:{actor:{optim:{lr:1e-2}}}},b:{overrides:{actor:{optim:{lr:1e-5}}}}}",
         "mas.agents={writer:{policy:a},copier:{policy:b}} actor_rollout_ref.rollout.name=vllm",
         "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
-        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
+        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3 mas.old_log_probs_every=1",
     )
     fast, slow = (
         [metrics[f"policy/{policy}/training/rollout_probs_diff_max"] for metrics in done.steps.values()]

@@ -34,7 +34,8 @@ from verl_mas.checks.verl.settings import check_values
 from verl_mas.config.adapters import adapters
 from verl_mas.config.placement import served_on, used_pools
 from verl_mas.config.run import Run
-from verl_mas.config.schema import INT32, AgentSpec, MasConfig, Sampling
+from verl_mas.config.sampling import INT32, Sampling
+from verl_mas.config.schema import AgentSpec, MasConfig
 from verl_mas.config.values import settable
 from verl_mas.engines.sampling import SET_BY_US, SET_FOR_EVERY_REQUEST, engine_errors, mistyped, sampling_errors
 from verl_mas.engines.serving import settled

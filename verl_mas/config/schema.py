@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+from typing import Annotated, Any, Literal, TypeAlias
 
 from verl_mas.config.mcp import McpSpec
+from verl_mas.config.sampling import Sampling
 from verl_mas.config.values import (
     Above,
     Checked,
     Count,
-    Length,
     NotNegative,
-    Penalty,
     Positive,
     Range,
     Share,
-    Temperature,
     Text,
 )
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
 FreeSettings: TypeAlias = dict[str, Any]
 Weighting: TypeAlias = Literal["row", "agent", "agent_token", "session", "token"]
-# What engines hold a number in; a larger one would end some of them.
-INT32, INT64 = 2**31 - 1, 2**63 - 1
-StopText: TypeAlias = Annotated[str, Length(1, 1000)]
 # The policy of a run that names none, and the pool of a policy that names none.
 DEFAULT_POLICY = "main"
 DEFAULT_POOL = "shared"
@@ -46,49 +41,6 @@ class WorkflowSpec:
 
     check_timeout_s: Positive = 60.0
     """Seconds that loading the files of the user, and the workflow's `check`, may take before a run starts."""
-
-
-class Sampling(TypedDict, total=False):
-    """Sampling settings of an agent, where they differ from those of the rollout."""
-
-    temperature: Temperature
-    """0: greedy. The row's temperature reaches the trainer."""
-
-    top_p: Annotated[float, Above(0), Range(high=1)]
-    """Sample from the most probable tokens that add up to this share."""
-
-    top_k: Literal[-1] | Annotated[int, Range(1, INT32)]
-    """Sample from this many most probable tokens; -1: from all."""
-
-    min_p: Share
-    """Exclude tokens less probable than this share of the most probable one."""
-
-    max_tokens: Count
-    """The longest reply."""
-
-    stop: StopText | Annotated[list[StopText], Length(0, 64)]
-    """Texts that end a reply."""
-
-    stop_token_ids: Annotated[list[Annotated[int, Range(0, INT32)]], Length(0, 1024)]
-    """Tokens that end a reply."""
-
-    ignore_eos: bool
-    """Whether a reply continues after the end-of-sequence token."""
-
-    seed: Annotated[int, Range(-INT64, INT64)]
-    """Of the request; every reply to one prompt is then the same."""
-
-    repetition_penalty: Penalty
-    """1: none. Refused for an agent that trains, as the trainer's log-probs leave it out."""
-
-    presence_penalty: Annotated[float, Range(-2, 2)]
-    """0: none. Refused for an agent that trains."""
-
-    frequency_penalty: Annotated[float, Range(-2, 2)]
-    """0: none. Refused for an agent that trains."""
-
-    extra: FreeSettings
-    """Settings of one engine or endpoint, passed on unchanged: `{min_tokens: 4}` for vLLM."""
 
 
 @dataclass
@@ -446,5 +398,11 @@ class MasConfig:
     """Optimiser steps per policy and training step, whatever the number of rows.
     null: data.train_batch_size / actor.ppo_mini_batch_size, as verl has with one row per session."""
 
-    skip_zero_advantage: bool = False
-    """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it."""
+    old_log_probs_every: Count = 10
+    """With one optimiser step per training step and no rollout correction, the old log-probs are those of the update
+    itself. The trainer then computes them in a pass of their own only every so many steps, and in the first two steps
+    after a start or a resume, for the metrics that compare engine and trainer. 1: in every step, as verl does."""
+
+    skip_zero_advantage: Literal["auto"] | bool = "auto"
+    """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it. auto: where
+    this changes nothing but rounding: with one optimiser step per training step, without entropy and KL in the loss."""

@@ -7,7 +7,7 @@ from functools import cache
 
 from omegaconf import DictConfig
 
-from verl_mas.config.schema import Sampling
+from verl_mas.config.sampling import Sampling
 from verl_mas.config.values import load_dataclass, settable
 from verl_mas.engines.contract import takes
 from verl_mas.engines.facts import ENGINES, facts_of

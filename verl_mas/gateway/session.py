@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Literal
 
-from verl_mas.config.schema import Sampling
+from verl_mas.config.sampling import Sampling
 from verl_mas.config.values import Count, NotNegative, load_dataclass
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault
 from verl_mas.gateway.dialect import SAMPLING, ApiError, Asked, Served, checked_tools

@@ -107,7 +107,7 @@ AGENTS = (
 POLICIES = (
     Metric("policy/<policy>/rows/real", "rows of its update", "rows"),
     Metric("policy/<policy>/rows/padding", "rows without any weight, which fill a batch up", "rows"),
-    Metric("policy/<policy>/rows/skipped", "rows without an advantage that `mas.skip_zero_advantage` left out", "rows"),
+    Metric("policy/<policy>/rows/skipped", "rows without an advantage, left out of the update", "rows"),
     Metric("policy/<policy>/updated", "1 if it was updated in this step"),
     Metric(
         "policy/<policy>/timing/{old_log_prob,update}",
@@ -324,7 +324,8 @@ SECTIONS = (
     MetricSection(
         "Policies: verl's metrics of an actor",
         "In a team of one trained policy under the name below, as in verl. In a team of several with "
-        "`policy/<policy>/` before it.",
+        "`policy/<policy>/` before it. `actor/entropy`, `training/rollout_<name>` and `rollout_corr/<name>` are there "
+        "in steps in which [old log-probs](trainer.md#a-training-step) are computed.",
         ACTOR,
     ),
     MetricSection("Sessions", "Over all sessions of the step.", SESSIONS),

@@ -17,7 +17,8 @@ from omegaconf import OmegaConf
 
 from verl_mas.config.compose import compose
 from verl_mas.config.run import load as load_mas
-from verl_mas.config.schema import PolicySpec, Sampling, WorkflowSpec
+from verl_mas.config.sampling import Sampling
+from verl_mas.config.schema import PolicySpec, WorkflowSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.endpoints.openai import OpenAIClient
 from verl_mas.errors import ConfigError, raise_all

@@ -188,7 +188,7 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
     return sorted(kept + filler[:count])
 
 
-def scale_for_skipped(counted: Tensor, kept: Sequence[int], mode: str) -> float:
-    """What kept advantages are multiplied by, so that a mean over tokens stays a mean over all of the tokens.
+def kept_share(counted: Tensor, kept: Sequence[int], mode: str) -> float:
+    """The share of the tokens that are kept, by which a mean over tokens stays a mean over all of them.
     `counted`: the tokens of each row that verl divides by."""
     return 1.0 if mode != "token-mean" else float(counted[list(kept)].sum() / counted.sum().clamp(min=1))

@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl_mas.config.mcp import McpSpec
 from verl_mas.config.merge import snapshots
 from verl_mas.config.run import Run, View
-from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, FreeSettings, RemoteSpec, RewardSpec, Sampling
+from verl_mas.config.sampling import Sampling
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec, FreeSettings, RemoteSpec, RewardSpec
 from verl_mas.config.values import Count, Length, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest

@@ -20,7 +20,7 @@ SETTINGS = (
     "mas.agents={writer:{policy:one},earlier:{policy:main},copier:{policy:two}}",
     "++actor_rollout_ref.model.lora_rank=4 ++actor_rollout_ref.model.lora_alpha=8",
     "actor_rollout_ref.actor.use_kl_loss=true actor_rollout_ref.rollout.full_determinism=true",
-    f"data.train_batch_size=2 trainer.total_training_steps={STEPS} trainer.save_freq=2",
+    f"data.train_batch_size=2 trainer.total_training_steps={STEPS} trainer.save_freq=2 mas.old_log_probs_every=1",
 )
 
 

@@ -15,11 +15,12 @@ from transfer_queue import KVBatchMeta
 from verl_mas import data_plane
 from verl_mas.config.run import Run
 from verl_mas.config.schema import FilterSpec
-from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
+from verl_mas.row import KEPT_SHARE, LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS
 from verl_mas.trainer.batching import UpdatePlan
 from verl_mas.trainer.filters import TaskFilter
-from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
-from verl_mas.trainer.step import ADVANTAGES, PolicyRows
+from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
+from verl_mas.trainer.step import PolicyRows
 from verl_mas.trainer.trainer import TeamTrainer
 
 
@@ -98,24 +99,49 @@ def test_the_rows_of_a_policy_are_corrected_as_the_policy_says(make, monkeypatch
     stored = {ROLLOUT_LOG_PROBS: [-1.0, 0.0], OLD_LOG_PROBS: [0.0, 0.0], RESPONSE_MASK: [1, 1]}
     rows = {name: torch.nested.nested_tensor([row], layout=torch.jagged) for name, row in stored.items()}
     monkeypatch.setattr(data_plane, "read", lambda batch, fields: TensorDict(dict(rows), batch_size=[1]))
-    _, changed = policy.read(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {})
+    batch, metrics = KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {}
+    assert policy.read(batch, metrics)[1] == {} == metrics, "without old log-probs nothing is compared"
+    batch.fields = [OLD_LOG_PROBS]
+    _, changed = policy.read(batch, metrics)
     found = changed[ROLLOUT_WEIGHTS].unbind()[0].tolist() if ROLLOUT_WEIGHTS in changed else None
     assert found == weights
 
 
+@pytest.mark.parametrize(("every", "computed"), [(1, [4, 6, 7, 8, 9, 10]), (4, [4, 6, 8]), (10, [4, 6, 10])])
+@pytest.mark.parametrize("reference", [True, False])
+def test_old_log_probs_are_computed_after_a_start_and_then_every_so_many_steps(monkeypatch, every, computed, reference):
+    """The run resumes at step 4, and has no rows at step 5. The reference's are computed in every step."""
+    calls = []
+    policy = object.__new__(PolicyTrainer)
+    policy.prepared, policy.updates, policy.use_reference_policy = 0, Updates(1, 10, None, every), reference
+    policy.config = OmegaConf.create({"actor_rollout_ref": {"rollout": {"temperature": 1.0}}})
+    monkeypatch.setattr(PolicyTrainer, "balance", lambda self, rows, metrics: rows)
+    for name in ("old", "ref"):
+        monkeypatch.setattr(
+            LocalPolicy,
+            f"_compute_{name}_log_prob",
+            lambda self, rows, metrics, name=name: calls.append((name, self.global_steps)) or rows,
+        )
+    for policy.global_steps in (4, 6, 7, 8, 9, 10):
+        policy.prepare(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {})
+    assert [step for name, step in calls if name == "old"] == computed
+    assert len(calls) - len(computed) == 6 * reference
+
+
 @pytest.mark.parametrize("rejected", [False, True])
-def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejected(monkeypatch, rejected):
-    """verl's mean over tokens is over those before the rejection."""
+@pytest.mark.parametrize(("loss", "share"), [("vanilla", 8 / 16), ("sapo", 1.0)])
+def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejected(monkeypatch, rejected, loss, share):
+    """verl's mean over tokens is over those before the rejection. sapo has a mean over rows, whatever the mode."""
     masks = [torch.ones(4), torch.zeros(4) if rejected else torch.ones(4), torch.ones(8)]
     policy = object.__new__(PolicyTrainer)
-    policy.plan = UpdatePlan(3, 1, 1, 1)
-    policy.config = OmegaConf.create({"actor_rollout_ref": {"actor": {"loss_agg_mode": "token-mean"}}})
+    policy.plan, policy.updates = UpdatePlan(3, 1, 1, 1), Updates(1, 10, None, skip_zero_advantage=True)
+    actor = {"loss_agg_mode": "token-mean", "policy_loss": {"loss_mode": loss}}
+    policy.config = OmegaConf.create({"actor_rollout_ref": {"actor": actor}})
     monkeypatch.setattr(policy, "_balance_batch", lambda rows, metrics: rows, raising=False)
     batch = KVBatchMeta(partition_id="train", keys=["1-0_0_0", "1-0_1_0", "1-0_2_0"], tags=[{}, {}, {}])
     data = {RESPONSE_MASK: masks, LOSS_MASK: [torch.ones_like(mask) for mask in masks]}
     data = {name: torch.nested.as_nested_tensor(rows, layout=torch.jagged) for name, rows in data.items()}
     part = PolicyRows(batch, TensorDict(data, batch_size=[3]), advantages=torch.tensor([1.0, 1.0, 0.0]))
-    written = {}
-    monkeypatch.setattr(data_plane, "write", lambda rows, fields: written.update(fields) or rows)
-    policy.without_zero_advantage(part)
-    assert written[ADVANTAGES].unbind()[0].tolist() == [8 / 16] * 4
+    assert policy.rows_to_train(part).extra_info[KEPT_SHARE] == share
+    policy.updates = Updates(1, 10, None)
+    assert policy.rows_to_train(part) is batch

@@ -1,0 +1,54 @@
+"""Sampling settings of an agent or a request: types, meaning and ranges."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+
+from verl_mas.config.values import Above, Count, Length, Penalty, Range, Share, Temperature
+
+# What engines hold a number in; a larger one would end some of them.
+INT32, INT64 = 2**31 - 1, 2**63 - 1
+StopText: TypeAlias = Annotated[str, Length(1, 1000)]
+
+
+class Sampling(TypedDict, total=False):
+    """Sampling settings of an agent, where they differ from those of the rollout."""
+
+    temperature: Temperature
+    """0: greedy. The row's temperature reaches the trainer."""
+
+    top_p: Annotated[float, Above(0), Range(high=1)]
+    """Sample from the most probable tokens that add up to this share."""
+
+    top_k: Literal[-1] | Annotated[int, Range(1, INT32)]
+    """Sample from this many most probable tokens; -1: from all."""
+
+    min_p: Share
+    """Exclude tokens less probable than this share of the most probable one."""
+
+    max_tokens: Count
+    """The longest reply."""
+
+    stop: StopText | Annotated[list[StopText], Length(0, 64)]
+    """Texts that end a reply."""
+
+    stop_token_ids: Annotated[list[Annotated[int, Range(0, INT32)]], Length(0, 1024)]
+    """Tokens that end a reply."""
+
+    ignore_eos: bool
+    """Whether a reply continues after the end-of-sequence token."""
+
+    seed: Annotated[int, Range(-INT64, INT64)]
+    """Of the request; every reply to one prompt is then the same."""
+
+    repetition_penalty: Penalty
+    """1: none. Refused for an agent that trains, as the trainer's log-probs leave it out."""
+
+    presence_penalty: Annotated[float, Range(-2, 2)]
+    """0: none. Refused for an agent that trains."""
+
+    frequency_penalty: Annotated[float, Range(-2, 2)]
+    """0: none. Refused for an agent that trains."""
+
+    extra: dict[str, Any]
+    """Settings of one engine or endpoint, passed on unchanged: `{min_tokens: 4}` for vLLM."""
