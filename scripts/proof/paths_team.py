@@ -22,4 +22,4 @@ class Alike(Workflow):
     async def run(self, task: Task, team: Team) -> Outcome:
         prompt = task.question * self.repeats
         replies = await asyncio.gather(*(team[agent].act(prompt) for agent in self.agents))
-        return Outcome(answer=replies[0])
+        return Outcome(answer=" ".join(map(str, replies)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import median
@@ -27,7 +26,7 @@ ADAPTERS = "mas.policies={main:{trainable:false},a:{adapter_of:main},b:{adapter_
 STEPS = 3
 STOCK_STEPS = 4
 MOST_OF_STOCK = 1.1
-Nested: TypeAlias = Mapping[str, Any]
+Nested: TypeAlias = dict[str, Any]
 VERSION = "from importlib.metadata import version; print(version('sglang'))"
 
 
@@ -52,7 +51,6 @@ PATHS = {
     "sdpa": TrainerPath("sdpa", False),
     "fused": TrainerPath("sdpa", True),
     "flash": TrainerPath("flash_attention_2", False, "flash_attn"),
-    "flash_fused": TrainerPath("flash_attention_2", True, "flash_attn"),
 }
 
 
@@ -114,11 +112,13 @@ def sglang(proof: Proof) -> None:
 
 def pair(proof: Proof) -> None:
     """Stage 2: a 1.7B and a 4B policy on the fastest path here, alone on the card: parts of the step, memory."""
-    name, path = next((name, path) for name, path in reversed(PATHS.items()) if not path.missing)
-    engine = _fastest_engine()
+    attention = PATHS["sdpa" if PATHS["flash"].missing else "flash"].attention
+    path, engine = TrainerPath(attention, fused=True), _fastest_engine()
     policies = {"a": path.policy(_real(proof, "1.7b")), "b": path.policy(_real(proof, "4b"))}
+    # In float32, its update alone takes 80 GiB.
+    policies["b"]["overrides"]["actor"] = {"fsdp_config": {"model_dtype": "fp32" if proof.cpu else "bf16"}}
     overrides = [*_real_run(proof, engine, 0.3), f"mas.policies={hydra(policies)}", TWO[1], *for_steps(STEPS)]
-    proof.write("path", name=name, engine=engine)
+    proof.write("path", attention=attention, fused=True, engine=engine)
     with training.memory(proof) as samples, training.nvml(proof):
         (run,) = train(proof, "pair", {"": overrides})
     learns(proof, run, steps=STEPS, correlation=0.95)
@@ -191,7 +191,7 @@ def _without_rollout(run: Run) -> float:
 
 def hydra(value: Nested | str | bool) -> str:
     """As Hydra's command line takes it."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return f"{{{','.join(f'{key}:{hydra(each)}' for key, each in value.items())}}}"
     return str(value)
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from verl_mas.checks.report import CheckReport
 from verl_mas.checks.run import examine_command
@@ -309,15 +309,29 @@ class Commands(Proof):
         return subprocess.Popen(["true"], start_new_session=True)
 
 
+def write_sparse(config: Qwen3Config, file: Path) -> None:
+    """Weights of real size that take no disk: all but the first number are a hole in the file."""
+    with torch.device("meta"):
+        parameters = Qwen3ForCausalLM(config).named_parameters()  # the tied output layer is none of them
+    header, end = {}, 0
+    for name, parameter in parameters:
+        begin, end = end, end + 2 * parameter.numel()
+        header[name] = {"dtype": "BF16", "shape": [*parameter.shape], "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    with file.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text + b"\x3f\x3f")
+        out.truncate(8 + len(text) + end)
+
+
 @pytest.fixture
 def real_models(tmp_path):
-    """Of real size, without their weights."""
     tokens = models.tokenizer(models.VOCABULARY)
     for name, sizes in models.REAL.items():
         folder = tmp_path / "models" / name
-        models.config(sizes, tokens, "cuda").save_pretrained(folder)
+        config = models.config(sizes, tokens, "cuda")
+        config.save_pretrained(folder)
         tokens.save_pretrained(folder)
-        save_file({"nothing": torch.ones(1)}, folder / "model.safetensors")
+        write_sparse(config, folder / "model.safetensors")
 
 
 @pytest.mark.usefixtures("real_models")
