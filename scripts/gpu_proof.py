@@ -49,8 +49,8 @@ ORDERS = {
         Stage(11, "an engine is killed, and the run resumes", 240, long.killed),
     ],
 }
-# The models of the short order, their checkpoints in host memory and the logs.
-IN_MEMORY, IN_MEMORY_GIB = Path("/dev/shm"), 40
+# The short order's models take 12 GiB.
+IN_MEMORY, IN_MEMORY_GIB = Path("/dev/shm"), 16
 OPTIONS: dict[str, dict[str, Any]] = {
     "order": {"choices": ORDERS, "default": "short", "help": "the stages; default: short"},
     "stages": {"help": "only these stages of the order, for example 0,1,2"},

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from packaging.version import Version
 
 from proof import memory_log, plan_beside, training, turns
-from proof.stage import HERE, NEEDS_CUDA, Program, Proof
+from proof.stage import HERE, NEEDS_CUDA, Program, Proof, Skipped
 from proof.training import TEAM, TWO, Run, for_steps, learns, train
 
 ENGINES = ("vllm", "sglang", "transformers")
@@ -88,12 +88,15 @@ def without_nvcc(proof: Proof) -> dict[str, str]:
 def sglang(proof: Proof) -> None:
     """Stage 1: two policies together and in phases, and adapters, side by side: nothing is timed."""
     found = proof.run(Program("sglang-version", [proof.sglang, "-c", VERSION], may_fail=True))[0]
-    version = found.output.strip().splitlines()[-1] if found.exit_code == 0 else None
-    reason = None if version else "sglang is not installed (--sglang-python)"
-    if not proof.unless(reason, "teams on SGLang") and not proof.cpu:
-        return
-    # Without SGLang, the CPU form has the same teams on the embedded engine.
-    engine = "sglang" if version else "transformers"
+    version = found.output.split()[-1] if found.exit_code == 0 and not proof.cpu else None
+    reason = NEEDS_CUDA if proof.cpu else "sglang is not installed: --sglang-python"
+    if proof.unless(None if version else reason, "teams on SGLang"):
+        engine, python = "sglang", proof.sglang
+    elif proof.cpu:
+        # The same teams on the embedded engine, so that their commands do not become stale.
+        engine, python = "transformers", sys.executable
+    else:
+        raise Skipped(reason)
     common = [*_engine(engine, 0.15), *for_steps(STEPS)]
     wanted = {
         "together": [*common, *TWO],
@@ -106,7 +109,7 @@ def sglang(proof: Proof) -> None:
     old = version and Version(version) < SGLANG_ADAPTERS
     if not proof.unless(f"SGLang {version} is older than {SGLANG_ADAPTERS}" if old else None, "adapters on SGLang"):
         del wanted["adapters"]
-    for run in train(proof, "sglang-", wanted, python=proof.sglang if version else sys.executable):
+    for run in train(proof, f"{engine}-", wanted, python=python):
         learns(proof, run, steps=STEPS, correlation=0.95)
 
 

@@ -31,8 +31,7 @@ def model(tmp_path):
 def size(request):
     """Settings for engines of one or two vLLM workers, each beside a training worker."""
     return (
-        f"trainer.n_gpus_per_node={request.param} "
-        f"actor_rollout_ref.rollout.tensor_model_parallel_size={request.param}"
+        f"trainer.n_gpus_per_node={request.param} actor_rollout_ref.rollout.tensor_model_parallel_size={request.param}"
     )
 
 
@@ -53,9 +52,7 @@ def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path,
             assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
 
 
-def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(
-    train_team, tmp_path, model, size, monkeypatch
-):
+def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_team, tmp_path, model, size, monkeypatch):
     """The CPU build has no sleep mode: a recorder takes its place, and refuses every call out of order."""
     monkeypatch.setenv("PYTHONPATH", str(RECORDER), prepend=os.pathsep)
     done = train_team(
@@ -70,6 +67,7 @@ def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(
         "trainer.total_training_steps=2",
     )
     assert len(done.steps) == 2
+    assert ("(Worker_TP1 " in done.output) == size.endswith("=2"), "each engine has as many workers as it should"
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
         for policy in ("a", "b"):
