@@ -162,7 +162,12 @@ def stock(proof: Proof) -> None:
     """Stage 4: a team of one agent, and verl without a team, which make their steps in turn."""
     shared = proof.folder / "turns"
     shared.mkdir(exist_ok=True)
-    overrides = [*_real_run(proof, _fastest_engine(), 0.25), *for_steps(STOCK_STEPS)]
+    engine = _fastest_engine()
+    overrides = [*_real_run(proof, engine, 0.25), *for_steps(STOCK_STEPS)]
+    if engine == "vllm":
+        # vLLM would measure the card while the other run takes and gives memory, and may refuse to start.
+        cache = (1 if proof.cpu else 8) << 30
+        overrides.append(f"++actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes={cache}")
     teams = {"single": ("+mas=single", TEAM[1]), "stock": ("algorithm.adv_estimator=grpo",)}
     env = {turns.FOLDER: str(shared)}
     programs = [
@@ -208,16 +213,17 @@ def _real(proof: Proof, name: str) -> str:
 
 
 def _engine(name: str, share: float) -> list[str]:
-    """Graphs take longer to capture than these runs sample: `enforce_eager`."""
-    return [
-        *(f"actor_rollout_ref.rollout.name={name}", f"actor_rollout_ref.rollout.gpu_memory_utilization={share}"),
+    """vLLM and SGLang take longer to capture graphs than these runs sample: `enforce_eager`."""
+    settings = [
+        f"actor_rollout_ref.rollout.gpu_memory_utilization={share}",
         "actor_rollout_ref.rollout.enforce_eager=true",
     ]
+    return [f"actor_rollout_ref.rollout.name={name}", *([] if name == "transformers" else settings)]
 
 
 def _real_run(proof: Proof, engine: str, share: float) -> list[str]:
     """Prompts grow to 2,300 tokens in three acts, of which a model of random weights writes 1,024 bytes each."""
-    tasks, sessions, reply, prompt = (2, 2, 16, 512) if proof.cpu else (8, 8, 256, 3072)
+    tasks, sessions, reply, prompt = (2, 4, 32, 512) if proof.cpu else (8, 8, 256, 3072)
     micro = 1024 if proof.cpu else 8192
     return [
         *(*_engine(engine, share), f"actor_rollout_ref.model.path={_real(proof, '1.7b')}"),
