@@ -97,7 +97,7 @@ def sglang(proof: Proof) -> None:
         engine, python = "transformers", sys.executable
     else:
         raise Skipped(reason)
-    common = [*_engine(engine, 0.15), *for_steps(STEPS)]
+    common = [*_engine(engine, 0.1), *for_steps(STEPS)]
     wanted = {
         "together": [*common, *TWO],
         "phases": [*common, *TWO, "+mas.pools.shared.serving=phases"],

@@ -22,6 +22,7 @@ from verl_mas.checks.verl import served
 from verl_mas.cli import plan
 from verl_mas.testing import letters
 from verl_mas.testing.tiny_model import tiny_model
+from verl_mas.trainer.timeline import UPDATE, Timeline
 
 ROOT = Path(__file__).parents[2]
 MAIN = "verl.trainer.main_ppo"
@@ -246,6 +247,24 @@ def test_a_moment_that_was_not_measured_fails(tmp_path):
     proof = Proof(tmp_path, io.StringIO(), cpu=False)
     plan_beside.write(proof, "H100", [], {"update": plan_beside.GIB}, {"update": 1.0, "rollout": 2.0})
     assert proof.failed == 1
+
+
+def test_the_page_has_the_seconds_of_a_start_and_of_the_parts_of_each_step(tmp_path):
+    (tmp_path / "pair/checkpoints").mkdir(parents=True)
+    line = Timeline(tmp_path / "pair/checkpoints", {"a": "shared"})
+    began = time.time()
+    line.begin(1)
+    with line.span(UPDATE, "a"):
+        pass
+    steps = {1: {"timing_s/step": 4.0, "policy/a/timing/update": 2.5, "actor/lr": 1.0}, 2: {"timing_s/step": 3.0}}
+    lines = io.StringIO()
+    training.record(Proof(tmp_path, lines, cpu=True), training.Run(tmp_path / "pair", steps), began - 60)
+    (event,) = (json.loads(line) for line in lines.getvalue().splitlines())
+    # The first step is no part of the start.
+    assert event["start"] == {"from the command to the first step": pytest.approx(60, abs=1)}
+    shown = page([event])
+    assert "| policy/a/timing/update | 2.50 | - |" in shown and "| timing_s/step | 4.00 | 3.00 |" in shown
+    assert "actor/lr" not in shown
 
 
 def test_the_page_has_every_stage_and_why_a_check_failed_or_was_not_made(prove):
