@@ -1,7 +1,7 @@
 #!/bin/sh
 # Packs what a GPU machine without a network needs: scripts/bundle.sh FOLDER [VERSIONS]
 # The wheels of every version in VERSIONS (default: versions/constraints-gpu.txt; Python 3.12, Linux x86_64), the wheel of this clone, its
-# files, and install.sh, which installs all of it in memory. For SGLang, VERSIONS is what `uv pip compile` writes for its environment.
+# files, and install, which installs all of it in memory. For SGLang, VERSIONS is what `uv pip compile` writes for its environment.
 set -eu
 cd "$(dirname "$0")/.."
 OUT=${1:?"give a folder"}
@@ -25,9 +25,9 @@ $python -m pip download --quiet --no-deps --only-binary :all: --dest "$OUT/wheel
     echo "flash-attn is not in the bundle: the proof reports its path as skipped" >&2
 $python -m pip wheel --quiet --no-deps --wheel-dir "$OUT/wheels" .
 git archive --prefix=verl-mas/ --output "$OUT/verl-mas.tar.gz" HEAD
-cat > "$OUT/install.sh" <<'END'
+cat > "$OUT/install" <<'END'
 #!/bin/sh
-# install.sh [FOLDER]: makes FOLDER/venv and FOLDER/verl-mas; by default in memory, from which imports take seconds.
+# install [FOLDER]: makes FOLDER/venv and FOLDER/verl-mas; by default in memory, from which imports take seconds.
 set -eu
 cd "$(dirname "$0")"
 TO=${1:-/dev/shm/proof}
@@ -37,5 +37,5 @@ mkdir -p "$TO"
 tar -xzf verl-mas.tar.gz -C "$TO"
 echo "run: $TO/venv/bin/python $TO/verl-mas/scripts/gpu_proof.py"
 END
-chmod +x "$OUT/install.sh"
+chmod +x "$OUT/install"
 du -sh "$OUT"
