@@ -1,69 +1,104 @@
-"""What verl-mas does on a GPU, in one command of at most twenty minutes: `python scripts/gpu_proof.py`.
+"""What verl-mas does on a GPU, in one command of fourteen minutes: `python scripts/gpu_proof.py`.
 
-Eleven stages, each with a time limit of its own; a later stage runs whatever an earlier one found. Stage 10 needs two
-GPUs. Stage 8 trains a team of a pretrained LLM, and has ten minutes more: `--model FOLDER`. docs/gpu.md says what each
-proves. Beside the events (--out) it writes a page to post, and with stage 8 a file for `verl-mas plan --calibration`.
-`--cpu` runs the same on the CPU platform, where what needs CUDA is reported as skipped.
+`--order short` is what a card of fourteen minutes answers most with; `--order long` has checkpoints, resuming, killed
+processes and a pretrained LLM (`--model FOLDER`). Each stage has a time limit of its own; a later stage runs whatever
+an earlier one found. docs/gpu.md says what each proves. Beside the events (--out) it writes a page to post, after every
+stage, and a file for `verl-mas plan --calibration`. `--cpu` runs the same on the CPU platform, at a small width, where
+what needs CUDA is reported as skipped.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
+from typing import Any
 
-from proof import engines, runs, weights
+from proof import engines, long, short, weights
 from proof.page import page
 from proof.stage import NEEDS_CUDA, Proof, Skipped, Stage
 
-LIMIT = 1200
+# Seconds of an order, and more with a pretrained model.
+LIMITS = {"short": 840, "long": 1200}
 OF_MODEL = 600
-STAGES = [
-    Stage(0, "installation, recipes and models", 60, runs.prepare),
-    Stage(1, "one policy in float32, with a checkpoint", 80, runs.one_policy),
-    Stage(2, "two policies share the GPU", 110, runs.two_policies),
-    Stage(3, "trained, frozen and remote, on a cluster that runs already", 75, runs.three_kinds),
-    Stage(4, "resuming stage 2, and an evaluation", 75, runs.resumed),
-    Stage(5, "weights of two policies at once through verl's buckets", 30, weights.two_at_once),
-    Stage(6, "memory of two engines at real size", 80, engines.two_at_real_size, needs_cuda=True),
-    Stage(7, "padding, fixed micro batches, LoRA", 90, runs.variants),
-    Stage(8, "a pretrained LLM learns in a team", OF_MODEL, runs.pretrained),
-    Stage(9, "adapters of one base, asynchronous", 150, runs.adapters),
-    Stage(10, "two policies, engines on a GPU of their own", 100, runs.apart),
-    Stage(11, "an engine is killed, and the run resumes", 240, runs.killed),
-]
+ORDERS = {
+    "short": [
+        Stage(0, "installation, with and without a CUDA compiler", 70, short.installed),
+        Stage(1, "SGLang: together, in phases, adapters", 210, short.sglang),
+        Stage(2, "1.7B and 4B: a step's parts, memory beside the plan", 215, short.pair),
+        Stage(3, "1.7B on every path of the trainer", 190, short.paths),
+        Stage(4, "one agent beside verl's own trainer, step by step", 155, short.stock),
+    ],
+    "long": [
+        Stage(0, "installation, recipes and models", 60, long.prepare),
+        Stage(1, "one policy in float32, with a checkpoint", 80, long.one_policy),
+        Stage(2, "two policies share the GPU", 110, long.two_policies),
+        Stage(3, "trained, frozen and remote, on a cluster that runs already", 75, long.three_kinds),
+        Stage(4, "resuming stage 2, and an evaluation", 75, long.resumed),
+        Stage(5, "weights of two policies at once through verl's buckets", 30, weights.two_at_once),
+        Stage(6, "memory of two engines at real size", 80, engines.two_at_real_size, needs_cuda=True),
+        Stage(7, "padding, fixed micro batches, LoRA", 90, long.variants),
+        Stage(8, "a pretrained LLM learns in a team", OF_MODEL, long.pretrained),
+        Stage(9, "adapters of one base, asynchronous", 150, long.adapters),
+        Stage(10, "two policies, engines on a GPU of their own", 100, long.apart),
+        Stage(11, "an engine is killed, and the run resumes", 240, long.killed),
+    ],
+}
+# The short order's models take 12 GiB.
+IN_MEMORY, IN_MEMORY_GIB = Path("/dev/shm"), 16
+OPTIONS: dict[str, dict[str, Any]] = {
+    "order": {"choices": ORDERS, "default": "short", "help": "the stages; default: short"},
+    "stages": {"help": "only these stages of the order, for example 0,1,2"},
+    "out": {"type": Path, "default": Path("proof.jsonl"), "help": "JSON lines, one per event"},
+    "cpu": {"action": "store_true", "help": "the same on the CPU platform, with ten times the time"},
+    "folder": {"type": Path, "help": "for models, runs and logs; default: a temporary one, in memory if it has room"},
+    "model": {"type": Path, "help": "a chat model for stage 8 of the long order, as `verl-mas data smollm2` has"},
+    "sglang-python": {"default": sys.executable, "help": "the Python of an environment with SGLang; default: this one"},
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("proof.jsonl"), help="JSON lines, one per event")
-    parser.add_argument("--cpu", action="store_true", help="the same on the CPU platform, with ten times the time")
-    parser.add_argument("--stages", default=",".join(str(stage.number) for stage in STAGES), help="for example 0,1,2")
-    parser.add_argument("--folder", type=Path, help="for models, runs and logs; default: a temporary one")
-    parser.add_argument("--model", type=Path, help="a chat model for stage 8, such as one of `verl-mas data smollm2`")
+    for option, settings in OPTIONS.items():
+        parser.add_argument(f"--{option}", **settings)
     arguments = parser.parse_args()
-    chosen = {int(number) for number in arguments.stages.split(",")}
+    stages = ORDERS[arguments.order]
+    if arguments.stages:
+        chosen = {int(number) for number in arguments.stages.split(",")}
+        stages = [stage for stage in stages if stage.number in chosen]
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gpu-proof-") as temporary, arguments.out.open("w") as lines:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpu-proof-", dir=in_memory()) as temporary,
+        arguments.out.open("w") as lines,
+    ):
         folder = (arguments.folder or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        model = arguments.model and arguments.model.resolve()
-        calibration = arguments.out.with_name("calibration.json").resolve()
-        proof = Proof(folder, lines, cpu=arguments.cpu, model=model, calibration=calibration)
-        code = run([stage for stage in STAGES if stage.number in chosen], proof)
-    events = [json.loads(line) for line in arguments.out.read_text().splitlines()]
-    arguments.out.with_suffix(".md").write_text(page(events))
-    return code
+        proof = Proof(
+            folder,
+            lines,
+            cpu=arguments.cpu,
+            model=arguments.model and arguments.model.resolve(),
+            calibration=arguments.out.with_name("calibration.json").resolve(),
+            sglang=arguments.sglang_python,
+        )
+        return run(stages, proof, LIMITS[arguments.order])
 
 
-def run(stages: list[Stage], proof: Proof) -> int:
+def in_memory() -> Path | None:
+    """Where models are read and written fastest, if there is room."""
+    free = shutil.disk_usage(IN_MEMORY).free if IN_MEMORY.is_dir() else 0
+    return IN_MEMORY if free >= IN_MEMORY_GIB << 30 else None
+
+
+def run(stages: list[Stage], proof: Proof, limit: float) -> int:
     """0 if no stage failed."""
     slow = 10 if proof.cpu else 1
-    end = time.monotonic() + slow * (LIMIT + (OF_MODEL if proof.model else 0))
+    end = time.monotonic() + slow * (limit + (OF_MODEL if proof.model else 0))
     results = {}
     for stage in stages:
         start = time.monotonic()
@@ -75,8 +110,13 @@ def run(stages: list[Stage], proof: Proof) -> int:
         proof.write("end", status=status, seconds=seconds, passed=proof.passed, failed=proof.failed)
         sys.stdout.write(f"{stage.number} {stage.title}: {status} ({proof.passed} checks, {seconds} s)\n")
         sys.stdout.flush()
+        write_page(Path(proof.lines.name))
     proof.write("summary", results=results)
     return int("failed" in results.values())
+
+
+def write_page(events: Path) -> None:
+    events.with_suffix(".md").write_text(page([json.loads(line) for line in events.read_text().splitlines()]))
 
 
 def _status(stage: Stage, proof: Proof) -> str:

@@ -13,7 +13,8 @@ SHOWN = ("python", "verl-mas", "verl", "torch", "transformers", "vllm", "sglang"
 
 
 def page(events: Sequence[Event]) -> str:
-    return "\n".join([*_head(events), *_stages(events), *_failures(events), *_memory(events), *_curve(events)]) + "\n"
+    parts = (_head, _stages, _failures, _runs, _paths, _stock, _memory, _curve)
+    return "\n".join(line for part in parts for line in part(events)) + "\n"
 
 
 def _head(events: Sequence[Event]) -> Iterator[str]:
@@ -41,6 +42,41 @@ def _failures(events: Sequence[Event]) -> Iterator[str]:
     yield from ["", "## Not looked at", ""] if left_out else []
     for event in left_out:
         yield f"- stage {event['stage']}: {event['what']}: {event['skipped']}"
+
+
+def _runs(events: Sequence[Event]) -> Iterator[str]:
+    """Seconds of the parts of each step, and of the start."""
+    for event in _of(events, "run"):
+        steps = event["steps"]
+        yield from ("", f"## {event['name']}: seconds", "")
+        if event["start"]:
+            yield from ("; ".join(f"{name} {seconds}" for name, seconds in event["start"].items()), "")
+        yield from (f"| step | {' | '.join(steps)} |", f"|---|{'---|' * len(steps)}")
+        for part in sorted({key for step in steps.values() for key in step if "timing" in key}):
+            yield f"| {part} | {' | '.join(_seconds(step.get(part)) for step in steps.values())} |"
+
+
+def _paths(events: Sequence[Event]) -> Iterator[str]:
+    for event in _of(events, "paths"):
+        yield from (
+            "",
+            "## Paths of the trainer: seconds in each step",
+            "",
+            "| path | log-probs | update |",
+            "|---|---|---|",
+        )
+        for name, parts in event["seconds"].items():
+            yield f"| {name} | {' | '.join(', '.join(map(_seconds, seconds)) for seconds in parts.values())} |"
+
+
+def _stock(events: Sequence[Event]) -> Iterator[str]:
+    for event in _of(events, "beside stock"):
+        seconds = ", ".join(f"{name} {_seconds(value)}" for name, value in event["seconds_without_rollout"].items())
+        yield from ("", f"A step without rollout, in turn: {seconds} s; ratio {_seconds(event['ratio'])}")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
 
 
 def _memory(events: Sequence[Event]) -> Iterator[str]:

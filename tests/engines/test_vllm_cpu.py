@@ -329,10 +329,14 @@ def folder(tmp_path) -> Path:
 
 @needs_vllm
 @pytest.mark.e2e
-def test_rollout_and_training_agree_while_verl_trains(model, folder):
-    out = output_of(command(model, folder, "trainer.total_training_steps=3"))
+@pytest.mark.parametrize(("model", "size"), [("tied", 1), ("untied", 1), ("untied", 2)], indirect=["model"])
+def test_rollout_and_training_agree_while_verl_trains(model, folder, size):
+    """`size`: workers of an engine, which share every layer; verl's default is two."""
+    workers = [f"trainer.n_gpus_per_node={size}", f"actor_rollout_ref.rollout.tensor_model_parallel_size={size}"]
+    out = output_of(command(model, folder, "trainer.total_training_steps=3", *workers))
     gaps = [float(gap) for gap in re.findall(r"training/rollout_probs_diff_max:([\d.e+-]+)", out)]
     assert len(gaps) == 3 and max(gaps) < 1e-5
+    assert ("(Worker_TP1 " in out) == (size == 2)
 
 
 @needs_vllm

@@ -27,6 +27,14 @@ def model(tmp_path):
     return f"actor_rollout_ref.model.path={tiny_model(tmp_path / 'model', hidden=128)}"
 
 
+@pytest.fixture(params=[1, 2], ids=["whole", "tensor_parallel"])
+def size(request):
+    """Settings for engines of one or two vLLM workers, each beside a training worker."""
+    return (
+        f"trainer.n_gpus_per_node={request.param} actor_rollout_ref.rollout.tensor_model_parallel_size={request.param}"
+    )
+
+
 def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path, model):
     """Were names, ports or sockets shared, one policy's weights would reach the other's engine."""
     done = train_team(
@@ -44,13 +52,14 @@ def test_two_policies_on_vllm_stay_separate_and_both_learn(train_team, tmp_path,
             assert metrics[f"policy/{policy}/training/rollout_probs_diff_max"] < 1e-4
 
 
-def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_team, tmp_path, model, monkeypatch):
+def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_team, tmp_path, model, size, monkeypatch):
     """The CPU build has no sleep mode: a recorder takes its place, and refuses every call out of order."""
     monkeypatch.setenv("PYTHONPATH", str(RECORDER), prepend=os.pathsep)
     done = train_team(
         tmp_path / "run",
         "Trio",
         model,
+        size,
         "mas.policies={a:{},b:{},f:{trainable:false}}",
         "mas.agents={first:{policy:a},second:{policy:f},third:{policy:b}} +mas.pools.shared.serving=phases",
         "actor_rollout_ref.rollout.name=vllm actor_rollout_ref.rollout.free_cache_engine=true",
@@ -58,6 +67,7 @@ def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_tea
         "trainer.total_training_steps=2",
     )
     assert len(done.steps) == 2
+    assert ("(Worker_TP1 " in done.output) == size.endswith("=2"), "each engine has as many workers as it should"
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
         for policy in ("a", "b"):
@@ -86,9 +96,10 @@ def test_engines_get_the_weights_of_their_own_policy_in_asynchronous_modes(train
     assert fast[0] < 1e-4, "the first rows are of the weights that are trained"
 
 
-def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on, model):
+def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on, model, size):
     adapters_on(
         "vllm",
         model,
+        size,
         "actor_rollout_ref.rollout.max_model_len=192 actor_rollout_ref.rollout.gpu_memory_utilization=0.4",
     )
