@@ -11,7 +11,7 @@ from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import THRESHOLD, Staleness
-from verl_mas.config.run import CORRECTION, Run, View
+from verl_mas.config.run import CORRECTION, READERS, Run, View
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.workflow.members import Member, flat
 
@@ -39,8 +39,6 @@ def _across_tasks(name: str, options: AdvantageOptions) -> bool:
 # Rollout correction: of each trained policy, whether it has what it reads, and whether it is right.
 
 
-# What reads the engine's log-probs.
-READERS = ("rollout_is", "rollout_rs", "bypass_mode")
 # Settings of sampling that leave tokens out -> the value with which they do not.
 TRUNCATING: Mapping[str, tuple[object, ...]] = {"top_p": (1, None), "top_k": (-1, 0, None), "min_p": (0, None)}
 

@@ -127,6 +127,7 @@ def check_together(run: Run) -> Iterator[Problem]:
         if name in run.trained:
             weighting = LOSS_MODES[run.mas.loss.weighting] if run.mas.loss.weighting else None
             of_policy |= {"updates": view.updates_per_step, "correction": view.correction, "weighting": weighting}
+            of_policy["proportional"] = view.proportional
             mini_batch = view.value("actor.ppo_mini_batch_size")
             of_policy |= {"mini_batch": mini_batch, "by_mini_batch": config.data.train_batch_size // mini_batch}
             yield from combinations("trained", view.config, whose, **of_policy)

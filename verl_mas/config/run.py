@@ -18,6 +18,13 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError
 
 CORRECTION = "algorithm.rollout_correction"
+# Settings of the correction that read the engine's log-probs.
+READERS = ("rollout_is", "rollout_rs", "bypass_mode")
+# verl's policy losses with the gradient of a row that is 0 where its advantage is, so that such a row can be skipped.
+PROPORTIONAL_LOSSES = {"vanilla", "gspo", "sapo", "gpg", "cispo", "dppo_tv", "dppo_kl"}
+# Those that take the update's own log-probs as the old ones. The gradient of kl_cov is the sign of their difference,
+# which is that of rounding errors; bypass_mode reads the engine's.
+ON_POLICY_LOSSES = PROPORTIONAL_LOSSES | {"clip_cov", "geo_mean", "dro"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +145,38 @@ class View:
             return own
         mini = int(self.value("actor.ppo_mini_batch_size"))
         return max(1, int(self.run.config.data.train_batch_size) // mini)
+
+    @property
+    def on_policy(self) -> bool:
+        """Whether the old log-probs are those of the policy's only optimiser step in a training step, so that no other
+        pass has to compute them. A KL in the reward, which would read them before, is refused for a team."""
+        one_step = self.updates_per_step == self.value("actor.ppo_epochs") == 1
+        corrects = any(self.correction.get(reader) for reader in READERS)
+        exact = self.value("actor.policy_loss.loss_mode") in ON_POLICY_LOSSES
+        return self.run.mode is not None and one_step and exact and not corrects
+
+    @property
+    def old_log_probs_every(self) -> int:
+        """The policy gets old log-probs in every so many steps; 1: in each."""
+        return self.run.mas.old_log_probs_every if self.on_policy else 1
+
+    @property
+    def old_log_prob_passes(self) -> float:
+        """The share of training steps in which the trainer makes a forward pass for old log-probs."""
+        return 0.0 if self.correction.get("bypass_mode") else 1 / self.old_log_probs_every
+
+    @property
+    def proportional(self) -> bool:
+        """Whether the policy loss of a row is proportional to the row's advantage."""
+        return self.value("actor.policy_loss.loss_mode") in PROPORTIONAL_LOSSES
+
+    @property
+    def skips_zero_advantage(self) -> bool:
+        """Whether rows of zero advantage are left out of the policy's updates."""
+        if self.run.mas.skip_zero_advantage != "auto":
+            return self.run.mas.skip_zero_advantage
+        others = any(self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy"))
+        return self.run.mode is not None and self.updates_per_step == 1 and self.proportional and not others
 
 
 # From the `mas:` node of a configuration to `MasConfig`.

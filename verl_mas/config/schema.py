@@ -446,5 +446,11 @@ class MasConfig:
     """Optimiser steps per policy and training step, whatever the number of rows.
     null: data.train_batch_size / actor.ppo_mini_batch_size, as verl has with one row per session."""
 
-    skip_zero_advantage: bool = False
-    """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it."""
+    old_log_probs_every: Count = 10
+    """With one optimiser step per training step and no rollout correction, the old log-probs are those of the update
+    itself. The trainer then computes them in a pass of their own only every so many steps, and in the first two steps
+    after a start or a resume, for the metrics that compare engine and trainer. 1: in every step, as verl does."""
+
+    skip_zero_advantage: Literal["auto"] | bool = "auto"
+    """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it. auto: where
+    this changes nothing but rounding: with one optimiser step per training step, without entropy and KL in the loss."""

@@ -26,6 +26,8 @@ NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have be
 OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
 LATE = 0.5  # seconds: what an act of a small model takes
 MARGIN = 0.02  # A difference in success that says nothing, where a validation has no interval
+# Metrics that a step has only if old log-probs are computed in it: `mas.old_log_probs_every`.
+_NOW_AND_THEN = re.compile(r".*/log_probs/\w+|(.*/)?actor/entropy")
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 EVERYONE = "team"
 
@@ -55,6 +57,11 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
     ]
 
 
+def held(before: Metrics, step: Metrics) -> Metrics:
+    """Fill in the metrics that are not taken in every step with the values that the step before has."""
+    return {**{key: value for key, value in before.items() if _NOW_AND_THEN.fullmatch(key)}, **step}
+
+
 class Findings:
     """The findings of a run while it trains: each when it begins, and at most once in `again` steps."""
 
@@ -68,7 +75,7 @@ class Findings:
     def add(self, metrics: Metrics) -> list[RunFinding]:
         """Those that hold now and have not been returned in the last `again` steps."""
         self._step += 1
-        self._window.append(dict(metrics))
+        self._window.append(held(self._window[-1] if self._window else {}, metrics))
         full = len(self._window) == self._window.maxlen
         found = findings(list(self._window), self._agents) if full else []
         found += self._validated.add(metrics)

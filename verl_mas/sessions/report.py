@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
 from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.metrics.findings import STEPS, RunFinding, Trend, findings
+from verl_mas.metrics.findings import STEPS, RunFinding, Trend, findings, held
 from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
@@ -178,13 +179,13 @@ def report(run: RunFolder) -> RunReport:
 def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[HeldFinding]:
     """What the findings of the log are over a whole run, each with the longest range of steps at which it held."""
     training = [step for step in steps if agents_in(step.values)]
-    values = [step.values for step in training]
-    held: dict[tuple[str, str], list[tuple[int, RunFinding]]] = defaultdict(list)
+    values = list(accumulate((step.values for step in training), held))
+    found: dict[tuple[str, str], list[tuple[int, RunFinding]]] = defaultdict(list)
     for end in range(STEPS, len(training) + 1):
         for one in findings(values[end - STEPS : end], agents):
-            held[one.kind, one.name].append((end, one))
+            found[one.kind, one.name].append((end, one))
     lasting = []
-    for (kind, name), places in held.items():
+    for (kind, name), places in found.items():
         first, last = _longest([end for end, _ in places])
         begin = first - STEPS
         whole = [one for one in findings(values[begin:last], agents) if (one.kind, one.name) == (kind, name)]

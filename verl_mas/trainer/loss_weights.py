@@ -3,6 +3,8 @@
 In two of its modes verl divides a sum over rows by a number that its caller gives. Here all optimiser steps of a
 training step have the same one: the total of the training step, divided by their number. So what the rows add up to
 over optimiser steps, ranks and micro batches does not depend on which rows are in which.
+
+`on_policy` is the other change of verl's loss: it needs no old log-probs.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from typing import TypeAlias
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from verl.workers.utils.padding import response_from_nested
 
 from verl_mas.advantage.kernel import offsets_of, per_token
 from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.schema import Weighting
-from verl_mas.row import AGENT, LOSS_WEIGHTS, RowKey, TagValues, is_padding
+from verl_mas.row import AGENT, LOSS_WEIGHTS, OLD_LOG_PROBS, RESPONSE_MASK, RowKey, TagValues, is_padding
 
 # As verl calls a loss: the outputs of the model, nested over tokens, and the rows; the loss and its metrics.
 Outputs: TypeAlias = dict[str, Tensor]
@@ -93,3 +96,16 @@ def weighted(
 
 
 _DIFFERENTIATED = ("log_probs", "entropy")
+
+
+def on_policy(
+    model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
+) -> tuple[Tensor, dict[str, object]]:
+    """verl's loss with the log-probs of this forward pass, detached, as the old ones: every ratio is exactly 1.
+
+    Dropout is the same in both, where a pass without dropout would make noise of the ratios.
+    """
+    own = response_from_nested(model_output["log_probs"].detach(), data[RESPONSE_MASK])
+    with_old = data.copy()
+    with_old[OLD_LOG_PROBS] = own
+    return loss(model_output=model_output, data=with_old, dp_group=dp_group)

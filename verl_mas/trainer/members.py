@@ -23,7 +23,9 @@ def start(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | 
     """A policy with its engines, and all adapters on it. It returns when the engines are there, asleep."""
 
     def updates(policy: str) -> Updates:
-        return Updates(run.view(policy).updates_per_step, total_steps, run.mas.loss.weighting)
+        of = run.view(policy)
+        weighting, every, skips = run.mas.loss.weighting, of.old_log_probs_every, of.skips_zero_advantage
+        return Updates(of.updates_per_step, total_steps, weighting, every, skips)
 
     spec, pool = run.mas.policies[name], pools.of(name)
     view = placed(run, name)

@@ -355,11 +355,8 @@ class TeamTrainer(Recorded, Validated):
 
     def _update(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]
-        rows = part.batch
         with self.timeline.span(timeline.UPDATE, name, part.metrics, "timing/update"):
-            if self.mas.skip_zero_advantage:
-                rows = policy.without_zero_advantage(part)
-            policy.update(rows, part.metrics, counted=part.weights.total)
+            policy.update(policy.rows_to_train(part), part.metrics, counted=part.weights.total)
 
     def _whole(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
         """All rows, padding included: what verl's metrics read and what is cleared at the end of the step."""

@@ -89,7 +89,7 @@ class AdapterPolicy(PolicyTrainer):
         self.llm_server_manager = self.base.llm_server_manager
         self.actor_rollout_wg = AdapterWorkers(self.base.actor_rollout_wg.group, self.name)
         self.ref_in_actor = True
-        if loss := self.row_weighted_loss():
+        if loss := self.own_loss():
             self.actor_rollout_wg.set_adapter_loss(self.name, loss)
 
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:

@@ -126,12 +126,13 @@ class LocalPolicy(Servers, PPOTrainer):
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         return self.multiple(dp_size)
 
-    def log_probs(self, rows: Rows, metrics: dict[str, float]) -> Rows:
-        """The old ones, and the reference's if there is one."""
-        scored: Rows = self._compute_old_log_prob(rows, metrics=metrics)
+    def log_probs(self, rows: Rows, metrics: dict[str, float], *, old: bool) -> Rows:
+        """Compute the log-probs of the reference, if there is one, and the old ones if they are asked for."""
+        if old:
+            rows = self._compute_old_log_prob(rows, metrics=metrics)
         if self.use_reference_policy:
-            scored = self._compute_ref_log_prob(scored, metrics=metrics)
-        return scored
+            rows = self._compute_ref_log_prob(rows, metrics=metrics)
+        return rows
 
     # -- weights --------------------------------------------------------------------------------------------
 

@@ -28,9 +28,9 @@ from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
 from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, RESPONSE_MASK, ROLLOUT_LOG_PROBS, ROLLOUT_WEIGHTS, TEMPERATURE
-from verl_mas.trainer import loss_weights
 from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, spread_padding
 from verl_mas.trainer.checkpoint import Saved, writing
+from verl_mas.trainer.loss_weights import Loss, on_policy, step_weights, weighs_rows, weighted
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.weight_folder import BACKEND
 from verl_mas.trainer.step import (
@@ -41,6 +41,9 @@ from verl_mas.trainer.step import (
     without_zero_advantage,
 )
 
+# After a start, in which every step compares the log-probs of engine and trainer: before and after the first update.
+FIRST_STEPS = 2
+
 
 @dataclass(frozen=True)
 class Updates:
@@ -49,6 +52,8 @@ class Updates:
     per_step: int
     total_steps: int
     weighting: Weighting | None
+    old_log_probs_every: int = 1
+    skip_zero_advantage: bool = False
 
 
 class PolicyTrainer(LocalPolicy):
@@ -57,20 +62,23 @@ class PolicyTrainer(LocalPolicy):
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates):
         self.updates = updates
         self.plan: UpdatePlan | None = None
+        self.prepared = 0  # steps since the start in which it had rows
         set_mode(view, updates.weighting)
         super().__init__(name, view, pool, updates.total_steps)
 
     def init(self) -> None:
         super().init()
-        if loss := self.row_weighted_loss():
+        if loss := self.own_loss():
             self.actor_rollout_wg.set_loss_fn(loss)
 
-    def row_weighted_loss(self) -> loss_weights.Loss | None:
-        """verl's loss with a weight per row, if rows count differently."""
-        if not loss_weights.weighs_rows(self.updates.weighting):
-            return None
-        actor = omega_conf_to_dataclass(self.config.actor_rollout_ref.actor)
-        return partial(loss_weights.weighted, loss=partial(ppo_loss, config=actor))
+    def own_loss(self) -> Loss | None:
+        """verl's loss, where rows count differently or old log-probs are the update's own; None: as verl has it."""
+        verls = loss = partial(ppo_loss, config=omega_conf_to_dataclass(self.config.actor_rollout_ref.actor))
+        if weighs_rows(self.updates.weighting):
+            loss = partial(weighted, loss=loss)
+        if self.updates.old_log_probs_every > 1:
+            loss = partial(on_policy, loss=loss)
+        return None if loss is verls else loss
 
     @property
     def saved(self) -> dict[str, Saved]:
@@ -79,9 +87,12 @@ class PolicyTrainer(LocalPolicy):
     # -- the step -------------------------------------------------------------------------------------------
 
     def prepare(self, rows: Rows, metrics: dict[str, float]) -> Rows:
-        """Pad and balance the rows, and compute their old and reference log-probs."""
+        """Pad and balance the rows, and compute their log-probs that the step needs."""
         rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
-        return self.log_probs(self.balance(rows, metrics), metrics)
+        self.prepared += 1
+        every = self.updates.old_log_probs_every
+        due = self.prepared <= FIRST_STEPS or self.global_steps % every == 0
+        return self.log_probs(self.balance(rows, metrics), metrics, old=due)
 
     def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
         self._rows = len(rows)
@@ -101,7 +112,8 @@ class PolicyTrainer(LocalPolicy):
         trainer's probabilities; and the fields that these change."""
         correction = self.config.algorithm.get("rollout_correction")
         corrects = correction and not correction.get("bypass_mode", False)
-        if not (corrects and self.config.actor_rollout_ref.rollout.calculate_log_probs):
+        computed = OLD_LOG_PROBS in (rows.fields or ())
+        if not (corrects and computed and self.config.actor_rollout_ref.rollout.calculate_log_probs):
             return data_plane.read(rows, COLUMNS), {}
         data = data_plane.read(rows, [*COLUMNS, ROLLOUT_LOG_PROBS, OLD_LOG_PROBS])
         mask = data[RESPONSE_MASK]
@@ -120,17 +132,22 @@ class PolicyTrainer(LocalPolicy):
     def weigh(self, part: PolicyRows) -> None:
         """How much its rows count in the loss."""
         tokens = part.data[RESPONSE_MASK].sum(-1)
-        part.weights = loss_weights.step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
+        part.weights = step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
 
-    def without_zero_advantage(self, part: PolicyRows) -> Rows:
-        """The rows of the policy that add to the loss."""
+    def rows_to_train(self, part: PolicyRows) -> Rows:
+        """Return the rows that add to the loss if others are skipped, else all."""
         assert self.plan is not None
+        if not self.updates.skip_zero_advantage:
+            return part.batch
         kept = without_zero_advantage(part, self.plan.updates, self.plan.multiple)
         part.metrics["rows/skipped"] = len(part.batch) - len(kept)
         if len(kept) == len(part.batch):
             return part.batch
         counted = part.data.get(LOSS_MASK, part.data[RESPONSE_MASK]).sum(-1)
-        scale = scale_for_skipped(counted, kept, self.config.actor_rollout_ref.actor.loss_agg_mode)
+        actor = self.config.actor_rollout_ref.actor
+        # sapo has a mode of its own.
+        mode = "seq-mean-token-mean" if actor.policy_loss.loss_mode == "sapo" else actor.loss_agg_mode
+        scale = scale_for_skipped(counted, kept, mode)
         masks = part.data[RESPONSE_MASK].unbind()
         new = as_nested(part.advantages[kept] * scale, [masks[i] for i in kept])
         return self.balance(data_plane.write(data_plane.select(part.batch, kept), new), {})
