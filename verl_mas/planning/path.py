@@ -52,8 +52,9 @@ class TrainingPath:
         return (batch if self.packed else row) / MASKED
 
     def __str__(self) -> str:
-        pairs = ", of all pairs of tokens of a micro batch" if self.masked else ""
-        return f"attention by {self.attention}{pairs}; log-probs by {self.log_probs}"
+        how = " over all pairs of tokens of a micro batch" if self.masked else ""
+        assumed = " (assumed: it is not installed here)" if is_flash(self.attention) and not is_installed() else ""
+        return f"attention: {self.attention}{how}{assumed}; log-probs: {self.log_probs}"
 
 
 FASTEST = TrainingPath()
@@ -70,8 +71,8 @@ def _log_probs(config: DictConfig, used: str) -> str:
         return FUSED
     deterministic = OmegaConf.select(config, f"{SECTION}.actor.fsdp_config.full_determinism")
     disabled = os.environ.get("VERL_DISABLE_FLASH_ATTN_CE", "1" if deterministic else "0") == "1"
-    # Where the package is missing and its attention is used, it is on the machines of the run; unless `kernels` is here,
-    # with which transformers downloads the attention alone.
+    # Where the package is missing and its attention is used, it is on the machines of the run; unless `kernels` is
+    # installed, with which transformers downloads the attention alone.
     there = is_installed() or (used == DEFAULT_ATTENTION and find_spec("kernels") is None)
     return FLASH if there and not disabled else BLOCKS
 

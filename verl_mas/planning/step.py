@@ -216,7 +216,7 @@ def training_line(part: Part, step: Step) -> str:
     fastest = replace(part.policy, training=replace(training, path=training.path.fastest))
     found, least = (_computing(one, step) for one in (part, replace(part, policy=fastest)))
     other = f", {least:,.0f} s with flash-attn" if training.path.masked else ""
-    return f"{training.path}: {found:,.0f} s per step{other}"
+    return f"{training.path}; estimated: {found:,.0f} s per step{other}"
 
 
 def _computing(part: Part, step: Step) -> float:
