@@ -1,4 +1,4 @@
-"""Log-probs from logits, by blocks of tokens. Without flash-attn verl loops over them one by one in Python."""
+"""Log-probs from logits, by blocks of tokens. Without flash-attn verl loops over the tokens one by one in Python."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class LogProbs(torch.autograd.Function):
     """The log-prob of one label per token. Sums are in float32, as in flash-attn's cross entropy, or in float64."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
         norms = torch.cat([_exact(logits[rows]).logsumexp(-1) for rows in _blocks(logits)])
         ctx.save_for_backward(logits, labels, norms)
         return logits.gather(-1, labels[:, None])[:, 0] - norms
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         logits, labels, norms = ctx.saved_tensors
         result = torch.empty_like(logits)
         for rows in _blocks(logits):
@@ -47,10 +47,10 @@ def _blocks(logits: Tensor) -> Iterator[slice]:
 
 
 def log_probs_in_blocks(logits: Tensor, labels: Tensor) -> Tensor:
-    flat = LogProbs.apply(logits.flatten(0, -2), labels.flatten())  # type: ignore[no-untyped-call]
-    return flat.view(labels.shape)  # type: ignore[no-any-return]
+    flat: Tensor = LogProbs.apply(logits.flatten(0, -2), labels.flatten())  # type: ignore[no-untyped-call]
+    return flat.view(labels.shape)
 
 
 def patch(torch_functional: ModuleType) -> None:
-    """verl calls it by this name where neither flash-attn's nor an NPU's cross entropy is installed."""
+    """Replace the loop, which verl calls where neither flash-attn's nor an NPU's cross entropy is installed."""
     setattr(torch_functional, REPLACED, log_probs_in_blocks)
