@@ -18,6 +18,7 @@ HOOKS = {
     "verl.plugin.platform.platform_manager": "verl_mas.platform:register_platform",
     "verl.single_controller.ray.base": "verl_mas.platform:keep_ports",
     "verl.utils.distributed": "verl_mas.platform:patch_process_group",
+    "verl.utils.torch_functional": "verl_mas.platform:patch_log_probs",
     "verl.workers.engine.fsdp.transformer_impl": "verl_mas.platform:register_training_engine",
     "verl.trainer.ppo.core_algos": "verl_mas.advantage.verl_hook:register_estimators",
     "verl.trainer.ppo.v1": "verl_mas.checks:register_trainer",

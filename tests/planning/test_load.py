@@ -11,6 +11,7 @@ from small_model import MODEL, SEEING
 from verl_mas.config.run import Run, load
 from verl_mas.engines.serving import settled
 from verl_mas.planning.load import Policy, read_policy
+from verl_mas.planning.path import FUSED
 
 
 @pytest.fixture
@@ -79,9 +80,11 @@ def test_logits_are_copied_at_a_temperature_that_is_not_1_also_at_that_of_an_age
     ):
         training = read(**attention, **hot).training
         assert (training.logits, training.logits_update) == (4, 6)
+    # Blocks write the gradient beside the logits.
     sdpa = {**attention, "actor_rollout_ref__model__override_config__attn_implementation": "sdpa"}
-    assert read(**sdpa, **cold).training.logits_update == 6
-    assert read(**attention, **cold, actor_rollout_ref__model__use_fused_kernels=True).training.fused
+    assert read(**sdpa, **cold).training.logits_update == 4
+    fused = read(**attention, **cold, actor_rollout_ref__model__use_fused_kernels=True).training
+    assert fused.path.log_probs == FUSED
 
 
 def test_rows_of_agents_that_exchange_their_policies_have_the_temperatures_of_all(read):
@@ -111,10 +114,10 @@ def test_an_engine_that_reserves_no_share_of_the_gpu_has_no_fraction(read):
 def test_packed_rows_have_a_mask_unless_flash_attn_computes_them(read):
     packed = {"actor_rollout_ref__model__use_remove_padding": True}
     attention = "actor_rollout_ref__model__override_config__attn_implementation"
-    assert read(**packed, **{attention: "sdpa"}).training.masked
-    assert not read(**packed, **{attention: "flash_attention_3"}).training.masked
+    assert read(**packed, **{attention: "sdpa"}).training.path.masked
+    assert not read(**packed, **{attention: "flash_attention_3"}).training.path.masked
     padded = read(actor_rollout_ref__model__use_remove_padding=False, **{attention: "sdpa"}).training
-    assert padded.padded and not padded.masked
+    assert not (padded.path.packed or padded.path.masked)
 
 
 def test_a_policy_alone_is_set_as_verls(make):

@@ -8,6 +8,7 @@ import pytest
 from small_model import MODEL, SEEING, TRAINING, N
 
 from verl_mas.planning import training
+from verl_mas.planning.path import FUSED, TrainingPath
 
 
 def test_parameters_and_adam_stay_unless_they_are_offloaded():
@@ -30,7 +31,7 @@ def test_an_update_loads_16_bytes_per_parameter_and_has_logits_of_its_longest_mi
 
 def test_fused_kernels_have_the_logits_of_512_tokens_in_float32():
     """By hand: 14 and 22 bytes for each of 512 tokens and 1,000 entries, or of all tokens where there are fewer."""
-    fused = replace(TRAINING, fused=True, update_tokens=2000, log_prob_tokens=100)
+    fused = replace(TRAINING, path=TrainingPath(log_probs=FUSED), update_tokens=2000, log_prob_tokens=100)
     assert training.updated(MODEL, fused)["logits"] == 22 * 512 * 1000
     assert training.scored(MODEL, fused)["logits"] == 14 * 100 * 1000
 
@@ -65,7 +66,7 @@ def test_log_probs_load_parameters_and_not_adam():
 
 
 def test_without_flash_attn_packed_rows_have_a_mask_of_all_pairs_of_their_tokens():
-    masked = replace(TRAINING, masked=True)
+    masked = replace(TRAINING, path=TrainingPath("sdpa"))
     assert training.log_probs(MODEL, masked)["attention mask"] == (1 + 2 + 2) * 512**2
     assert training.update(MODEL, masked)["attention mask"] == (1 + 2 + 2) * 256**2
     every_layer = training.update(MODEL, replace(masked, checkpointing=False))

@@ -56,8 +56,8 @@ def test_a_gpu_recipe_is_accepted_and_bounds_memory_evaluations_and_disk(recipe,
         # With FSDP2 fused kernels cannot read an output layer with weights of its own.
         assert (actor.strategy, model.use_fused_kernels) in FUSED[has_own_head(model)]
         assert actor.fsdp_config.optimizer_offload
-        # flash-attn is not needed.
-        assert model.override_config.attn_implementation == "sdpa"
+        # What is installed decides.
+        assert not model.override_config
     assert (config.data.val_batch_size, config.trainer.max_actor_ckpt_to_keep) == (512, 2)
     engines = [run.view(name).value("rollout.gpu_memory_utilization") for name in local_policies(run.mas)]
     assert sum(engines) <= 0.85

@@ -53,6 +53,9 @@ def test_a_row_of_a_page_has_the_number_of_the_plan_and_it_fits(arguments, gpus,
     assert sum(pool.nodes * pool.gpus_per_node for pool in plan.pools.values()) == int(gpus)
     worst = max(pool.gpu for pool in plan.pools.values())
     assert memory == f"{worst:.1f} GiB" and worst <= SAFE * hardware.card / 2**30
+    sdpa = "++actor_rollout_ref.model.override_config.attn_implementation=sdpa"
+    without, report = plan_command([*arguments.split(), sdpa], hardware)
+    assert without is not None and without.fits, f"without flash-attn: {report.problems}"
     # A run on GPUs has numbers of its own, and changes this test.
     assert status == "planned"
 

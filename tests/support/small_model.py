@@ -14,6 +14,7 @@ MODEL = ModelSize(
     hidden=64,
     intermediate=128,
     vocabulary=1000,
+    heads=4,
     kv_heads=2,
     head_size=16,
     context=512,

@@ -69,8 +69,8 @@ def _count(found: Sequence[object], noun: str) -> str:
     return f"{len(found)} {noun}" if len(found) == 1 else f"{len(found)} {noun}s"
 
 
-def summary(run: Run) -> Summary:
-    """Of a configuration without errors."""
+def summary(run: Run, training: Mapping[str, str]) -> Summary:
+    """Of a configuration without errors. `training`: by policy, the path of its training."""
     config, mas, team = run.config, run.mas, run.mode is not None
     checkpoint = to_resume(config) if team else None
     return {
@@ -80,7 +80,7 @@ def summary(run: Run) -> Summary:
         # Whether a process of a pool is a worker on the CPU, and not a GPU.
         "on_cpu": config.trainer.device == CPU,
         "agents": {name: _agent(member) for name, member in agents_of(mas).items()} if team else {},
-        "policies": {name: _policy(run.view(name)) for name in mas.policies},
+        "policies": {name: {**_policy(run.view(name)), "training": training.get(name)} for name in mas.policies},
         "pools": {name: _pool(run, name) for name in used_pools(mas)},
         "step": _step(run),
         "prompt_tokens": config.data.max_prompt_length,

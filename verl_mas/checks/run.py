@@ -50,12 +50,14 @@ from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
-from verl_mas.planning.hardware import Hardware
+from verl_mas.planning.hardware import Hardware, has_gpu
 from verl_mas.planning.known_models import KNOWN, known
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
-from verl_mas.planning.plan import RunPlan, make_plan
-from verl_mas.planning.step import Assumed, Sample, usual_step
+from verl_mas.planning.path import settle_attention, training_path
+from verl_mas.planning.plan import RunPlan, make_plan, part_of
+from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
+from verl_mas.platform import DEVICE as CPU
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.tools import Tool
 
@@ -91,6 +93,20 @@ def _sample(run: Run) -> Sample:
         return Sample(rows=total)
     tokens = chat.length("".join(texts), 0)
     return Sample((tokens + of_images) / len(texts) if tokens else None, len(texts), total)
+
+
+def training_lines(run: Run) -> dict[str, str]:
+    """By policy that is trained on GPUs: the path of its training, and what that takes where the model is known."""
+    if run.config.trainer.device == CPU:
+        return {}
+    step, found = usual_step(run, Assumed(), _sample(run)), {}
+    rows = rows_of(run, step)
+    for name in local_policies(run.mas):
+        try:
+            found[name] = training_line(part_of(run, _served(run, name), rows.get(name, 0.0)), step)
+        except UnknownSize:
+            found[name] = str(training_path(run.view(name).config))
+    return found
 
 
 def check_capacity(run: Run) -> Iterator[Problem]:
@@ -192,7 +208,7 @@ def _examine(config: DictConfig, refusals: Refusals) -> CheckReport:
     # A team whose pools are sound fits or does not, whatever else is wrong.
     if not refusals.errors or all(spec.serving != "auto" for spec in run.mas.pools.values()):
         refusals.of(check_capacity(run))
-    contents = refusals.result(lambda: summary(run)) if not refusals.errors else None
+    contents = refusals.result(lambda: summary(run, training_lines(run))) if not refusals.errors else None
     return CheckReport(refusals.errors, refusals.warnings, machine, contents)
 
 
@@ -272,6 +288,9 @@ def finalize_team(config: DictConfig) -> None:
 def _complete(config: DictConfig) -> None:
     adapt(config)
     if is_team(config):
+        # What is installed here tells nothing of a machine with GPUs where this one has none.
+        if target() is None or has_gpu():
+            settle_attention(config)
         finalize(config, load(config.get("mas")))
 
 

@@ -80,6 +80,8 @@ def _policy(name: str, policy: PolicyPlan) -> Iterator[str]:
     yield f"  {policy.engine} engines: {policy.replicas}, with room for {held}"
     if policy.updates is not None:
         yield f"  optimizer steps per training step: {policy.updates}; a checkpoint takes {policy.disk:.0f} GiB"
+    if policy.path:
+        yield f"  {policy.path}"
     for adapter, of in policy.adapters.items():
         size = f"rank {of.rank}, {of.parameters / 1e6:.1f} M parameters"
         yield f"  adapter {adapter}: {size}; optimizer steps: {of.updates}; a checkpoint takes {of.disk:.1f} GiB"

@@ -29,6 +29,9 @@ def tree(found: Summary, machine: Sequence[Aspect]) -> Tree:
     sections = {
         "agents": [_agent(name, agent) for name, agent in found["agents"].items()],
         "policies": [_policy(name, policy) for name, policy in found["policies"].items()],
+        "training": [
+            f"{name}: {policy['training']}" for name, policy in found["policies"].items() if policy["training"]
+        ],
         "pools": [_pool(name, pool, found["on_cpu"]) for name, pool in found["pools"].items()],
         "training step": list(_step(found)),
         "lengths": [

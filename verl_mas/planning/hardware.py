@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from verl_mas.errors import ConfigError
 
@@ -55,6 +56,11 @@ class Hardware:
     def __str__(self) -> str:
         nodes = f"{self.nodes} nodes of " if self.nodes > 1 else ""
         return f"{nodes}{self.gpus_per_node} GPUs of {self.gb:g} GB ({self.card / GIB:.1f} GiB usable)"
+
+
+def has_gpu() -> bool:
+    """Whether this machine has a GPU of NVIDIA, as its driver says without torch."""
+    return Path("/proc/driver/nvidia/version").exists()
 
 
 def parse_gpus(text: str, host_gib: float | None = None) -> Hardware:

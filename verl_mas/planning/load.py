@@ -13,9 +13,10 @@ from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.placement import local_policies, placed, pool_shape
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
-from verl_mas.config.verl_settings import attention, is_flash
+from verl_mas.config.verl_settings import attention
 from verl_mas.engines.facts import facts_of
 from verl_mas.planning.model import ModelSize
+from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, training_path
 
 # Bytes by what they are for: `weights`, `KV cache`, `Adam`.
 Terms = Mapping[str, float]
@@ -35,12 +36,8 @@ class TrainingLoad:
     always_on_cpu: bool = False  # FSDP2's own offload policy: parameters, gradients and Adam never are on the GPU
     checkpointing: bool = True  # Gradient checkpointing
     by_tokens: bool = True  # Micro batches are filled up to a number of tokens (`use_dynamic_bsz`)
-    # Attention has a mask of all pairs of tokens of a micro batch: every implementation but flash-attn's, on packed
-    # rows.
-    masked: bool = False
-    padded: bool = False  # Rows of a micro batch are filled up to the longest one
+    path: TrainingPath = FASTEST  # Attention and log-probs
     images: float = 0.0  # The largest share of a micro batch's tokens that images can have: only prompts have images
-    fused: bool = False  # Log-probs are computed without the logits of a whole micro batch
     reshard: bool = True  # Parameters that a layer gathered are dropped after its forward pass
     # Gradients are divided among the GPUs only with the last micro batch; until then every GPU has all of them.
     sync_once: bool = False
@@ -49,6 +46,8 @@ class TrainingLoad:
     # The same in the update: the logits and their gradient. flash-attn's cross entropy writes it in their place, unless
     # entropy is in the loss; a copy has a gradient, too.
     logits_update: int = 4
+    old_log_probs: float = 1.0  # Forward passes for old log-probs per training step
+    skips: bool = False  # Rows without an advantage are left out of the update
     adapter: int = 0  # Parameters of the policy's own LoRA adapter; 0: none
     # The parameters of each adapter on this policy, which is frozen itself. They are trained in turn.
     adapters: tuple[int, ...] = ()
@@ -191,14 +190,15 @@ def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
 
 def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
     view, gpus, fsdp = _View(placed(run, name)), sum(pool_shape(run, run.mas.policies[name].pool)), "actor.fsdp_config"
+    path, own = training_path(view.config), run.view(name)
     size = view.number(f"{fsdp}.fsdp_size", -1)
-    copied, flash = _temperatures(view, run.mas, name) != {1.0}, is_flash(attention(view.config))
+    copied = _temperatures(view, run.mas, name) != {1.0}
     # Entropy needs two more tensors in the log-probs where it is not compiled. The update has logits and, unless
-    # flash-attn's cross entropy writes it in their place, their gradient; and more tensors of that size without
-    # flash-attn, with entropy in the loss, and at a temperature other than 1.
+    # flash-attn's cross entropy writes it in their place, their gradient; and more tensors of that size with entropy in
+    # the loss, and at a temperature other than 1.
     whole = not view.on(f"{fsdp}.use_torch_compile") and not view.on(f"{fsdp}.entropy_from_logits_with_chunking")
     entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
-    in_place, packed = flash and not entropy, view.on("model.use_remove_padding")
+    in_place = path.log_probs == FLASH and not entropy
     rank = view.number("model.lora_rank", 0)
     return TrainingLoad(
         shards=size if 0 < size < gpus else gpus,
@@ -213,14 +213,14 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
         always_on_cpu=view.get("actor.strategy") == "fsdp2" and view.on(f"{fsdp}.offload_policy"),
         checkpointing=view.on("model.enable_gradient_checkpointing"),
         by_tokens=view.on("actor.use_dynamic_bsz"),
-        masked=packed and not flash,
-        padded=not packed,
+        path=path,
         images=view.number("rollout.prompt_length", 0) / max(1, _row(view)) if model.vision else 0.0,
-        fused=view.on("model.use_fused_kernels"),
         reshard=view.on(f"{fsdp}.reshard_after_forward"),
         sync_once=view.on(f"{fsdp}.use_no_sync_for_gradient_accumulation"),
         logits=2 + 2 * copied + 4 * whole,
-        logits_update=4 - 2 * in_place + 2 * (not flash) + 2 * entropy + 4 * copied,
+        logits_update=4 - 2 * in_place + 2 * entropy + 4 * copied,
+        old_log_probs=own.old_log_prob_passes,
+        skips=own.skips_zero_advantage,
         adapter=rank * model.adapted(plain(view.get("model.target_modules")), plain(view.get("model.exclude_modules"))),
         # With LoRA the model without its adapter is the reference.
         reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),

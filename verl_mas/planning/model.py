@@ -38,6 +38,7 @@ class ModelSize:
     hidden: int
     intermediate: int
     vocabulary: int
+    heads: int
     kv_heads: int
     head_size: int
     context: int  # max_position_embeddings
@@ -78,10 +79,19 @@ class ModelSize:
         """Elements of one layer of the text model."""
         return (self.parameters - self.tower - self.embedding * (1 if self.tied else 2)) // self.layers
 
+    @property
+    def computed(self) -> int:
+        """Parameters that every token is multiplied with: all but a table of embeddings that is not the head, too."""
+        return self.parameters - (0 if self.tied else self.embedding)
+
+    @property
+    def attending(self) -> int:
+        """Layers that compare a token with all before it."""
+        return self.layers - self.uncached
+
     def kv_bytes(self, tensor_parallel: int = 1) -> int:
         """Bytes of one token's keys and values on one GPU; an engine repeats heads that it cannot split."""
-        attending = self.layers - self.uncached
-        return 2 * SERVED * attending * max(1, self.kv_heads // tensor_parallel) * self.head_size
+        return 2 * SERVED * self.attending * max(1, self.kv_heads // tensor_parallel) * self.head_size
 
 
 def size_of(config: Mapping[str, object]) -> ModelSize:
@@ -111,6 +121,7 @@ def _size_of(fields: str) -> ModelSize:
         hidden=text.hidden_size,
         intermediate=getattr(text, "intermediate_size", None) or 4 * text.hidden_size,
         vocabulary=text.vocab_size,
+        heads=heads,
         kv_heads=getattr(text, "num_key_value_heads", None) or heads,
         head_size=getattr(text, "head_dim", None) or text.hidden_size // heads,
         context=text.max_position_embeddings,

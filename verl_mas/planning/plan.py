@@ -18,7 +18,7 @@ from verl_mas.planning.fit import Larger, fits, needed_tokens, tokens, too_small
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
-from verl_mas.planning.step import Part, Step, expected, rows_of, seconds
+from verl_mas.planning.step import Part, Step, expected, rows_of, seconds, training_line
 
 # A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
 MARGIN = 1.25
@@ -53,6 +53,7 @@ class PolicyPlan:
     disk: float  # Of one checkpoint, without those of the adapters on it
     updates: int | None  # Optimiser steps per training step; null if it is not trained
     notes: Sequence[str]
+    path: str  # What computes attention and log-probs in training, and how long that takes; empty if it is frozen
     adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)  # The policies that are adapters on it
 
 
@@ -128,7 +129,7 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     return RunPlan(
         hardware=hardware,
         gpus=gpus_needed(run),
-        policies={name: _policy(run, part, pools, usual) for name, part in parts.items()},
+        policies={name: _policy(run, part, pools, usual, step) for name, part in parts.items()},
         pools={name: _pool_plan(pools[name], usual[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
         disk=sum(training.checkpoint(one.model, one.training) for one in served.values()) / GIB,
@@ -142,16 +143,21 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
 def _parts(run: Run, served: Mapping[str, Policy], pools: Mapping[str, Pool], step: Step) -> Mapping[str, Part]:
     rows = rows_of(run, step)
     return {
-        name: Part(
-            policy=one,
-            rows=rows.get(name, 0.0),
-            updates=max((run.view(each).updates_per_step for each in adapters(run.mas, name) or [name]), default=1),
-            trainers=sum(pool_shape(run, one.pool)),
-            servers=sum(pool_shape(run, serving_pool(run.mas, name))),
-            cache=tokens(pools[one.engines or one.pool], one),
-        )
+        name: part_of(run, one, rows.get(name, 0.0), tokens(pools[one.engines or one.pool], one))
         for name, one in served.items()
     }
+
+
+def part_of(run: Run, policy: Policy, rows: float, cache: int = 0) -> Part:
+    on_it = adapters(run.mas, policy.name) or [policy.name]
+    return Part(
+        policy=policy,
+        rows=rows,
+        updates=max(run.view(each).updates_per_step for each in on_it),
+        trainers=sum(pool_shape(run, policy.pool)),
+        servers=sum(pool_shape(run, serving_pool(run.mas, policy.name))),
+        cache=cache,
+    )
 
 
 def _time(parts: Mapping[str, Part], step: Step) -> TimePlan | None:
@@ -163,7 +169,7 @@ def _time(parts: Mapping[str, Part], step: Step) -> TimePlan | None:
     return TimePlan(whole, phases, step.steps * whole / 3600 if step.steps else None, sum(alone.values()), step)
 
 
-def _policy(run: Run, part: Part, pools: Mapping[str, Pool], usual: Mapping[str, Pool]) -> PolicyPlan:
+def _policy(run: Run, part: Part, pools: Mapping[str, Pool], usual: Mapping[str, Pool], step: Step) -> PolicyPlan:
     policy, held = part.policy, part.cache
     replicas = part.servers // policy.serving.replica
     sizes = zip(adapters(run.mas, policy.name), policy.training.adapters if policy.training else (), strict=True)
@@ -190,6 +196,7 @@ def _policy(run: Run, part: Part, pools: Mapping[str, Pool], usual: Mapping[str,
         disk=0.0 if on_it else training.checkpoint(policy.model, policy.training) / GIB,
         updates=run.view(policy.name).updates_per_step if run.mas.policies[policy.name].is_trained else None,
         notes=policy.notes,
+        path=training_line(part, step),
         adapters=on_it,
     )
 

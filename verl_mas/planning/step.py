@@ -12,8 +12,9 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.values import Count, Positive, Share
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
-from verl_mas.planning.load import Policy
+from verl_mas.planning.load import Policy, TrainingLoad
 from verl_mas.planning.model import ModelSize
+from verl_mas.planning.path import FUSED, STREAMED, TRAFFIC
 from verl_mas.planning.serving import kv_per_token
 from verl_mas.workflow.base import agents_of, resolve
 
@@ -27,11 +28,14 @@ class Assumed:
     response: Positive | None = None  # Tokens of an act, on average
     steps: Count | None = None  # Training steps of the run
     tflops: Positive = 989.0  # Of a GPU in bfloat16. The numbers of GPUs are those of an H100.
-    mfu: Share = 0.3  # The share of them that training and prefill reach
+    # The share of them that training and prefill reach: torchtitan's Llama 3.1 8B has 0.33 on H100s of less power, with
+    # FSDP2, without torch.compile, and with its logits, which count apart here (its llama3_h100_202412_torchtitan.md).
+    mfu: Share = 0.35
     bandwidth: Positive = 3.35  # Of a GPU's memory in TB/s
     mbu: Share = 0.5  # The share of it that decoding reaches
     launch: Positive = 5.0  # Milliseconds of an engine for one token beside its reads
     link: Positive = 10.0  # GB/s in which a GPU gets weights, or moves them to the host and back
+    skipped: Share = 0.0  # The share of rows without an advantage, where updates leave them out
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value:g}" for name, value in vars(self).items() if value is not None)
@@ -130,7 +134,7 @@ def expected(policy: Policy, part: Part, step: Step) -> Policy:
     if training is None:
         return policy
     sizes = (training.update_tokens, of_gpu / part.updates), (training.log_prob_tokens, of_gpu)
-    share = 1.0 if training.padded else min(1.0, step.length / policy.serving.row)
+    share = 1.0 if not training.path.packed else min(1.0, step.length / policy.serving.row)
     update, log_prob = (int(min(most, filled) if training.by_tokens else share * most) for most, filled in sizes)
     return replace(policy, training=replace(training, update_tokens=update, log_prob_tokens=log_prob))
 
@@ -149,9 +153,9 @@ def seconds(parts: Sequence[Part], step: Step) -> Mapping[str, float]:
     return {**found, ROLLOUT: max(found[ROLLOUT], *busy.values())}
 
 
-def forward(model: ModelSize, length: float) -> float:
-    """FLOPs of a token in a row of this length: weights, and attention to half of the row."""
-    return 2.0 * model.parameters + 2.0 * model.layers * model.hidden * length
+def forward(model: ModelSize, keys: float) -> float:
+    """FLOPs of a token that is compared with so many keys: weights, scores and values."""
+    return 2.0 * model.computed + 4.0 * model.attending * model.heads * model.head_size * keys
 
 
 def _flops(step: Step) -> float:
@@ -164,7 +168,7 @@ def _sampling(part: Part, step: Step) -> float:
     serving, model = part.policy.serving, part.policy.model
     requests = part.rows / max(1, part.servers // serving.replica)
     at_once = max(1.0, min(requests, serving.sequences, part.cache / step.length))
-    prefill = requests * step.prompt * forward(model, step.prompt) / (_flops(step) * serving.replica)
+    prefill = requests * step.prompt * forward(model, step.prompt / 2) / (_flops(step) * serving.replica)
     return prefill + requests * step.response / at_once * _token(part, step, at_once)
 
 
@@ -173,17 +177,48 @@ def _token(part: Part, step: Step, at_once: float) -> float:
     serving, model, assumed = part.policy.serving, part.policy.model, step.assumed
     cache = at_once * (step.prompt + step.response / 2) * kv_per_token(model, serving)
     reads = (model.served / serving.parts + cache) / (assumed.bandwidth * 1e12 * assumed.mbu)
-    return assumed.launch / 1e3 + max(reads, at_once * forward(model, step.length) / (_flops(step) * serving.replica))
+    computes = at_once * forward(model, step.length / 2) / (_flops(step) * serving.replica)
+    return assumed.launch / 1e3 + max(reads, computes)
 
 
 def _trained(part: Part, step: Step) -> Mapping[str, float]:
-    training, model = part.policy.training, part.policy.model
+    training, model = expected(part.policy, part, step).training, part.policy.model
     if training is None:
         return {}
-    once = part.rows * step.length * forward(model, step.length) / (part.trainers * _flops(step))
+    tokens, sizes = part.rows * step.length / part.trainers, (training.log_prob_tokens, training.update_tokens)
+    scoring, updating = (_token_pass(training, model, step, size) for size in sizes)
+    streamed = step.assumed.bandwidth * 1e12 * STREAMED
+    scored, updated = (size * model.vocabulary / streamed for size in TRAFFIC[training.path.log_probs])
+    # Fused kernels compute the logits again for their gradient.
+    updated += (training.path.log_probs == FUSED) * 2 * model.embedding / _flops(step)
     moved = training.element * model.parameters * training.param_offload
     moved += 2 * training.trained_element * training.trained(model) * training.optimizer_offload
     pushed = model.served / part.policy.serving.parts + 2 * moved / training.shards
     # A backward pass is two forward passes; with gradient checkpointing there is one more.
-    passes = {LOG_PROBS: 1 + training.reference, UPDATE: 3 + training.checkpointing}
-    return {phase: once * count for phase, count in passes.items()} | {SYNC: pushed / (step.assumed.link * 1e9)}
+    passes = 3 + training.checkpointing
+    return {
+        LOG_PROBS: tokens * (training.old_log_probs + training.reference) * (scoring + scored),
+        UPDATE: tokens * (1 - step.assumed.skipped * training.skips) * (passes * updating + updated),
+        SYNC: pushed / (step.assumed.link * 1e9),
+    }
+
+
+def _token_pass(training: TrainingLoad, model: ModelSize, step: Step, batch: float) -> float:
+    """Seconds of a token's forward pass in a micro batch of so many tokens."""
+    return forward(model, training.path.keys(step.length, batch)) / _flops(step)
+
+
+def training_line(part: Part, step: Step) -> str:
+    """The path of a trained policy, what its log-probs and updates take by it, and what they would with flash-attn."""
+    training = part.policy.training
+    if training is None:
+        return ""
+    fastest = replace(part.policy, training=replace(training, path=training.path.fastest))
+    found, least = (_computing(one, step) for one in (part, replace(part, policy=fastest)))
+    other = f", {least:,.0f} s with flash-attn" if training.path.masked else ""
+    return f"{training.path}; estimated: {found:,.0f} s per step{other}"
+
+
+def _computing(part: Part, step: Step) -> float:
+    times = _trained(part, step)
+    return times[LOG_PROBS] + times[UPDATE]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from verl_mas.planning.hardware import GIB
 from verl_mas.planning.load import Terms, TrainingLoad
 from verl_mas.planning.model import SERVED, ModelSize, Vision
+from verl_mas.planning.path import FUSED
 
 # CUDA context, NCCL's buffers and the allocator's rest of one process.
 CONTEXT = 1.0 * GIB
@@ -105,7 +106,7 @@ def updated(model: ModelSize, training: TrainingLoad) -> Terms:
 
 
 def logits(model: ModelSize, training: TrainingLoad, tokens: int, of_each: int, of_fused: int) -> float:
-    size = of_fused * min(CHUNK, tokens) if training.fused else of_each * tokens
+    size = of_fused * min(CHUNK, tokens) if training.path.log_probs == FUSED else of_each * tokens
     return float(size * model.vocabulary)
 
 
@@ -118,7 +119,7 @@ def gathered(model: ModelSize, training: TrainingLoad) -> float:
 
 def mask(training: TrainingLoad, tokens: int, layers: int) -> float:
     """`layers`: those that keep what is theirs. One of them has it twice for a moment."""
-    return float(training.masked * (MASK + MASK_OF_LAYER * (layers + 1)) * tokens**2)
+    return float(training.path.masked * (MASK + MASK_OF_LAYER * (layers + 1)) * tokens**2)
 
 
 def images(model: ModelSize, training: TrainingLoad, tokens: int, *, kept: bool) -> float:

@@ -1,5 +1,5 @@
 """The CPU as a platform of verl: `+platform=cpu`, or VERL_PLATFORM=cpu. Never chosen by auto-detection. On every
-platform, ports for verl's processes.
+platform, ports for verl's processes, and log-probs in blocks.
 
 `verl_mas.plugin` names the functions here as hooks; each gets the module of verl that was just imported.
 """
@@ -37,6 +37,12 @@ def patch_process_group(distributed: ModuleType) -> None:
         from verl_mas.platform.process_group import patch
 
         patch(distributed)
+
+
+def patch_log_probs(torch_functional: ModuleType) -> None:
+    from verl_mas.platform.log_probs import patch
+
+    patch(torch_functional)
 
 
 def keep_ports(base: ModuleType) -> None:

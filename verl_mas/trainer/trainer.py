@@ -29,6 +29,8 @@ from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
 from verl_mas.errors import raise_all
 from verl_mas.metrics.findings import Findings
+from verl_mas.planning.path import training_path
+from verl_mas.platform import DEVICE as CPU
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import is_padding
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
@@ -118,6 +120,8 @@ class TeamTrainer(Recorded, Validated):
             self.members[name] = start(name, self.run, self.pools, self.total_training_steps)
         for pool, served in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, served.way, served.reason)
+        for name in self.trained if self.config.trainer.device != CPU else ():
+            logger.info("policy %s: %s", name, training_path(self.run.view(name).config))
         self._engines_started()
         name_actors(self._actors())
         # verl loads through this attribute.

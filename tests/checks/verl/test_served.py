@@ -10,7 +10,7 @@ def test_the_fix_for_a_missing_flash_attn_can_be_pasted_into_any_command(monkeyp
     monkeypatch.setattr(served, "find_spec", lambda name: name != "kernels" and name != "flash_attn")
     for command in (
         ["+mas=single", "actor_rollout_ref.rollout.name=transformers"],
-        ["+recipe=math/shared", f"{ATTENTION}=flash_attention_2"],
+        ["+recipe=math/shared", f"++{ATTENTION}=flash_attention_2"],
     ):
         config = compose(command)
         (error,) = served.check_installed(config)
