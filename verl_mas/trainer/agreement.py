@@ -1,0 +1,50 @@
+"""Whether engines sample with the weights that are trained. A run in which they do not is ended.
+
+The metrics `agent/<agent>/log_probs/*` say how far engine and trainer are apart about tokens that the present weights
+sampled. At the first comparison of a run both have the weights with which it starts, so the distance is that of
+rounding and of sampling parameters, such as a penalty. Where new weights do not arrive, each update adds to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from verl_mas.errors import UpdateFailed
+from verl_mas.metrics.findings import STEPS
+from verl_mas.metrics.names import AGENT, agent, names_in
+
+# The first distances, in the `run.json` of a checkpoint.
+FIRST = "first distance of engine and trainer"
+TIMES = 3  # The mean distance of sound steps varies by less: with the tokens, and with how sure the policy is
+AT_ONCE = 2  # comparisons after a start
+
+
+class Agreement:
+    """`first`: by agent, the distance of the first comparison, before the run was resumed.
+
+    `corrected`: the loss corrects for engines that compute other probabilities. These may drift away in a long run.
+    """
+
+    def __init__(self, first: Mapping[str, float], *, corrected: bool):
+        self.first, self._corrected = dict(first), corrected
+        self._compared: Counter[str] = Counter()
+        self._apart: Counter[str] = Counter()  # comparisons in a row
+
+    def add(self, metrics: Mapping[str, float], step: int) -> None:
+        """Raises UpdateFailed if the engine of an agent has other weights than the trainer: by one of the first
+        comparisons after a start, or by three in a row."""
+        for name in names_in(metrics, AGENT, "log_probs/mean"):
+            mean, limit = (metrics[agent(name, f"log_probs/{key}")] for key in ("mean", "limit"))
+            first = self.first.setdefault(name, mean)
+            self._compared[name] += 1
+            self._apart[name] = self._apart[name] + 1 if mean > max(limit, TIMES * first) else 0
+            at_once = self._compared[name] <= AT_ONCE
+            if self._apart[name] and (at_once or (self._apart[name] >= STEPS and not self._corrected)):
+                raise UpdateFailed(
+                    f"in step {step} engine and trainer are {mean:.2g} apart about the log-prob of a token of agent "
+                    f"{name}, after {first:.2g} at first\n"
+                    f"  rule: both have the weights of the same step, and rounding explains {limit:g}\n"
+                    "  fix:  install the versions of versions/constraints.txt, and read in the engine's log whether it "
+                    "takes the weights; if the policy itself has diverged, resume with a smaller optim.lr"
+                )
