@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_mas.errors import UpdateFailed
-from verl_mas.trainer.agreement import Agreement
+from verl_mas.run_folder.checkpoints import Checkpoint
+from verl_mas.trainer.agreement import FIRST, Agreement
 
 FLOAT32, BFLOAT16 = 1e-3, 0.1
 
 
-def ended(means: list[float], limit: float, first: dict[str, float] | None = None, *, corrected: bool = False) -> int:
+def after(first: dict[str, float]) -> Checkpoint:
+    return Checkpoint(Path(), 7, {FIRST: first})
+
+
+def distances(agent: str, mean: float, limit: float, tokens: int = 64) -> dict[str, float]:
+    values = {"mean": mean, "limit": limit, "tokens": tokens}
+    return {f"agent/{agent}/log_probs/{key}": value for key, value in values.items()}
+
+
+def ended(
+    means: list[float],
+    limit: float,
+    first: dict[str, float] | None = None,
+    *,
+    corrected: bool = False,
+    tokens: int = 64,
+) -> int:
     """The step in which a run with these mean distances ends; 0: it does not."""
-    agreement = Agreement(first or {}, corrected=corrected)
+    agreement = Agreement(after(first) if first else None, corrected=corrected)
     for step, mean in enumerate(means, start=1):
         try:
-            values = {"mean": mean, "limit": limit, "max": 9.0}
-            agreement.add({f"agent/solver/log_probs/{key}": value for key, value in values.items()}, step)
+            agreement.add(distances("solver", mean, limit, tokens), step)
         except UpdateFailed:
             return step
     return 0
@@ -27,6 +45,7 @@ def ended(means: list[float], limit: float, first: dict[str, float] | None = Non
 def test_an_engine_that_keeps_the_first_weights_ends_the_run_at_step_2():
     assert ended([1e-7, 0.02, 0.04], FLOAT32) == 2
     assert ended([0.03, 0.2], BFLOAT16) == 2
+    assert ended([0.03, 0.2], BFLOAT16, tokens=63) == 0, "a single token may be far apart in bfloat16"
 
 
 def test_small_updates_are_found_when_they_have_added_up():
@@ -58,14 +77,14 @@ def test_what_sampling_parameters_change_in_every_step_never_ends_a_run(distance
 
 
 def test_the_error_names_step_agent_and_distances():
-    agreement = Agreement({"solver": 0.02}, corrected=False)
+    agreement = Agreement(after({"solver": 0.02}))
     with pytest.raises(UpdateFailed, match=r"in step 8 .* 0\.3 apart .* agent solver, after 0\.02 at first"):
-        agreement.add({"agent/solver/log_probs/mean": 0.3, "agent/solver/log_probs/limit": BFLOAT16}, step=8)
+        agreement.add(distances("solver", 0.3, BFLOAT16), step=8)
 
 
 def test_agents_are_compared_with_themselves():
-    agreement = Agreement({}, corrected=False)
+    agreement = Agreement()
     for step in (1, 2, 3):
         for name, mean in (("greedy", 0.4), ("plain", 1e-7)):
-            agreement.add({f"agent/{name}/log_probs/mean": mean, f"agent/{name}/log_probs/limit": FLOAT32}, step)
+            agreement.add(distances(name, mean, FLOAT32), step)
     assert agreement.first == {"greedy": 0.4, "plain": 1e-7}

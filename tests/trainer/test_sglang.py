@@ -46,7 +46,7 @@ def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_th
 
 
 def test_the_adapter_of_a_policy_with_a_base_of_its_own_reaches_its_engine(train_team, tmp_path):
-    """verl collects it from FSDP1 and sends it alone. Were it lost, engine and trainer would be apart from step 2 on."""
+    """verl collects it from FSDP1 and sends it alone. Were it lost, log-probs would differ from step 2 on."""
     done = train_team(
         tmp_path / "run",
         "Pair",

@@ -7,27 +7,33 @@ rounding and of sampling parameters, such as a penalty. Where new weights do not
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import cast
 
 from verl_mas.errors import UpdateFailed
 from verl_mas.metrics.findings import STEPS
 from verl_mas.metrics.names import AGENT, agent, names_in
+from verl_mas.run_folder.checkpoints import Checkpoint
+from verl_mas.verl_.types import Fields
 
 # The first distances, in the `run.json` of a checkpoint.
 FIRST = "first distance of engine and trainer"
-TIMES = 3  # The mean distance of sound steps varies by less: with the tokens, and with how sure the policy is
+TIMES = 3  # The distance of sound steps varies by less, with their tokens and with how sure the policy is
 AT_ONCE = 2  # comparisons after a start
+FEWEST = 64  # tokens. In bfloat16 single ones are apart by more than the limit
 
 
 class Agreement:
-    """`first`: by agent, the distance of the first comparison, before the run was resumed.
+    """`resumed`: the checkpoint that the run continues, with the first distances of its agents.
 
     `corrected`: the loss corrects for engines that compute other probabilities. These may drift away in a long run.
     """
 
-    def __init__(self, first: Mapping[str, float], *, corrected: bool):
-        self.first, self._corrected = dict(first), corrected
+    def __init__(self, resumed: Checkpoint | None = None, *, corrected: bool = False):
+        self.first: dict[str, float] = dict(cast("Fields", resumed.run).get(FIRST, {})) if resumed else {}
+        self._corrected = corrected
         self._compared: Counter[str] = Counter()
         self._apart: Counter[str] = Counter()  # comparisons in a row
 
@@ -35,12 +41,14 @@ class Agreement:
         """Raises UpdateFailed if the engine of an agent has other weights than the trainer: by one of the first
         comparisons after a start, or by three in a row."""
         for name in names_in(metrics, AGENT, "log_probs/mean"):
-            mean, limit = (metrics[agent(name, f"log_probs/{key}")] for key in ("mean", "limit"))
+            mean, limit, tokens = (metrics[agent(name, f"log_probs/{key}")] for key in ("mean", "limit", "tokens"))
+            if tokens < FEWEST:
+                continue
             first = self.first.setdefault(name, mean)
             self._compared[name] += 1
             self._apart[name] = self._apart[name] + 1 if mean > max(limit, TIMES * first) else 0
-            at_once = self._compared[name] <= AT_ONCE
-            if self._apart[name] and (at_once or (self._apart[name] >= STEPS and not self._corrected)):
+            most = 1 if self._compared[name] <= AT_ONCE else math.inf if self._corrected else STEPS
+            if self._apart[name] >= most:
                 raise UpdateFailed(
                     f"in step {step} engine and trainer are {mean:.2g} apart about the log-prob of a token of agent "
                     f"{name}, after {first:.2g} at first\n"

@@ -33,7 +33,6 @@ from verl_mas.run_folder.checkpoints import (
     whole_checkpoints,
 )
 from verl_mas.run_folder.disk import free_space, known_by
-from verl_mas.trainer.agreement import FIRST
 from verl_mas.util.later import np, torch
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.base import agents_of
@@ -86,7 +85,6 @@ class Checkpoints:
     running: RunningState | None = None
     team: TeamFile | None = None  # what is to be exported
     queue: Queue | None = None  # of the tasks that are in flight when a step is saved; None if there are none
-    first_distances: Mapping[str, float] = field(default_factory=dict)  # of engine and trainer, by agent
     _written: list[Path] = field(default_factory=list, init=False)  # by this run, also before it was resumed
 
     def save(self, step: int, data: Fields) -> Path:
@@ -108,7 +106,7 @@ class Checkpoints:
                 self.running.save(folder)
             if self.team:
                 replace(self.team, step=step).write(folder)
-            facts = {**self.run, FIRST: dict(self.first_distances)}
+            facts = {**self.run}
             if self.queue:
                 facts[IN_FLIGHT] = self.queue.save(folder / QUEUE)
             complete(folder, facts)

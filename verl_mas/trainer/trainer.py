@@ -86,10 +86,8 @@ class TeamTrainer(Recorded, Validated):
             for warning in left_out(self.resumed, self.mode.asynchronous):
                 logger.warning("%s", warning)
         corrections = [self.run.view(name).correction for name in self.run.trained]
-        self.agreement = Agreement(
-            self.resumed.run.get(FIRST, {}) if self.resumed else {},
-            corrected=any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections),
-        )
+        corrected = any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections)
+        self.agreement = Agreement(self.resumed, corrected=corrected)
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
@@ -129,14 +127,9 @@ class TeamTrainer(Recorded, Validated):
         # verl loads through this attribute.
         saved = {name: each for member in self.members.values() for name, each in member.saved.items()}
         queue = data_plane if self.mode.asynchronous else None
+        facts = {**self.identity, FIRST: self.agreement.first}
         self.actor_rollout_wg = Checkpoints(
-            saved,
-            self.config.trainer,
-            self.identity,
-            self.credit.running,
-            describe(self.run),
-            queue,
-            self.agreement.first,
+            saved, self.config.trainer, facts, self.credit.running, describe(self.run), queue
         )
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:

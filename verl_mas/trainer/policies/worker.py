@@ -13,7 +13,8 @@ from typing import TypeAlias, TypeVar, cast
 
 from torch import Tensor, nn
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.workers.engine_workers import ActorRolloutRefWorker
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.errors import UpdateFailed
@@ -36,7 +37,8 @@ class PolicyWorker(ActorRolloutRefWorker):
     def init_model(self) -> None:
         super().init_model()
         if "actor" in self.role:
-            engine, policy = self.actor.engine, EngineTag.of(self.config.rollout).policy
+            engine = cast(FSDPEngine, cast(TrainingWorker, self.actor).engine)  # checks refuse other strategies
+            policy = EngineTag.of(self.config.rollout).policy
             counted = counting(engine.get_per_tensor_param, engine.module, policy)
             engine.get_per_tensor_param = counted  # type: ignore[method-assign]
 
