@@ -40,7 +40,7 @@ class PolicyWorker(ActorRolloutRefWorker):
             engine = cast(FSDPEngine, cast(TrainingWorker, self.actor).engine)  # checks refuse other strategies
             policy = EngineTag.of(self.config.rollout).policy
             counted = counting(engine.get_per_tensor_param, engine.module, policy)
-            engine.get_per_tensor_param = counted  # type: ignore[method-assign]
+            vars(engine).update(get_per_tensor_param=counted)
 
 
 def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:
