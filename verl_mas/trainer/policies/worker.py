@@ -64,8 +64,9 @@ def tensors_of(module: nn.Module, *, adapter: bool) -> int:
 def whole(weights: Weights, least: int, policy: str) -> Iterator[tuple[str, Tensor]]:
     """The same tensors. Raises UpdateFailed at their end if there are fewer than `least`."""
     count = 0
-    for count, tensor in enumerate(weights, start=1):  # noqa: B007
-        yield tensor
+    for named in weights:
+        count += 1
+        yield named
     if count < least:
         raise UpdateFailed(
             f"{count} of {least} tensors of policy {policy} were sent to its engines\n"
