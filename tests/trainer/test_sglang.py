@@ -43,20 +43,3 @@ def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_th
         "sglang",
         "actor_rollout_ref.rollout.free_cache_engine=true actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
     )
-
-
-def test_the_adapter_of_a_policy_with_a_base_of_its_own_reaches_its_engine(train_team, tmp_path):
-    """verl collects it from FSDP1 and sends it alone. Were it lost, log-probs would differ from step 2 on."""
-    done = train_team(
-        tmp_path / "run",
-        "Pair",
-        "++actor_rollout_ref.model.lora_rank=8 ++actor_rollout_ref.model.lora_alpha=16",
-        "actor_rollout_ref.actor.strategy=fsdp actor_rollout_ref.actor.optim.lr=1e-2",
-        "actor_rollout_ref.rollout.name=sglang actor_rollout_ref.rollout.load_format=auto",
-        "actor_rollout_ref.rollout.free_cache_engine=true actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
-        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
-    )
-    assert len(done.steps) == 3
-    for metrics in done.steps.values():
-        assert metrics["actor/grad_norm"] > 0
-        assert max(metrics[f"agent/{agent}/log_probs/max"] for agent in ("writer", "copier")) < 1e-5
