@@ -5,7 +5,8 @@ rule that it breaks and the fix. A failed act or workflow is a `SessionFault`, w
 
 Classification. A `SessionFault` is data on its session: `mas.faults` says whether the session is retried or dropped.
 What stops the run: `EngineLost`, `SessionsFailed` (too many of them, by `mas.faults.max_dropped_share`), and an
-exception in an update (`UpdateFailed` if its gradient is not finite). Cancellation passes through as it is.
+exception in an update (`UpdateFailed` if its gradient is not finite, or if its weights do not reach the engines).
+Cancellation passes through as it is.
 
 Surfacing. What is known to be wrong before Ray starts is collected by `verl_mas.checks` and ends the driver with all
 errors in one message. Session faults are counted in `session/faults/<kind>`, written with cause and traceback in
@@ -121,7 +122,7 @@ class ExecutorFailed(MasError):
 
 
 class UpdateFailed(MasError):
-    """An update of a policy without a finite loss and gradient; the run ends."""
+    """An update without a finite loss and gradient, or one whose weights do not reach the engines; the run ends."""
 
 
 class RequestError(InvalidInput):

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.adapters import LENGTHS, OWN, check_adapter, check_adapters, check_base, check_sglang_targets
+from verl_mas.checks.adapters import (
+    LENGTHS,
+    OWN,
+    check_adapter,
+    check_adapters,
+    check_base,
+    check_peft,
+    check_sglang_targets,
+)
 from verl_mas.config import load
 from verl_mas.config.merge import materialize_interpolations
 from verl_mas.config.run import Run
@@ -114,3 +122,12 @@ def test_an_adapter_starts_from_plain_lora_of_its_rank_and_scale(make, tmp_path,
     start = {"actor_rollout_ref__model__lora_adapter_path": str(tmp_path), "actor_rollout_ref__model__lora_rank": 4}
     config = make(mas__policies=TWO, **start)
     assert list(check_adapter(Run.of(config).view("a").config, "a")) == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "installed", "found"), [("fsdp", "0.21.0", 1), ("fsdp", "0.20.0", 0), ("fsdp2", "0.21.2", 0)]
+)
+def test_an_adapter_on_fsdp1_is_not_found_by_the_names_of_peft_021(make, monkeypatch, strategy, installed, found):
+    monkeypatch.setattr("verl_mas.checks.adapters.version", lambda package: installed)
+    config = make(actor_rollout_ref__model__lora_rank=4, actor_rollout_ref__actor__strategy=strategy)
+    assert len(list(check_peft(config, "policy main"))) == found

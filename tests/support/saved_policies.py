@@ -77,7 +77,7 @@ def adapted(model: Path, seed: int, rank: int = 4, target_modules: str | list[st
     for name, parameter in made.named_parameters():
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.1)
-    return made.eval()
+    return cast(PeftModel, made.eval())
 
 
 def save_lora(made: PeftModel, model: Path, folder: Path) -> None:

@@ -92,8 +92,8 @@ def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sa
     }
     batch = KVBatchMeta(partition_id="train", keys=[f"5-{i}_0_0" for i in range(4)], tags=values)
     found = log_prob_metrics({"p": PolicyRows(batch, data=TensorDict(nested, 4))}, {"p": 0.1}, step=5)
-    assert found == {
-        **{f"agent/solver/log_probs/{key}": value for key, value in (("mean", 0.75), ("max", 1.0), ("limit", 0.1))},
-        **{f"agent/judge/log_probs/{key}": value for key, value in (("mean", 0.25), ("max", 0.25), ("limit", 0.1))},
-    }
+    solver = {"mean": 0.75, "max": 1.0, "tokens": 2, "limit": 0.1}
+    judge = {"mean": 0.25, "max": 0.25, "tokens": 1, "limit": 0.1}
+    expected = {"solver": solver, "judge": judge}
+    assert found == {f"agent/{name}/log_probs/{key}": own[key] for name, own in expected.items() for key in own}
     assert log_prob_metrics({"p": PolicyRows(batch, data=TensorDict({}, 4))}, {"p": 0.1}, step=5) == {}

@@ -6,9 +6,11 @@ import copy
 import importlib.util
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
+from importlib.metadata import version
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from packaging.version import Version
 
 from verl_mas.checks.verl.combinations import combinations
 from verl_mas.checks.verl.model_folder import fields, modules, readable_json, settings
@@ -228,6 +230,7 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
     yield from check_targets(view, policy, known)
     if (model.get("lora") or {}).get("merge"):
         return
+    yield from check_peft(view, who)
     yield from combinations("lora_served", view, f"{who}: ", engine=facts, lacks=lacking(str(rollout.name)))
     fix = f"set {SECTION}.model.lora.merge=True"
     for error in check_sglang_targets(view, policy, known) if rollout.name == "sglang" else ():
@@ -237,7 +240,18 @@ def check_lora(view: DictConfig, policy: str) -> Iterator[Problem]:
 def check_trainable(policy: str, rank: object) -> Iterator[ConfigError]:
     if importlib.util.find_spec("peft") is None:
         value = f"{policy}: model.lora_rank={rank}, and peft is not installed"
-        yield ConfigError(value, rule="verl trains adapters with peft", fix="pip install peft")
+        yield ConfigError(value, rule="verl trains adapters with peft", fix="pip install 'peft<0.21'")
+
+
+def check_peft(view: DictConfig, policy: str) -> Iterator[ConfigError]:
+    """An adapter that verl collects by names which PEFT 0.21 has changed (patch: lora-peft-names)."""
+    strategy, installed = view[SECTION].actor.strategy, version("peft") if importlib.util.find_spec("peft") else "0"
+    if strategy == "fsdp" and Version(installed) >= Version("0.21"):
+        yield ConfigError(
+            f"{policy}: model.lora_rank={view[SECTION].model.lora_rank} with actor.strategy=fsdp and peft {installed}",
+            rule="verl then finds no tensor of the adapter to send, and the engine samples with the base",
+            fix=f"pip install 'peft<0.21', or set {SECTION}.actor.strategy=fsdp2",
+        )
 
 
 def check_targets(view: DictConfig, policy: str, known: list[str] | None) -> Iterator[Problem]:

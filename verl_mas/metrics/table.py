@@ -73,6 +73,7 @@ AGENTS = (
         "nats",
         "the mean stays below the limit, which rounding explains",
     ),
+    Metric("agent/<agent>/log_probs/tokens", "the tokens on which they are compared", "tokens"),
     Metric("agent/<agent>/group/groups", "groups in which the agent has a row", "groups"),
     Metric(
         "agent/<agent>/group/group_size_{mean,min,max}",

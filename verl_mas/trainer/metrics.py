@@ -107,8 +107,9 @@ def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float
     values: dict[str, float] = {}
     for agent, rows in apart.items():
         found = np.concatenate([row.numpy() for row in rows])
-        own = {"mean": found.mean(), "max": found.max(), "limit": limit[agent]} if found.size else {}
-        values |= {metric_names.agent(agent, f"log_probs/{key}"): float(value) for key, value in own.items()}
+        if found.size:
+            own = {"mean": found.mean(), "max": found.max(), "tokens": found.size, "limit": limit[agent]}
+            values |= {metric_names.agent(agent, f"log_probs/{key}"): float(value) for key, value in own.items()}
     return values
 
 

@@ -36,6 +36,7 @@ from verl_mas.row import is_padding
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import staleness, timeline
+from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, differences, left_out, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
@@ -86,6 +87,9 @@ class TeamTrainer(Recorded, Validated):
             raise_all(differences(self.resumed, self.identity, config))
             for warning in left_out(self.resumed, self.mode.asynchronous):
                 logger.warning("%s", warning)
+        corrections = [self.run.view(name).correction for name in self.run.trained]
+        corrected = any(each.get("rollout_is") or each.get("rollout_rs") for each in corrections)
+        self.agreement = Agreement(self.resumed, corrected=corrected)
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
@@ -127,8 +131,9 @@ class TeamTrainer(Recorded, Validated):
         # verl loads through this attribute.
         saved = {name: each for member in self.members.values() for name, each in member.saved.items()}
         queue = data_plane if self.mode.asynchronous else None
+        facts = {**self.identity, FIRST: self.agreement.first}
         self.actor_rollout_wg = Checkpoints(
-            saved, self.config.trainer, self.identity, self.credit.running, describe(self.run), queue
+            saved, self.config.trainer, facts, self.credit.running, describe(self.run), queue
         )
         self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
@@ -306,7 +311,8 @@ class TeamTrainer(Recorded, Validated):
         metrics.update(agent_metrics(columns, per_row if trained_on else None, diagnostics))
         metrics.update(policy_metrics(parts, list(self.trained)))
         limits = {name: policy.log_prob_limit for name, policy in self.trained.items()}
-        metrics.update(log_prob_metrics(parts, limits, self.global_steps))
+        metrics.update(compared := log_prob_metrics(parts, limits, self.global_steps))
+        self.agreement.add(compared, self.global_steps)
         metrics.update(snapshot_metrics(self.members, self.global_steps))
         if self.mode.asynchronous:
             metrics.update(idle)

@@ -145,3 +145,12 @@ def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejec
     assert policy.rows_to_train(part).extra_info[KEPT_SHARE] == share
     policy.updates = Updates(1, 10, None)
     assert policy.rows_to_train(part) is batch
+
+
+@pytest.mark.parametrize(("rank", "merge", "limit"), [(0, False, 1e-3), (4, False, 1e-3), (4, True, 0.1)])
+def test_merged_adapters_are_rounded_where_engine_and_trainer_compute_in_float32(make, rank, merge, limit):
+    float32 = {"rollout__dtype": "float32", "actor__fsdp_config__mixed_precision": {"param_dtype": "fp32"}}
+    model = {"model__lora_rank": rank, "model__lora__merge": merge}
+    policy = object.__new__(PolicyTrainer)
+    policy.config = make(**{f"actor_rollout_ref__{key}": value for key, value in {**float32, **model}.items()})
+    assert policy.log_prob_limit == limit

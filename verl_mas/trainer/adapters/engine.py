@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 import torch
 from omegaconf import OmegaConf
@@ -25,6 +25,7 @@ from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedModel
 from verl.utils.config import omega_conf_to_dataclass
 from verl.utils.device import get_device_id, get_device_name, get_torch_device
 from verl.utils.py_functional import convert_to_regular_types
@@ -130,7 +131,8 @@ class FsdpAdapterEngine(FSDPEngineWithLMHead):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(adapter.seed)
                 if peft is None:
-                    peft = get_peft_model(module, self._lora_config(adapter), adapter_name=adapter.name)
+                    made = get_peft_model(cast(PreTrainedModel, module), self._lora_config(adapter), adapter.name)
+                    peft = cast(PeftModel, made)
                 else:
                     peft.add_adapter(adapter.name, self._lora_config(adapter))
         assert isinstance(peft, PeftModel), "a base without adapters"

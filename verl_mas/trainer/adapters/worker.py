@@ -9,26 +9,22 @@ from typing import TypeVar, cast
 
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
-from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.single_controller.base.decorator import make_nd_compute_dataproto_dispatch_fn, register
 from verl.utils import tensordict_utils as tu
 from verl.utils.config import omega_conf_to_dataclass
 from verl.workers.config import DistillationConfig, TrainingWorkerConfig
-from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.adapters import ADAPTER, Adapter, read_table
 from verl_mas.trainer.adapters import engine
 from verl_mas.trainer.loss_weights import Loss
+from verl_mas.trainer.policies.worker import PolicyWorker, on_all
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
 # verl's decorators have no types.
-def _on_all(method: F) -> F:
-    """All workers are called."""
-    return cast(F, register(dispatch_mode=Dispatch.ONE_TO_ALL)(method))  # type: ignore[attr-defined]
-
-
 def _on_rows(method: F) -> F:
     """All workers are called, each with its part of the rows."""
     return cast(F, register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))(method))
@@ -46,7 +42,7 @@ class _TrainingWorker(TrainingWorker):
         self.engine.adapters = adapters
 
 
-class AdapterWorker(ActorRolloutRefWorker):
+class AdapterWorker(PolicyWorker):
     """verl's worker of a policy, as the worker of a base. `update_weights` sends the engines all adapters."""
 
     actor: _TrainingWorker
@@ -58,7 +54,7 @@ class AdapterWorker(ActorRolloutRefWorker):
         self.adapters = read_table(config.rollout.custom)
         self.actor_worker_cls = partial(_TrainingWorker, self.adapters)  # type: ignore[assignment]
 
-    @_on_all
+    @on_all
     def init_model(self) -> None:
         super().init_model()
         # Each has its own settings: verl's loss writes facts of a batch into them.
@@ -67,7 +63,7 @@ class AdapterWorker(ActorRolloutRefWorker):
             for policy, one in self.adapters.items()
         }
 
-    @_on_all
+    @on_all
     def set_adapter_loss(self, policy: str, loss: Loss) -> None:
         """In place of verl's loss with the adapter's settings."""
         self._losses[policy] = loss
@@ -91,15 +87,15 @@ class AdapterWorker(ActorRolloutRefWorker):
             tu.get(output, "metrics").update(facts)
         return output
 
-    @_on_all
+    @on_all
     def sent_bytes(self) -> int:
         return self.actor.engine.sent_bytes
 
-    @_on_all
+    @on_all
     def save_adapter(self, policy: str, folder: str) -> None:
         """A folder of PEFT, with what training resumes from. Only the first worker writes."""
         self.actor.engine.save_adapter(policy, Path(folder))
 
-    @_on_all
+    @on_all
     def load_adapter(self, policy: str, folder: str) -> None:
         self.actor.engine.load_adapter(policy, Path(folder))

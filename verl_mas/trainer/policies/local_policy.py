@@ -14,13 +14,13 @@ from omegaconf import DictConfig, open_dict
 from verl.single_controller.ray import RayResourcePool, RayWorkerGroup, ResourcePoolManager
 from verl.trainer.ppo.utils import Role
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
-from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from verl_mas import data_plane
 from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.data_plane import Rows
 from verl_mas.row import MULTI_MODAL_INPUTS, TEMPERATURE
 from verl_mas.trainer.policies.servers import Servers
+from verl_mas.trainer.policies.worker import PolicyWorker
 from verl_mas.verl_.types import Actor
 
 T = TypeVar("T")
@@ -56,8 +56,7 @@ class LocalPolicy(Servers, PPOTrainer):
 
     # verl then starts its training processes without engines.
     engines_apart = False
-    # Of its training processes; None: verl's.
-    worker: type[ActorRolloutRefWorker] | None = None
+    worker: type[PolicyWorker] = PolicyWorker  # of its training processes
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, total_steps: int):
         self.name = name
@@ -91,8 +90,7 @@ class LocalPolicy(Servers, PPOTrainer):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self.resource_pool_manager = _OnePool(self.pool, self.mapping)
-        if self.worker:
-            self.role_worker_mapping = {role: ray.remote(self.worker) for role in self.role_worker_mapping}
+        self.role_worker_mapping = {role: ray.remote(self.worker) for role in self.role_worker_mapping}
 
     @property
     def _enable_hybrid_replicas(self) -> bool:

@@ -1,0 +1,58 @@
+"""Whether engines sample with the weights that are trained. A run in which they do not is ended.
+
+The metrics `agent/<agent>/log_probs/*` say how far engine and trainer are apart about tokens that the present weights
+sampled. At the first comparison of a run both have the weights with which it starts, so the distance is that of
+rounding and of sampling parameters, such as a penalty. Where new weights do not arrive, each update adds to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import cast
+
+from verl_mas.errors import UpdateFailed
+from verl_mas.metrics.findings import STEPS
+from verl_mas.metrics.names import AGENT, agent, names_in
+from verl_mas.run_folder.checkpoints import Checkpoint
+from verl_mas.verl_.types import Fields
+
+# The first distances, in the `run.json` of a checkpoint.
+FIRST = "first distance of engine and trainer"
+TIMES = 3  # The distance of sound steps varies by less, with their tokens and with how sure the policy is
+AT_ONCE = 2  # comparisons after a start
+FEWEST = 64  # tokens. In bfloat16 single ones are apart by more than the limit
+
+
+class Agreement:
+    """`resumed`: the checkpoint that the run continues, with the first distances of its agents.
+
+    `corrected`: the loss corrects for engines that compute other probabilities. These may drift away in a long run.
+    """
+
+    def __init__(self, resumed: Checkpoint | None = None, *, corrected: bool = False):
+        self.first: dict[str, float] = dict(cast("Fields", resumed.run).get(FIRST, {})) if resumed else {}
+        self._corrected = corrected
+        self._compared: Counter[str] = Counter()
+        self._apart: Counter[str] = Counter()  # comparisons in a row
+
+    def add(self, metrics: Mapping[str, float], step: int) -> None:
+        """Raises UpdateFailed if the engine of an agent has other weights than the trainer: by one of the first
+        comparisons after a start, or by three in a row."""
+        for name in names_in(metrics, AGENT, "log_probs/mean"):
+            mean, limit, tokens = (metrics[agent(name, f"log_probs/{key}")] for key in ("mean", "limit", "tokens"))
+            if tokens < FEWEST:
+                continue
+            first = self.first.setdefault(name, mean)
+            self._compared[name] += 1
+            self._apart[name] = self._apart[name] + 1 if mean > max(limit, TIMES * first) else 0
+            most = 1 if self._compared[name] <= AT_ONCE else math.inf if self._corrected else STEPS
+            if self._apart[name] >= most:
+                raise UpdateFailed(
+                    f"in step {step} engine and trainer are {mean:.2g} apart about the log-prob of a token of agent "
+                    f"{name}, after {first:.2g} at first\n"
+                    f"  rule: both have the weights of the same step, and rounding explains {limit:g}\n"
+                    "  fix:  install the versions of versions/constraints.txt, and read in the engine's log whether it "
+                    "takes the weights; if the policy itself has diverged, resume with a smaller optim.lr"
+                )

@@ -1,0 +1,76 @@
+"""verl's training worker of a policy, which counts the tensors of every push of weights.
+
+verl sends what it finds, and engines load what they get: neither refuses a push that lacks tensors, and the engine
+samples with the weights that it had before. All ways in which weights leave a worker ask the training engine for them
+by one method: to engines on its own devices, through a checkpoint engine, to the folder of a snapshot, as adapters, and
+merged into their base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias, TypeVar, cast
+
+from torch import Tensor, nn
+from verl.single_controller.base.decorator import Dispatch, register
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from verl_mas.config.engine_tag import EngineTag
+from verl_mas.errors import UpdateFailed
+from verl_mas.verl_.types import Fields
+
+F = TypeVar("F", bound=Callable[..., object])
+Weights: TypeAlias = Iterable[tuple[str, Tensor]]
+Collect: TypeAlias = Callable[..., tuple[Weights, Fields | None]]
+LORA = "lora_"  # in the names of an adapter's tensors
+
+
+# verl's decorators have no types.
+def on_all(method: F) -> F:
+    """All workers are called."""
+    return cast(F, register(dispatch_mode=Dispatch.ONE_TO_ALL)(method))  # type: ignore[attr-defined]
+
+
+class PolicyWorker(ActorRolloutRefWorker):
+    @on_all
+    def init_model(self) -> None:
+        super().init_model()
+        if "actor" in self.role:
+            engine = cast(FSDPEngine, cast(TrainingWorker, self.actor).engine)  # checks refuse other strategies
+            policy = EngineTag.of(self.config.rollout).policy
+            counted = counting(engine.get_per_tensor_param, engine.module, policy)
+            vars(engine).update(get_per_tensor_param=counted)
+
+
+def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:
+    """`collect`, verl's method of a training engine, whose streams end with an error if they lack tensors."""
+
+    def counted(*, base_sync_done: bool = False, **kwargs: object) -> tuple[Weights, Fields | None]:
+        weights, peft_config = collect(base_sync_done=base_sync_done, **kwargs)
+        adapter = peft_config is not None and base_sync_done
+        return whole(weights, tensors_of(module, adapter=adapter), policy), peft_config
+
+    return counted
+
+
+def tensors_of(module: nn.Module, *, adapter: bool) -> int:
+    """How many tensors a model's adapter has, or its other weights. Tied ones count once."""
+    parameters = [each for name, each in module.named_parameters() if (LORA in name) is adapter]
+    # FSDP1 puts several tensors into one parameter, which has their names.
+    return sum(len(getattr(each, "_fqns", [None])) for each in parameters)
+
+
+def whole(weights: Weights, least: int, policy: str) -> Iterator[tuple[str, Tensor]]:
+    """The same tensors. Raises UpdateFailed at their end if there are fewer than `least`."""
+    count = 0
+    for named in weights:
+        count += 1
+        yield named
+    if count < least:
+        raise UpdateFailed(
+            f"{count} of {least} tensors of policy {policy} were sent to its engines\n"
+            "  rule: a push has every tensor that the policy trains; with fewer, engines sample with other weights\n"
+            "  fix:  pip install 'peft<0.21', with which verl finds the tensors of an adapter; if weights are whole, "
+            "install the versions of versions/constraints.txt"
+        )
