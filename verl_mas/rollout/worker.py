@@ -279,7 +279,19 @@ class MasAgentLoopWorker(_StockWorker):
             raise self.broken
 
 
+class EarlyWorker(MasAgentLoopWorker):
+    """A worker that is there, with all that it imports, before the engines are."""
+
+    def __init__(self, config: DictConfig, *later: object):
+        load_user_code(Run.of(config).mas)
+
+    def begin(self, *given: Any) -> None:
+        """The arguments of a worker; called once."""
+        super().__init__(*given)
+
+
 RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)
+RemoteEarlyWorker = ray.remote(EarlyWorker)
 
 
 def collect_between_steps() -> None:

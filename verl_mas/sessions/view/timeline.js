@@ -4,15 +4,21 @@ const KINDS = {
   engine: "engine has requests", sample: "waits for tasks", log_probs: "log-probs", update: "update", abort: "abort", sleep: "sleep",
   wake: "weights to engines, wake", resume: "resume", save: "save", validate: "validate",
 };
+const STARTING = {
+  checks: "checks", ray: "Ray starts", task_runner: "task runner imports", data: "data", processes: "training processes import", load: "model is loaded",
+  launch: "engines start", rollout_workers: "agent-loop workers", reward_workers: "reward workers", checkpoint: "checkpoint is loaded",
+};
+Object.assign(KINDS, STARTING);
 const BEFORE = 1, AFTER = 3, LABELS = 150, LINE = 22;
 
-/** The steps that are drawn, and where they begin and end in milliseconds. */
+/** The steps that are drawn, and where they begin and end in milliseconds. A start takes long: it is drawn with its first step alone. */
 function timeWindow(data, step) {
   const known = data.steps.map(([number]) => number), place = known.findIndex((number) => number >= step);
   const from = Math.max(0, (place < 0 ? known.length : place) - BEFORE);
   const first = Math.max(0, Math.min(from, known.length - 1 - BEFORE - AFTER));
-  const numbers = new Set(known.slice(first, first + 1 + BEFORE + AFTER));
-  const spans = data.spans.filter((span) => numbers.has(span[2]));
+  const started = data.spans.some((span) => span[2] === step && span[1] in STARTING);
+  const numbers = new Set(started ? [step] : known.slice(first, first + 1 + BEFORE + AFTER));
+  const spans = data.spans.filter((span) => numbers.has(span[2]) && (started || !(span[1] in STARTING)));
   const begin = spans.reduce((least, span) => Math.min(least, span[3]), Infinity);
   const end = spans.reduce((most, span) => Math.max(most, span[3] + span[4]), 0);
   return { spans, begin, end, steps: data.steps.filter(([number]) => numbers.has(number)) };
