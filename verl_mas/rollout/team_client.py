@@ -170,7 +170,7 @@ class TeamClient(LLMServerClient):
 
 
 class Served(dict[str, LLMServerClient]):
-    """One client per policy, by name, and the agent-loop workers that were made before the engines (`EarlyWorker`)."""
+    """One client per policy, by name, and the agent-loop workers that were made before the engines."""
 
     def __init__(self, clients: Mapping[str, LLMServerClient], workers: Sequence[Actor]):
         super().__init__(clients)

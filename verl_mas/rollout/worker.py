@@ -279,7 +279,7 @@ class MasAgentLoopWorker(_StockWorker):
             raise self.broken
 
 
-class EarlyWorker(MasAgentLoopWorker):
+class EarlyAgentLoopWorker(MasAgentLoopWorker):
     """A worker that is there, with all that it imports, before the engines are."""
 
     def __init__(self, config: DictConfig, *later: object):
@@ -291,7 +291,7 @@ class EarlyWorker(MasAgentLoopWorker):
 
 
 RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)
-RemoteEarlyWorker = ray.remote(EarlyWorker)
+RemoteEarlyWorker = ray.remote(EarlyAgentLoopWorker)
 
 
 def collect_between_steps() -> None:

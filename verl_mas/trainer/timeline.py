@@ -160,7 +160,7 @@ def _open(file: Path) -> None:
 
 
 def start_seconds(events: Sequence[TimelineEvent]) -> dict[str, float]:
-    """The parts of the last start, in order, many of which overlap; then all of it up to the first step, `to_step_N`."""
+    """The parts of the last start, in order, some side by side; then all of it up to the first step, `to_step_N`."""
     place = max((place for place, event in enumerate(events) if event.event == START), default=len(events))
     of_start = sorted(events[place:], key=lambda event: event.begin)
     first = next((event for event in of_start if event.event == STEP), None)

@@ -66,7 +66,7 @@ def send_apart(view: DictConfig, name: str) -> None:
 class Standalone(Engines):
     """Engines that get weights while they serve, several policies' on the GPUs of one pool."""
 
-    async def _start(self, replica: RolloutReplica, share: RayResourcePool) -> None:
+    async def start_replica(self, replica: RolloutReplica, share: RayResourcePool) -> None:
         """verl's `init_standalone`, which would reserve GPUs for this replica alone."""
         replica.rollout_mode, replica.resource_pool = RolloutMode.STANDALONE, share
         group = RayWorkerGroup(

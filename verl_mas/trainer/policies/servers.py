@@ -136,9 +136,9 @@ class Engines(LLMServerManager):
             for rank in range(len(shares))
         ]
         # Each has GPUs of its own.
-        await asyncio.gather(*map(self._start, self.rollout_replicas, shares))
+        await asyncio.gather(*map(self.start_replica, self.rollout_replicas, shares))
         self.server_handles = [replica.server_handle for replica in self.rollout_replicas]
         self.server_addresses = [replica.server_address for replica in self.rollout_replicas]
 
-    async def _start(self, replica: RolloutReplica, share: RayResourcePool) -> None:
+    async def start_replica(self, replica: RolloutReplica, share: RayResourcePool) -> None:
         await replica.init_colocated(share)
