@@ -19,6 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from verl_mas.trainer import timeline
+
+POLL_S = 0.2
 # verl's progress bar: it is shown when everything is there and the first rollout begins.
 FIRST_ROLLOUT = "Training Progress"
 TEAM = """
@@ -44,18 +47,27 @@ def start_seconds(folder: Path, letters: Path, team: list[str]) -> float:
         *("trainer.val_before_train=false", f"hydra.run.dir={folder}/hydra"),
         *(f"trainer.default_local_dir={folder}", *team),
     ]
-    start = time.perf_counter()
-    run = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert run.stdout
+    start = time.time()
+    with (folder / "output").open("w") as output:
+        run = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
-        for line in run.stdout:
-            if FIRST_ROLLOUT in line:
-                return time.perf_counter() - start
-        raise SystemExit(f"the run ended before its first rollout: {' '.join(command)}")
+        while run.poll() is None:
+            if team and (sampling := first_sampling(folder)):
+                return sampling - start
+            if not team and FIRST_ROLLOUT in (folder / "output").read_text():
+                return time.time() - start
+            time.sleep(POLL_S)
+        raise SystemExit(f"the run ended before its first rollout: {(folder / 'output').read_text()[-2000:]}")
     finally:
         # What a terminal sends on Ctrl-C: Ray then ends its own processes.
         run.send_signal(signal.SIGINT)
-        run.communicate()
+        run.wait()
+
+
+def first_sampling(folder: Path) -> float | None:
+    """When the first sampling that has ended began. A team writes no progress bar to the console."""
+    events = timeline.read_timeline(folder) if (folder / timeline.FILE).exists() else []
+    return next((event.begin for event in events if event.event == timeline.SAMPLE), None)
 
 
 def main() -> None:
@@ -70,6 +82,8 @@ def main() -> None:
         made = [sys.executable, "-m", "verl_mas.testing.letters", str(letters)]
         subprocess.run(made, check=True, capture_output=True)
         pairs = [(start_seconds(Path(name) / str(i), letters, team), import_seconds()) for i in range(runs)]
+        if team:
+            print(timeline.start_seconds(timeline.read_timeline(Path(name) / str(runs - 1))))
     start, baseline = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"start to first rollout: {start:.1f} s; import verl: {baseline:.2f} s; ratio {start / baseline:.1f}")
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from threading import Event, Thread
 
 import pytest
@@ -71,8 +70,3 @@ def test_a_start_that_fails_is_raised_at_once_while_another_one_never_ends():
     with pytest.raises(ValueError, match="no such model") as raised:
         side_by_side({"policy a": Event().wait, "policy b": fail})
     assert time.monotonic() - began < 5 and raised.traceback[-1].name == "fail"
-
-
-def test_results_are_in_the_order_of_the_configuration():
-    slow, quick = partial(time.sleep, 0.05), partial(int, 3)
-    assert list(side_by_side({"slow": slow, "quick": quick}).items()) == [("slow", None), ("quick", 3)]

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import TypeVar
 
 import psutil
 import ray
@@ -32,7 +31,6 @@ from verl_mas.workflow import clock
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
 NAMESPACE = "verl-mas"
-T = TypeVar("T")
 
 
 class Turn:
@@ -71,27 +69,25 @@ def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
     return made
 
 
-def side_by_side(work: Mapping[str, Callable[[], T]]) -> dict[str, T]:
-    """What all of them return. The first error is raised at once; what the others do is left to the end of the run."""
-    ended: SimpleQueue[tuple[str, T | None, BaseException | None]] = SimpleQueue()
+def side_by_side(work: Mapping[str, Callable[[], None]]) -> None:
+    """Do all of it at once. The first error is raised at once; what the others do is left to the end of the run."""
+    ended: SimpleQueue[tuple[str, BaseException | None]] = SimpleQueue()
 
-    def run(name: str, one: Callable[[], T]) -> None:
+    def run(name: str, one: Callable[[], None]) -> None:
         try:
-            ended.put((name, one(), None))
+            one()
+            ended.put((name, None))
         except BaseException as error:  # noqa: BLE001  raised in the caller's thread
-            ended.put((name, None, error))
+            ended.put((name, error))
 
     for name, one in work.items():
         # A daemon: the process does not wait for it when it ends.
         Thread(target=run, args=(name, one), name=f"start {name}", daemon=True).start()
-    results: dict[str, T] = {}
     for _ in work:
-        name, result, error = ended.get()
+        name, error = ended.get()
         if error is not None:
             logger.error("the start of %s has failed", name)
             raise error
-        results[name] = result  # type: ignore[assignment]  # no error, so a result
-    return {name: results[name] for name in work}
 
 
 def note_when_ready(actors: Sequence[Actor], event: str, timeline: Timeline) -> None:

@@ -21,6 +21,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.replica import get_rollout_replica_class
 
 from verl_mas import data_plane, row
 from verl_mas.config.adapters import resident
@@ -144,6 +145,9 @@ class TeamTrainer(Recorded, Validated):
         note_when_ready(self._workers, timeline.ROLLOUT_WORKERS, self.timeline)
         starts = turns(self.run, self.timeline)
         self.members = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
+        for member in self.members.values():
+            # Two threads that import the same modules may meet them half imported.
+            get_rollout_replica_class(member.engine)
         policies = {f"policy {name}": partial(starts[name].take, one.start) for name, one in self.members.items()}
         side_by_side({"the reward workers": self._start_reward_workers, **policies})
 
