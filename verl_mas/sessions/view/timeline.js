@@ -46,14 +46,15 @@ class Timeline {
     const { data, element } = this;
     if (!data || element.hidden) return;
     const { spans, begin, end, steps } = timeWindow(data, this.step);
-    const width = element.clientWidth - 32 || 800, height = 18 + data.rows.length * LINE;
+    const drawn = [...new Set(spans.map((span) => span[0]))].sort((one, other) => one - other);
+    const width = element.clientWidth - 32 || 800, height = 18 + drawn.length * LINE;
     const x = (milliseconds) => LABELS + ((milliseconds - begin) / Math.max(end - begin, 1)) * (width - LABELS);
     const svg = document.createElementNS(SVG, "svg"), legend = make("div", "kinds");
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", "Timeline");
-    data.rows.forEach((name, row) => {
-      shape("text", { class: "tick", x: LABELS - 8, y: 18 + row * LINE + 14 }, svg).textContent = plain(name);
+    drawn.forEach((row, place) => {
+      shape("text", { class: "tick", x: LABELS - 8, y: 18 + place * LINE + 14 }, svg).textContent = plain(data.rows[row]);
     });
     for (const [number, at] of steps) {
       if (at < begin) continue;
@@ -61,7 +62,7 @@ class Timeline {
       shape("text", { class: "step", x: x(at) + 3, y: 12 }, svg).textContent = `${width < 600 ? "" : "step "}${number}`;
     }
     for (const [row, kind, number, at, lasts] of spans) {
-      const bar = { class: `span ${kind}`, x: x(at), y: 18 + row * LINE + 2, width: Math.max(x(at + lasts) - x(at), 0.5), height: LINE - 5 };
+      const bar = { class: `span ${kind}`, x: x(at), y: 18 + drawn.indexOf(row) * LINE + 2, width: Math.max(x(at + lasts) - x(at), 0.5), height: LINE - 5 };
       shape("rect", bar, svg).dataset.tip = `step ${number}: ${KINDS[kind] || plain(kind)}, ${(lasts / 1000).toFixed(3)} s`;
     }
     for (const kind of Object.keys(KINDS).filter((name) => spans.some((span) => span[1] === name))) {
