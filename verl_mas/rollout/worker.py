@@ -285,9 +285,9 @@ class EarlyAgentLoopWorker(MasAgentLoopWorker):
     def __init__(self, config: DictConfig, *later: object):
         load_user_code(Run.of(config).mas)
 
-    def begin(self, *given: Any) -> None:
-        """The arguments of a worker; called once."""
-        super().__init__(*given)
+    def begin(self, config: DictConfig, llm_client: Mapping[str, LLMServerClient], *others: object) -> None:
+        """Take the arguments of a worker; called once."""
+        super().__init__(config, llm_client, *others)
 
 
 RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 import psutil
 import ray
@@ -25,8 +26,10 @@ from verl_mas.config.placement import local_policies, policies_on, used_pools
 from verl_mas.config.run import Run
 from verl_mas.engines.serving import start_together
 from verl_mas.trainer.timeline import Timeline
-from verl_mas.verl_.types import Actor
 from verl_mas.workflow import clock
+
+if TYPE_CHECKING:
+    from verl_mas.verl_.types import Actor
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")

@@ -33,8 +33,8 @@ SAVE, VALIDATE = "save", "validate"
 # Parts of a start. Those of a policy are its training processes, which import, then load its model; and its engines.
 CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT = "checks", "ray", "task_runner", "data", "checkpoint"
 PROCESSES, LOAD, LAUNCH = "processes", "load", "launch"
-ROLLOUT_WORKERS, REWARD_WORKERS = "rollout_workers", "reward_workers"
-WORKERS = (ROLLOUT_WORKERS, REWARD_WORKERS)
+AGENT_LOOP_WORKERS, REWARD_WORKERS = "agent_loop_workers", "reward_workers"
+WORKERS = (AGENT_LOOP_WORKERS, REWARD_WORKERS)
 STARTING = (CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT, PROCESSES, LOAD, LAUNCH, *WORKERS)
 TRAINING = (LOG_PROBS, UPDATE)
 # Of these the step's metrics have the seconds.

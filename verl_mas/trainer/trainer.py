@@ -142,7 +142,7 @@ class TeamTrainer(Recorded, Validated):
         from verl_mas.rollout.manager import early_workers
 
         self._workers = early_workers(self.config)
-        note_when_ready(self._workers, timeline.ROLLOUT_WORKERS, self.timeline)
+        note_when_ready(self._workers, timeline.AGENT_LOOP_WORKERS, self.timeline)
         starts = turns(self.run, self.timeline)
         self.members = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
         for member in self.members.values():

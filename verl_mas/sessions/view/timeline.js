@@ -6,7 +6,7 @@ const KINDS = {
 };
 const STARTING = {
   checks: "checks", ray: "Ray starts", task_runner: "task runner imports", data: "data", processes: "training processes import", load: "model is loaded",
-  launch: "engines start", rollout_workers: "agent-loop workers", reward_workers: "reward workers", checkpoint: "checkpoint is loaded",
+  launch: "engines start", agent_loop_workers: "agent-loop workers", reward_workers: "reward workers", checkpoint: "checkpoint is loaded",
 };
 Object.assign(KINDS, STARTING);
 const BEFORE = 1, AFTER = 3, LABELS = 150, LINE = 22;

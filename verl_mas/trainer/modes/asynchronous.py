@@ -170,8 +170,8 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
 
     def on_init_end(self) -> None:
         # One after the other: the first transfer of a policy makes its group of processes.
-        for member in self.members.values():
-            member.wake(self.global_steps)
+        for name in self.members:
+            super()._wake_one(name)
 
     def _sleep(self) -> None:
         """Engines serve all the time."""

@@ -77,7 +77,7 @@ class LocalPolicy(Servers, PPOTrainer):
         super().__init__(view)
 
     def start(self, turn: Turn) -> None:
-        """Its training processes, and then its engines, which sleep."""
+        """Start the training processes, and then the engines, which sleep."""
         self._turn = turn
         self.init()
         self._turn = None
