@@ -28,21 +28,19 @@ SECONDS_TO_CANCEL = 30.0
 
 
 def early_workers(config: DictConfig) -> list[Actor]:
-    """Agent-loop workers that import while engines start. `MasAgentLoopManager` takes them over."""
-    manager = AgentLoopManagerTQ(config, None)  # type: ignore[arg-type]  # only places the workers
-    manager.agent_loop_workers_class = RemoteEarlyWorker  # type: ignore[assignment]
-    asyncio.run(manager._init_agent_loop_workers())  # noqa: SLF001
-    return cast("list[Actor]", manager.agent_loop_workers)
+    """Agent-loop workers that import while engines start. The manager that has the clients takes them over."""
+    return cast("list[Actor]", MasAgentLoopManager.create(config, None).agent_loop_workers)
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
-    """`llm_client` is verl's client, or one client per policy, by name."""
+    """`llm_client` is verl's client, or one client per policy, by name; None while there is none."""
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
         self._full = False
         # verl's __init__ sets its own class.
-        self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]
+        worker = RemoteEarlyWorker if self.llm_client is None else RemoteMasAgentLoopWorker
+        self.agent_loop_workers_class = worker  # type: ignore[assignment]
         with open_dict(self.config):
             # Every worker gets the configuration.
             self.config[ATTEMPT] = new_attempt(self._records)

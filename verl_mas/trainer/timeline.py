@@ -100,7 +100,7 @@ class Timeline:
 
     def begin(self, step: int) -> None:
         self.step, now = step, clock.now()
-        # Metrics are of the time since then: the start is no part of them.
+        # Metrics are of the time since then, without the start.
         self._since = self._since or now
         self._write(TimelineEvent(STEP, step, now, now))
 
