@@ -2,13 +2,19 @@ from __future__ import annotations
 
 import time
 from threading import Event, Thread
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
+from verl.single_controller.ray import RayWorkerGroup
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 
 from verl_mas.config.run import Run
 from verl_mas.engines.serving import settled
-from verl_mas.trainer.starting import side_by_side, turns
-from verl_mas.trainer.timeline import LAUNCH, Timeline, read_timeline
+from verl_mas.trainer.policies import local_policy as module
+from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.starting import Turn, side_by_side, turns
+from verl_mas.trainer.timeline import LAUNCH, LOAD, PROCESSES, Timeline, read_timeline
 
 SIZED = {"vllm": {"kv_cache_memory_bytes": 2**30}}
 
@@ -70,3 +76,27 @@ def test_a_start_that_fails_is_raised_at_once_while_another_one_never_ends():
     with pytest.raises(ValueError, match="no such model") as raised:
         side_by_side({"policy a": Event().wait, "policy b": fail})
     assert time.monotonic() - began < 5 and raised.traceback[-1].name == "fail"
+
+
+def test_training_processes_import_at_once_and_load_their_model_in_turn(monkeypatch, tmp_path):
+    """At the places where verl's set-up sets these attributes."""
+
+    def init(self):
+        self.actor_rollout_wg = object.__new__(RayWorkerGroup)
+        log.append("loads")
+        self.reward_loop_manager = "none of its own"
+
+    log, earlier, timeline = [], Event(), Timeline(tmp_path, {"a": "main"})
+    monkeypatch.setattr(PPOTrainer, "init", init)
+    monkeypatch.setattr(RayWorkerGroup, "workers", [SimpleNamespace(__ray_ready__=Mock())])
+    monkeypatch.setattr(module.ray, "get", lambda answers: log.append("imported"))
+    policy = object.__new__(LocalPolicy)
+    policy.pool, policy.use_reference_policy = SimpleNamespace(name_prefix="main"), False
+    started = Thread(target=policy.start, args=[Turn("a", timeline, {"main": [earlier]})], daemon=True)
+    started.start()
+    started.join(0.1)
+    assert log == ["imported"]
+    earlier.set()
+    started.join(5)
+    assert log == ["imported", "loads"]
+    assert [event.event for event in read_timeline(tmp_path)] == [PROCESSES, LOAD, LAUNCH]
