@@ -56,6 +56,7 @@ from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import Validated
 from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_.types import Actor, Fields
+from verl_mas.workflow import clock
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 
@@ -74,6 +75,7 @@ class TeamTrainer(Recorded, Validated):
 
     mode: ClassVar[Mode]
     timeline = Timeline()  # written nowhere, as in an evaluation
+    _initialized = 0.0  # the time
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -135,6 +137,12 @@ class TeamTrainer(Recorded, Validated):
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
         self.on_init_end()
+        self._initialized = clock.now()
+
+    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
+        """Since `init` the agent-loop workers have got their clients."""
+        self.timeline.add(timeline.AGENT_LOOP_WORKERS, self._initialized, clock.now())
+        super().fit(agent_loop_manager)
 
     def _start_side_by_side(self) -> None:
         """Start the workers of sessions and of rewards, and the policies, whose settings are composed in one thread."""
