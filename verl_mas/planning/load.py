@@ -94,6 +94,11 @@ class ServingLoad:
     elsewhere: bool = False
 
     @property
+    def measures(self) -> bool:
+        """Whether the engine measures the free memory of its GPUs when it starts."""
+        return self.fraction is not None and self.cache is None
+
+    @property
     def parts(self) -> int:
         """GPUs that the weights are divided among."""
         return self.tensor_parallel * self.pipeline_parallel
