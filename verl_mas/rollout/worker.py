@@ -280,7 +280,7 @@ class MasAgentLoopWorker(_StockWorker):
 
 
 class EarlyAgentLoopWorker(MasAgentLoopWorker):
-    """A worker that is there, with all that it imports, before the engines are."""
+    """A worker that starts, and imports, before the engines are there."""
 
     def __init__(self, config: DictConfig, *later: object):
         load_user_code(Run.of(config).mas)

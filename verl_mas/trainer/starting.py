@@ -1,10 +1,10 @@
-"""A start: what can begin at the same time does, and every part of it is a span of the timeline.
+"""Starts policies and workers side by side, and writes every part of a start into the timeline.
 
-Training processes, agent-loop workers and reward workers import for long and take no memory of a GPU meanwhile, so all
-of them begin at once. What takes memory of a GPU, a policy's training processes that load their model and its engines,
-takes turns with that of the other policies on the pool: an engine takes more memory while it starts than afterwards,
-and vLLM fails where another process frees memory while it measures what is free. Pools start side by side, and so do
-engines that measure nothing (`engines.serving.start_together`).
+Training processes, agent-loop workers and reward workers import for a long time and take no GPU memory meanwhile, so all
+of them start at once. Loading a model and starting engines take GPU memory: the policies of a pool do both in turn. An
+engine takes more memory while it starts than afterwards, and vLLM fails if another process frees memory while it
+measures how much is free. Pools start side by side, and so do engines that measure nothing
+(`engines.serving.start_together`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMESPACE = "verl-mas"
 
 
 class Turn:
-    """The start of one policy among those of the others. `before`: by pool, what has to end first."""
+    """The start of one policy among others. `before`: the ends of earlier starts that it waits for, by pool."""
 
     def __init__(self, name: str, timeline: Timeline, before: Mapping[str, Sequence[Event]]):
         self.name, self.over = name, Event()
@@ -49,19 +49,19 @@ class Turn:
         self.over.set()
 
     def wait(self, pool: str) -> None:
-        """Return when the policies before it have taken what they need of the pool's memory."""
+        """Return once the earlier policies of the pool have taken their memory."""
         for earlier in self._before.get(pool, ()):
             earlier.wait()
         self._since = clock.now()
 
     def ended(self, part: str) -> None:
-        """A part of its start, which began when the one before ended."""
+        """Write the span of a part, which began when the part before it ended."""
         self._timeline.add(part, self._since, now := clock.now(), self.name)
         self._since = now
 
 
 def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
-    """By policy. One waits for those before it in the configuration that use the same pool."""
+    """Make the turn of every policy. It waits for the policies before it in the configuration that use the same pool."""
     in_turn = {pool: policies_on(run.mas, pool) for pool in used_pools(run.mas) if not start_together(run, pool)}
     made: dict[str, Turn] = {}
     for name in local_policies(run.mas):
@@ -73,7 +73,7 @@ def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
 
 
 def side_by_side(work: Mapping[str, Callable[[], None]]) -> None:
-    """Do all of it at once. The first error is raised at once; what the others do is left to the end of the run."""
+    """Run all work at the same time. The first error is raised at once; other work is left running, as the run ends."""
     ended: SimpleQueue[tuple[str, BaseException | None]] = SimpleQueue()
 
     def run(name: str, one: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ def side_by_side(work: Mapping[str, Callable[[], None]]) -> None:
 
 
 def note_when_ready(actors: Sequence[Actor], event: str, timeline: Timeline) -> None:
-    """Write a span from now until all of these actors have started. The watcher ends the run if one cannot."""
+    """Write a span from now until all actors have started. The watcher ends the run if an actor cannot start."""
     begin = clock.now()
 
     def wait() -> None:
@@ -109,14 +109,14 @@ def note_when_ready(actors: Sequence[Actor], event: str, timeline: Timeline) -> 
 
 
 def send_times() -> None:
-    """Called in the driver when all checks have passed, so that the timeline in the task runner can begin with the
-    command."""
+    """Send the times of the command to the task runner, whose timeline begins with it. Called in the driver once all
+    checks have passed."""
     times = [psutil.Process().create_time(), clock.now()]
     _post_init_hooks.append(lambda: _internal_kv_put(_key(), json.dumps([*times, clock.now()]), namespace=NAMESPACE))
 
 
 def sent_times() -> list[float]:
-    """When the command began, when its checks ended and when Ray was there; empty in a run without the callback."""
+    """Return when the command began, its checks ended and Ray had started; empty in a run without the callback."""
     times: list[float] = json.loads(_internal_kv_get(_key(), namespace=NAMESPACE) or "[]")
     return times
 

@@ -91,7 +91,7 @@ class Timeline:
         self.step = 0
 
     def start(self, step: int, times: Sequence[float] = ()) -> None:
-        """`step`: the first. `times`: when the command began, when its checks ended, and when Ray was there."""
+        """Begin with the command. `step`: the first. `times`: when it began, its checks ended, and Ray had started."""
         self.step, now = step, clock.now()
         begin = times[0] if times else now
         self._write(TimelineEvent(START, step, begin, begin))
@@ -160,7 +160,7 @@ def _open(file: Path) -> None:
 
 
 def start_seconds(events: Sequence[TimelineEvent]) -> dict[str, float]:
-    """The parts of the last start, in order, some side by side; then all of it up to the first step, `to_step_N`."""
+    """Seconds of each part of the last start, some side by side, and of all of it up to the first step: `to_step_N`."""
     place = max((place for place, event in enumerate(events) if event.event == START), default=len(events))
     of_start = sorted(events[place:], key=lambda event: event.begin)
     first = next((event for event in of_start if event.event == STEP), None)

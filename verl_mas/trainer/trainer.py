@@ -140,7 +140,7 @@ class TeamTrainer(Recorded, Validated):
         self._initialized = clock.now()
 
     def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
-        """Since `init` the agent-loop workers have got their clients."""
+        """Train. The agent-loop workers have got their clients since `init` ended."""
         self.timeline.add(timeline.AGENT_LOOP_WORKERS, self._initialized, clock.now())
         super().fit(agent_loop_manager)
 
