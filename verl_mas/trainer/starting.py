@@ -1,6 +1,6 @@
 """Starts policies and workers side by side, and writes every part of a start into the timeline.
 
-Training processes, agent-loop workers and reward workers import for a long time and take no GPU memory meanwhile, so all
+Training processes, agent-loop workers and reward workers import for long and take no GPU memory meanwhile, so all
 of them start at once. Loading a model and starting engines take GPU memory: the policies of a pool do both in turn. An
 engine takes more memory while it starts than afterwards, and vLLM fails if another process frees memory while it
 measures how much is free. Pools start side by side, and so do engines that measure nothing
@@ -61,7 +61,7 @@ class Turn:
 
 
 def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
-    """Make the turn of every policy. It waits for the policies before it in the configuration that use the same pool."""
+    """Make the turn of every policy, which waits for those before it in the configuration that use the same pool."""
     in_turn = {pool: policies_on(run.mas, pool) for pool in used_pools(run.mas) if not start_together(run, pool)}
     made: dict[str, Turn] = {}
     for name in local_policies(run.mas):
