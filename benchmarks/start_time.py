@@ -1,9 +1,10 @@
 """How long a run takes to its first rollout: the letters recipe, as a multiple of `import verl` on the same machine.
 
-    python benchmarks/start_time.py [--runs 3]
+    python benchmarks/start_time.py [--runs 3] [--team]
 
-A run starts about ten processes one after the other, most of which import what verl imports: the baseline is one such
-import, and the ratio is that of the medians. Nothing else should run beside it.
+A run starts about ten processes, most of which import what verl imports: the baseline is one such import, and the ratio
+is that of the medians. `--team` starts two policies, each with a training process and an engine, and prints the parts
+of the last start. Nothing else should run beside it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,16 @@ import tempfile
 import time
 from pathlib import Path
 
+from verl_mas.trainer import timeline
+
+POLL_S = 0.2
 # verl's progress bar: it is shown when everything is there and the first rollout begins.
 FIRST_ROLLOUT = "Training Progress"
+TEAM = """
++mas=solver_verifier algorithm.adv_estimator=agent_grpo data.max_prompt_length=256
+data.max_response_length=16 mas.policies={solver:{},verifier:{}}
+mas.agents.solver.policy=solver mas.agents.verifier.policy=verifier
+""".split()
 
 
 def import_seconds() -> float:
@@ -28,7 +37,7 @@ def import_seconds() -> float:
     return time.perf_counter() - start
 
 
-def start_seconds(folder: Path, letters: Path) -> float:
+def start_seconds(folder: Path, letters: Path, team: list[str]) -> float:
     """From the command to its first rollout. It is ended there."""
     folder.mkdir()
     command = [
@@ -36,31 +45,45 @@ def start_seconds(folder: Path, letters: Path) -> float:
         *(f"data.train_files={letters}/train.parquet", f"data.val_files={letters}/test.parquet"),
         f"actor_rollout_ref.model.path={letters}/model",
         *("trainer.val_before_train=false", f"hydra.run.dir={folder}/hydra"),
+        *(f"trainer.default_local_dir={folder}", *team),
     ]
-    start = time.perf_counter()
-    run = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert run.stdout
+    start = time.time()
+    with (folder / "output").open("w") as output:
+        run = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
     try:
-        for line in run.stdout:
-            if FIRST_ROLLOUT in line:
-                return time.perf_counter() - start
-        raise SystemExit(f"the run ended before its first rollout: {' '.join(command)}")
+        while run.poll() is None:
+            if team and (sampling := first_sampling(folder)):
+                return sampling - start
+            if not team and FIRST_ROLLOUT in (folder / "output").read_text():
+                return time.time() - start
+            time.sleep(POLL_S)
+        raise SystemExit(f"the run ended before its first rollout: {(folder / 'output').read_text()[-2000:]}")
     finally:
         # What a terminal sends on Ctrl-C: Ray then ends its own processes.
         run.send_signal(signal.SIGINT)
-        run.communicate()
+        run.wait()
+
+
+def first_sampling(folder: Path) -> float | None:
+    """When the first sampling that has ended began. A team writes no progress bar to the console."""
+    events = timeline.read_timeline(folder) if (folder / timeline.FILE).exists() else []
+    return next((event.begin for event in events if event.event == timeline.SAMPLE), None)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=3)
-    runs = parser.parse_args().runs
+    parser.add_argument("--team", action="store_true", help="two policies in place of one without a team")
+    given = parser.parse_args()
+    runs, team = given.runs, TEAM if given.team else []
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
         letters = Path(name) / "letters"
         made = [sys.executable, "-m", "verl_mas.testing.letters", str(letters)]
         subprocess.run(made, check=True, capture_output=True)
-        pairs = [(start_seconds(Path(name) / str(i), letters), import_seconds()) for i in range(runs)]
+        pairs = [(start_seconds(Path(name) / str(i), letters, team), import_seconds()) for i in range(runs)]
+        if team:
+            print(timeline.start_seconds(timeline.read_timeline(Path(name) / str(runs - 1))))
     start, baseline = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"start to first rollout: {start:.1f} s; import verl: {baseline:.2f} s; ratio {start / baseline:.1f}")
 

@@ -84,6 +84,10 @@ def test_the_host_is_fullest_while_a_tied_model_is_read_or_once_training_has_beg
     assert early == {"a model being loaded": 4 * 4 * MODEL.parameters}
     late = Pool([A, B, replace(A, name="d")], CARD).host(4)
     assert set(late) == {"parameters", "Adam"}
+    sized = replace(A, serving=replace(A.serving, cache=1 << 30))
+    together = Pool([sized, replace(sized, name="d")], CARD)
+    assert together.host(4) == {"models being loaded": 2 * 4 * 4 * MODEL.parameters}
+    assert together.caches == {"a": 1 << 30, "d": 1 << 30}, "of its options, whatever the fraction"
 
 
 def test_sglang_has_a_copy_per_replica_on_the_node():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import output_of
-from view_runs import act, session, write_run
+from view_runs import act, session, write_run, write_timeline
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder.about import AboutFile
@@ -70,8 +70,10 @@ def test_of_a_start_without_an_end_only_the_last_may_still_train(tmp_path):
 
 
 def test_the_text_has_the_start_the_curves_and_the_agents_and_says_what_is_missing(run):
+    write_timeline(run, (1, 2), started=True)
     text = report(open_run(run)).text()
     assert "start 1 of 1: 2026-01-01 from the beginning; finished" in text
+    assert "  start      checks 2.0 s, launch solver 4.0 s, to step 1 6.0 s\n" in text
     assert "command    python -m verl.trainer.main_ppo +mas=x" in text
     assert "data.train_batch_size=4" in text
     line = next(line for line in text.splitlines() if line.startswith("timing_s/step"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from verl_mas.run_folder.records import Record, packed
-from verl_mas.trainer.timeline import ENGINE, FILE, SAMPLE, STEP, UPDATE, TimelineEvent
+from verl_mas.trainer.timeline import CHECKS, ENGINE, FILE, LAUNCH, SAMPLE, START, STEP, UPDATE, TimelineEvent
 
 DEFAULTS = yaml.safe_load((Path(__file__).parent / "session.yaml").read_text())
 # What a model, a tool or a user may write to get out of its place.
@@ -62,9 +62,14 @@ def write_metrics(folder: Path, steps: int = 3, equal: Sequence[str] = ()) -> Pa
     return folder
 
 
-def write_timeline(folder: Path, steps: Iterable[int]) -> None:
-    """A step lasts ten seconds: sampling takes two of them, an update three."""
-    lines = ["["]
+def write_timeline(folder: Path, steps: Iterable[int], started: bool = False) -> None:
+    """A step lasts ten seconds: sampling takes two of them, an update three. `started`: with the start, of six."""
+    lines, steps = ["["], list(steps)
+    if started:
+        at = 10.0 * steps[0] - 6
+        parts = [TimelineEvent(CHECKS, steps[0], at, at + 2), TimelineEvent(LAUNCH, steps[0], at + 2, at + 6, "solver")]
+        parts = [TimelineEvent(START, steps[0], at, at), *parts]
+        lines += [f"{json.dumps(part.trace())}," for part in parts]
     for step in steps:
         at = 10.0 * step
         spans = [

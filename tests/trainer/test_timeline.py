@@ -6,7 +6,23 @@ import pytest
 
 from verl_mas.errors import DataError, DiskError
 from verl_mas.trainer import timeline as module
-from verl_mas.trainer.timeline import ENGINE, SAMPLE, START, STEP, UPDATE, Timeline, TimelineEvent, read_timeline
+from verl_mas.trainer.timeline import (
+    CHECKS,
+    ENGINE,
+    LAUNCH,
+    PROCESSES,
+    RAY,
+    SAMPLE,
+    START,
+    STEP,
+    TASK_RUNNER,
+    UPDATE,
+    WAKE,
+    Timeline,
+    TimelineEvent,
+    read_timeline,
+    start_seconds,
+)
 
 
 @pytest.fixture
@@ -45,7 +61,9 @@ def test_idle_shares_are_of_the_time_since_the_last_sampling(tmp_path, clock):
 
 
 def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(tmp_path, clock):
-    a_step(Timeline(tmp_path, {"solver": "main"}), clock, 1, 10.0)
+    timeline = Timeline(tmp_path, {"solver": "main"})
+    timeline.start(1)
+    a_step(timeline, clock, 1, 10.0)
     assert read_timeline(tmp_path) == [
         TimelineEvent(START, 1, 10.0, 10.0),
         TimelineEvent(STEP, 1, 10.0, 10.0),
@@ -62,23 +80,62 @@ def test_a_run_is_read_as_it_was_written_with_brief_pauses_of_engines_left_out(t
     assert events[-1] == {**update, "args": {"step": 1, "policy": "solver", "pool": "main"}}
 
 
-def test_the_start_of_a_run_is_not_part_of_its_timeline_and_an_evaluation_writes_none(tmp_path, clock):
-    for timeline in (Timeline(), Timeline(tmp_path)):
-        with timeline.span(module.WAKE, "solver"):
-            clock(90.0)
-        found = a_step(timeline, clock, 1, 100.0)
-        assert "async/seconds/wake" not in found and found["async/seconds/sample"] == 2.0
-    assert read_timeline(tmp_path)[0] == TimelineEvent(START, 1, 100.0, 100.0)
+def start(timeline, clock, step, command):
+    """Ray is there after 5 seconds, the task runner after 9; a policy imports until 14 and has its engine at 20."""
+    clock(command + 9)
+    timeline.start(step, [command, command + 3, command + 5])
+    timeline.add(PROCESSES, command + 9, command + 14, "solver")
+    timeline.add(LAUNCH, command + 14, command + 20, "solver")
+
+
+def test_the_timeline_begins_with_the_command_and_the_start_is_in_no_metric(tmp_path, clock):
+    timeline = Timeline(tmp_path, {"solver": "main"})
+    start(timeline, clock, 1, 100.0)
+    with timeline.span(WAKE, "solver"):
+        clock(121.0)
+    found = a_step(timeline, clock, 1, 122.0)
+    assert "async/seconds/wake" not in found and found["async/seconds/sample"] == 2.0
+    events = read_timeline(tmp_path)
+    assert events[:3] == [
+        TimelineEvent(START, 1, 100.0, 100.0),
+        TimelineEvent(CHECKS, 1, 100.0, 103.0),
+        TimelineEvent(RAY, 1, 103.0, 105.0),
+    ]
+    assert [event.row for event in events if event.event in (TASK_RUNNER, LAUNCH)] == ["trainer", "engine solver"]
+    parts = {"checks": 3.0, "ray": 2.0, "task_runner": 4.0, "processes solver": 5.0, "launch solver": 6.0}
+    assert start_seconds(events) == {**parts, "wake solver": 12.0, "to_step_1": 22.0}
+
+
+def test_an_evaluation_writes_no_timeline(tmp_path, clock, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start(Timeline(), clock, 1, 100.0)
+    a_step(Timeline(), clock, 1, 122.0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_of_starts_that_failed_the_timeline_has_the_last(tmp_path, clock):
+    for command in (100.0, 200.0):
+        start(Timeline(tmp_path), clock, 1, command)
+    events = read_timeline(tmp_path)
+    assert [event.begin for event in events if event.event == START] == [200.0]
+    assert start_seconds(events)["launch solver"] == 6.0 and "to_step_1" not in start_seconds(events)
+    a_step(timeline := Timeline(tmp_path), clock, 1, 300.0)
+    a_step(timeline, clock, 2, 310.0)
+    start(Timeline(tmp_path), clock, 2, 400.0)
+    assert [event.step for event in read_timeline(tmp_path) if event.event == START] == [1, 2], "a resume keeps step 1"
 
 
 def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path, clock):
     first = Timeline(tmp_path, {})
+    first.start(1)
     for step in (1, 2, 3):
         a_step(first, clock, step, 10.0 * step)
     with (tmp_path / module.FILE).open("a") as file:
         file.write('{"name": "up')  # the machine crashed while it wrote
     assert read_timeline(tmp_path)[-1].step == 3
-    a_step(Timeline(tmp_path, {}), clock, 3, 90.0)
+    resumed = Timeline(tmp_path, {})
+    resumed.start(3)
+    a_step(resumed, clock, 3, 90.0)
     events = read_timeline(tmp_path)
     assert [event.begin for event in events if event.event == STEP] == [10.0, 20.0, 90.0]
     assert json.loads((tmp_path / module.FILE).read_text().rstrip(",\n") + "]"), "the whole file is read by others, too"
@@ -87,7 +144,7 @@ def test_a_resumed_run_replaces_the_steps_that_it_repeats(tmp_path, clock):
 def test_a_disk_that_refuses_the_timeline_ends_the_run_by_name(tmp_path, clock):
     (tmp_path / "file").write_text("")
     with pytest.raises(DiskError, match=r"timeline\.json cannot be written: "):
-        Timeline(tmp_path / "file", {}).begin(1)
+        Timeline(tmp_path / "file", {}).start(1)
 
 
 def test_another_file_is_not_taken_for_a_timeline(tmp_path):

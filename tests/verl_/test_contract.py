@@ -44,7 +44,7 @@ OPEN = (
 TOUCHING = {
     *("engines.kinds.sglang", "engines.kinds.vllm", "engines.transformers.replica"),
     *("engines.vllm_cpu.adapter", "engines.vllm_extension"),
-    *("platform.fsdp", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
+    *("platform.fsdp", "rollout.manager", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
     *("trainer.adapters.engine", "trainer.modes.asynchronous", "trainer.policies.local_policy"),
     *("trainer.policies.servers", "trainer.trainer", "trainer.validation", "verl_.registries"),
 }

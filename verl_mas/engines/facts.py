@@ -27,6 +27,9 @@ class EngineFacts:
     package: str | None = None  # what must be installed; None: unknown
     install: str | None = None  # the command that installs it, of an extra of ours; None: we have none for it
     gpu_fraction: bool = False  # it reserves `rollout.gpu_memory_utilization` of the GPU when it starts
+    # The option of `rollout.engine_kwargs` with the bytes of its KV cache on a GPU, with which it does not measure the
+    # free memory when it starts. Empty: it has none.
+    cache_option: str = ""
     # Mixed into the class of a team's servers. It has `pause` and `unpause`, which free the GPU and keep the weights:
     # the engine's own sleep drops them.
     server_mixin: type[object] | None = None

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from verl_mas.config.placement import replica_size, served_on, shared_pools
-from verl_mas.config.run import Run
+from verl_mas.config.placement import replica_size, served_on, shared_pools, time_sliced
+from verl_mas.config.run import Run, View
 from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
 
@@ -67,6 +67,21 @@ def settled(run: Run) -> Run:
     """The run with `serving: auto` replaced by what it means in this run."""
     pools = {pool: replace(spec, serving=serving(run, pool).way) for pool, spec in run.mas.pools.items()}
     return replace(run, mas=replace(run.mas, pools=pools))
+
+
+def start_together(run: Run, pool: str) -> bool:
+    """Whether policies of a pool may start at the same time: all of their engines fit awake, and none measures the free
+    memory of a GPU. `run` is settled."""
+    views = [run.view(name) for name in served_on(run.mas, pool)]
+    measures = [facts_of(view.engine).gpu_fraction and cache_bytes(view) is None for view in views]
+    return bool(views) and not any(measures) and not time_sliced(run.mas, pool)
+
+
+def cache_bytes(view: View) -> int | None:
+    """Bytes of the KV cache on a GPU, where the options of the engine have them."""
+    option = facts_of(view.engine).cache_option
+    size = view.get(f"rollout.engine_kwargs.{view.engine}.{option}") if option else None
+    return int(size) if size else None
 
 
 def _share(run: Run, name: str) -> Share:

@@ -11,6 +11,7 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -34,6 +35,8 @@ EngineClass: TypeAlias = Any
 # `abort_all_requests`, `wake_up` and `resume_generation` from starting: verl-project/verl#7990. An open call of an
 # async actor is a coroutine and takes no thread.
 OUTSTANDING = 100_000
+# verl's loader of SGLang sets an environment variable while it imports, and policies start side by side.
+_loading = Lock()
 
 
 class OffsetReplica(RolloutReplica):
@@ -82,7 +85,8 @@ def register_replica(engine: str, replica: ModuleType) -> None:
 
 
 def _with_offset(engine: str, load: Callable[[], type[object]]) -> type[object]:
-    stock = load()
+    with _loading:
+        stock = load()
     return type(stock.__name__, (OffsetReplica, stock), {"server_mixin": facts_of(engine).server_mixin})
 
 

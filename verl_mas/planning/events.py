@@ -148,6 +148,10 @@ class Pool:
             held = [training.host(other.model, other.training, gpus_on_node, begun=False) for other in earlier]
             loaded = {"a model being loaded": training.load_host(policy.model, policy.training, gpus_on_node)}
             moments.append(added(*held, self._copies(earlier, gpus_on_node), loaded))
+        if not self.phases and not any(policy.serving.measures for policy in self.policies):
+            # They start together (`engines.serving.start_together`).
+            loads = [training.load_host(policy.model, policy.training, gpus_on_node) for policy in self.policies]
+            moments.append({"models being loaded": sum(loads)})
         return max(moments, key=total)
 
     def _copies(self, policies: Sequence[Policy], gpus: int) -> Terms:

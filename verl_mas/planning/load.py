@@ -15,6 +15,7 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.verl_settings import attention
 from verl_mas.engines.facts import facts_of
+from verl_mas.engines.serving import cache_bytes
 from verl_mas.planning.model import ModelSize
 from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, training_path
 
@@ -85,10 +86,16 @@ class ServingLoad:
     row: int = 0  # Tokens of the longest prompt and response
     sequences: int = 256  # rollout.max_num_seqs
     sleeps: bool = True  # rollout.free_cache_engine
+    cache: int | None = None  # Bytes of the KV cache on a GPU, where its options have them
     adapter: bool = False  # It serves LoRA adapters beside the base weights, which are then kept while it sleeps
     ranks: int = 0  # Of the adapters that it has slots for, added up. All slots are of the largest one's rank.
     # On another pool than the policy's training processes, of which this is the pool: nothing of it is here.
     elsewhere: bool = False
+
+    @property
+    def measures(self) -> bool:
+        """Whether the engine measures the free memory of its GPUs when it starts."""
+        return self.fraction is not None and self.cache is None
 
     @property
     def parts(self) -> int:
@@ -153,7 +160,7 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
     """A policy that is served here, with what follows from its pool."""
     spec = run.mas.policies[name]
     values = _View(placed(run, name))
-    served = _serving(values)
+    served = replace(_serving(values), cache=cache_bytes(run.view(name)))
     training, on_base = None, adapters(run.mas, name)
     if spec.is_trained:
         training = _training(run, name, model)

@@ -50,6 +50,8 @@ def kv_cache(model: ModelSize, serving: ServingLoad, card: float, free: float) -
     """
     if serving.elsewhere:
         return 0.0
+    if serving.cache is not None:
+        return float(serving.cache)
     if serving.fraction is None:
         return kv_per_token(model, serving) * serving.sequences * serving.row
     if serving.engine == SGLANG:

@@ -15,6 +15,9 @@ DEVICE = "cpu"
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # What the kernel gives to connections
 CHOOSES_PORT = "_get_master_addr_port"
 FIRST_PORT = 20_000  # Ray's workers have those below
+# Worker groups that start side by side choose their ports before any of them uses its own: each tries others.
+PORTS = 50
+_tried: set[int] = set()
 
 
 def selected() -> bool:
@@ -59,4 +62,8 @@ def keep_ports(base: ModuleType) -> None:
 def unused_ports() -> list[int] | None:
     """A range, from a random port on, so that runs of one machine try different ones; None if there is no such port."""
     last = int(RANGE.read_text().split()[0]) if RANGE.exists() else 0
-    return [SystemRandom().randrange(FIRST_PORT, last - 100), last] if last > FIRST_PORT + 1000 else None
+    if last <= FIRST_PORT + 1000:
+        return None
+    port = SystemRandom().choice([port for port in range(FIRST_PORT, last - 100, PORTS) if port not in _tried])
+    _tried.add(port)
+    return [port, last]

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 import ray
-from omegaconf import open_dict
+from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 
 from verl_mas.config import load
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.team_client import Served
 from verl_mas.rollout.trajectories import folder_of
-from verl_mas.rollout.worker import ATTEMPT, RemoteMasAgentLoopWorker
+from verl_mas.rollout.worker import ATTEMPT, RemoteEarlyWorker, RemoteMasAgentLoopWorker
 from verl_mas.run_folder.session_files import new_attempt, write_advantages
 from verl_mas.verl_.types import Actor
 
@@ -25,17 +27,31 @@ logger = logging.getLogger(f"verl.{__name__}")
 SECONDS_TO_CANCEL = 30.0
 
 
+def early_workers(config: DictConfig) -> list[Actor]:
+    """Agent-loop workers that import while engines start. The manager that has the clients takes them over."""
+    return cast("list[Actor]", MasAgentLoopManager.create(config, None).agent_loop_workers)
+
+
 class MasAgentLoopManager(AgentLoopManagerTQ):
-    """`llm_client` is verl's client, or one client per policy, by name."""
+    """`llm_client` is verl's client, or one client per policy, by name; None while there is none."""
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
         self._full = False
         # verl's __init__ sets its own class.
-        self.agent_loop_workers_class = RemoteMasAgentLoopWorker  # type: ignore[assignment]
+        worker = RemoteEarlyWorker if self.llm_client is None else RemoteMasAgentLoopWorker
+        self.agent_loop_workers_class = worker  # type: ignore[assignment]
         with open_dict(self.config):
             # Every worker gets the configuration.
             self.config[ATTEMPT] = new_attempt(self._records)
+
+    async def _init_agent_loop_workers(self) -> None:
+        if not isinstance(self.llm_client, Served):
+            await super()._init_agent_loop_workers()
+            return
+        self.agent_loop_workers = self.llm_client.workers
+        given = self.config, dict(self.llm_client), self.teacher_client, self.reward_loop_worker_handles
+        await asyncio.gather(*[worker.begin.remote(*given) for worker in self._workers])
 
     def generate_sequences(self, prompts: TensorDict) -> None:
         """As verl's, which gives fewer tasks than workers to the first ones, each time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -167,6 +167,14 @@ class TeamClient(LLMServerClient):
 
     def _release_server(self, server_id: str, request_id: str | None = None) -> None:
         self.server.release(partial(super()._release_server, server_id, request_id))
+
+
+class Served(dict[str, LLMServerClient]):
+    """One client per policy, by name, and the agent-loop workers that were made before the engines."""
+
+    def __init__(self, clients: Mapping[str, LLMServerClient], workers: Sequence[Actor]):
+        super().__init__(clients)
+        self.workers = list(workers)
 
 
 class _CancellableServer:

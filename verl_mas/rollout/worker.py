@@ -279,7 +279,19 @@ class MasAgentLoopWorker(_StockWorker):
             raise self.broken
 
 
+class EarlyAgentLoopWorker(MasAgentLoopWorker):
+    """A worker that starts, and imports, before the engines are there."""
+
+    def __init__(self, config: DictConfig, *later: object):
+        load_user_code(Run.of(config).mas)
+
+    def begin(self, config: DictConfig, llm_client: Mapping[str, LLMServerClient], *others: object) -> None:
+        """Take the arguments of a worker; called once."""
+        super().__init__(config, llm_client, *others)
+
+
 RemoteMasAgentLoopWorker = ray.remote(MasAgentLoopWorker)
+RemoteEarlyWorker = ray.remote(EarlyAgentLoopWorker)
 
 
 def collect_between_steps() -> None:

@@ -25,6 +25,7 @@ from verl_mas.run_folder.session_files import TRAIN
 from verl_mas.sessions.curves import Panel, draw, sparkline, write_curves
 from verl_mas.sessions.reader import SessionIndex
 from verl_mas.sessions.run import RunFolder
+from verl_mas.trainer.timeline import FILE, read_timeline, start_seconds
 from verl_mas.util.text import printable
 from verl_mas.workflow.transcript import as_html
 
@@ -66,6 +67,12 @@ class RunReport:
     def training(self) -> list[Step]:
         return [step for step in self.steps if agents_in(step.values)]
 
+    @property
+    def start(self) -> dict[str, float]:
+        """Seconds of the parts of the last start; empty without a timeline."""
+        events = read_timeline(self.run.folder) if (self.run.folder / FILE).is_file() else []
+        return {part.replace("_", " "): seconds for part, seconds in start_seconds(events).items()}
+
     def text(self) -> str:
         parts = [self.header(), self.curves(), self.agents(), self.says()]
         return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
@@ -96,6 +103,10 @@ class RunReport:
             lines.append(f"  start {number} of {len(starts)}: {start.get('started')} {begin}; {end}")
         if starts:
             lines += [f"  {name:10} {value}" for name, value in _settings(self.run, starts[-1]) if value]
+        if self.start:
+            lines.append(
+                f"  {'start':10} {', '.join(f'{part} {seconds:.1f} s' for part, seconds in self.start.items())}"
+            )
         numbers = [step.number for step in self.training]
         lines.append(f"  {'steps':10} {_range(numbers)}, read from {self.run.metrics}")
         return lines
@@ -145,6 +156,7 @@ class RunReport:
             "folder": str(self.run.folder),
             "metrics": str(self.run.metrics),
             "attempts": self.run.about.get(ATTEMPTS, []),
+            "start": self.start,
             "steps": [step.number for step in self.training],
             "watched": by_step,
             "agents": self.agent_table(),

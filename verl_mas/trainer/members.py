@@ -19,8 +19,8 @@ from verl_mas.trainer.policies.weight_folder import use_folder
 from verl_mas.trainer.pools.pools import Pools
 
 
-def start(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | FrozenPolicy:
-    """A policy with its engines, and all adapters on it. It returns when the engines are there, asleep."""
+def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | FrozenPolicy:
+    """A policy, and all adapters on it, without its processes: these come with `start`."""
 
     def updates(policy: str) -> Updates:
         of = run.view(policy)
@@ -35,10 +35,8 @@ def start(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | 
     send_apart(view, name)
     if table := adapter_table(run, name):
         base = SharedBase(name, view, pool, table, total_steps)
-        base.init()
         for adapter in table:
             base.adapters[adapter] = AdapterPolicy(adapter, run.view(adapter).copy(), base, updates(adapter))
-            base.adapters[adapter].init()
         return base
     if spec.snapshot:
         return Snapshot(name, view, pool, spec.snapshot)
@@ -46,13 +44,9 @@ def start(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | 
         return FrozenPolicy(name, view, pool)
     if name in snapshot_sources(run.mas):
         use_folder(view)
-    policy = (
-        SeparatePolicy(name, view, pool, updates(name), pools.serving(name))
-        if spec.engines
-        else PolicyTrainer(name, view, pool, updates(name))
-    )
-    policy.init()
-    return policy
+    if spec.engines:
+        return SeparatePolicy(name, view, pool, updates(name), pools.serving(name))
+    return PolicyTrainer(name, view, pool, updates(name))
 
 
 def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:

@@ -2,8 +2,9 @@
 
 <trainer.default_local_dir>/timeline.json    a JSON array without its end, as the format allows: an event per line
 
-Times are those of the wall clock. A process is a pool, a thread an engine or a trainer. A run that resumes adds to the
-file; an event `start` says from which step on it repeats what is there. The page of `verl-mas view` draws it, too.
+Times are those of the wall clock. A process is a pool, a thread an engine or a trainer. A run begins with its command:
+the parts of its start have the number of its first step. A run that resumes adds to the file; an event `start` says
+from which step on it repeats what is there. The page of `verl-mas view` draws it, too.
 """
 
 from __future__ import annotations
@@ -29,6 +30,12 @@ START, STEP, SAMPLE, ENGINE = "start", "step", "sample", "engine"
 LOG_PROBS, UPDATE = "log_probs", "update"
 ABORT, SLEEP, WAKE, RESUME = "abort", "sleep", "wake", "resume"
 SAVE, VALIDATE = "save", "validate"
+# Parts of a start. Those of a policy are its training processes, which import, then load its model; and its engines.
+CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT = "checks", "ray", "task_runner", "data", "checkpoint"
+PROCESSES, LOAD, LAUNCH = "processes", "load", "launch"
+AGENT_LOOP_WORKERS, REWARD_WORKERS = "agent_loop_workers", "reward_workers"
+WORKERS = (AGENT_LOOP_WORKERS, REWARD_WORKERS)
+STARTING = (CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT, PROCESSES, LOAD, LAUNCH, *WORKERS)
 TRAINING = (LOG_PROBS, UPDATE)
 # Of these the step's metrics have the seconds.
 TIMED = (SAMPLE, ABORT, SLEEP, WAKE, RESUME)
@@ -52,7 +59,9 @@ class TimelineEvent:
     @property
     def row(self) -> str:
         """Of a picture: an engine and a trainer have one each."""
-        return f"{'engine' if self.event == ENGINE else 'trainer'} {self.policy}".strip()
+        if self.event in WORKERS:
+            return self.event.replace("_", " ")
+        return f"{'engine' if self.event in (ENGINE, LAUNCH) else 'trainer'} {self.policy}".strip()
 
     def trace(self) -> dict[str, object]:
         """As a Trace Event, in microseconds."""
@@ -71,8 +80,7 @@ class TimelineEvent:
 
 
 class Timeline:
-    """`pools`: by policy. Threads may share it. Without `folder` nothing is written, and nothing before the first step:
-    a start takes long, and would be most of the picture."""
+    """`pools`: by policy. Threads may share it. Without `folder` nothing is written."""
 
     def __init__(self, folder: Path | None = None, pools: Mapping[str, str] = MappingProxyType({})):
         self._file = None if folder is None else folder / FILE
@@ -82,13 +90,22 @@ class Timeline:
         self._seconds: dict[str, float] = defaultdict(float)
         self.step = 0
 
+    def start(self, step: int, times: Sequence[float] = ()) -> None:
+        """Begin with the command. `step`: the first. `times`: when it began, its checks ended, and Ray had started."""
+        self.step, now = step, clock.now()
+        begin = times[0] if times else now
+        self._write(TimelineEvent(START, step, begin, begin))
+        for part, since, until in zip((CHECKS, RAY, TASK_RUNNER), times, [*times[1:], now], strict=bool(times)):
+            self.add(part, since, until)
+
     def begin(self, step: int) -> None:
-        now = clock.now()
-        if self._since is None:
-            self._since = now
-            self._write(TimelineEvent(START, step, now, now))
-        self.step = step
+        self.step, now = step, clock.now()
+        # Metrics are of the time since then, without the start.
+        self._since = self._since or now
         self._write(TimelineEvent(STEP, step, now, now))
+
+    def add(self, event: str, begin: float, end: float, policy: str = "") -> None:
+        self._write(TimelineEvent(event, self.step, begin, max(begin, end), policy, self._pools.get(policy, "")))
 
     @contextmanager
     def span(
@@ -100,9 +117,9 @@ class Timeline:
         end = clock.now()
         if into is not None:
             into[key] = end - begin
+        self.add(event, begin, end, policy)
         if self._since is None:
             return
-        self._write(TimelineEvent(event, self.step, begin, end, policy, self._pools.get(policy, "")))
         self._seconds[event] += end - begin
         if event in TRAINING:
             self._training[policy].append((begin, end))
@@ -113,7 +130,7 @@ class Timeline:
         window = (now if self._since is None else self._since, now)
         for policy, spans in busy.items():
             for begin, end in union(spans, BRIEF):
-                self._write(TimelineEvent(ENGINE, self.step, begin, end, policy, self._pools.get(policy, "")))
+                self.add(ENGINE, begin, end, policy)
         metrics = {f"async/seconds/{event}": self._seconds[event] for event in TIMED if event in self._seconds}
         if now > window[0]:
             for kind, of_policies in (("engine", busy), ("trainer", self._training)):
@@ -140,6 +157,21 @@ def _open(file: Path) -> None:
         return
     with file.open("rb+") as opened:
         opened.truncate(opened.read().rfind(b"\n") + 1)
+
+
+def start_seconds(events: Sequence[TimelineEvent]) -> dict[str, float]:
+    """Seconds of each part of the last start, some side by side, and of all of it up to the first step: `to_step_N`."""
+    place = max((place for place, event in enumerate(events) if event.event == START), default=len(events))
+    of_start = sorted(events[place:], key=lambda event: event.begin)
+    first = next((event for event in of_start if event.event == STEP), None)
+    end = first.begin if first else clock.now()
+    seconds: dict[str, float] = defaultdict(float)
+    for event in of_start:
+        if event.event in STARTING or (event.event in (WAKE, VALIDATE) and event.end <= end):
+            seconds[f"{event.event} {event.policy}".strip()] += event.seconds
+    if seconds and first:
+        seconds[f"to_step_{first.step}"] = end - of_start[0].begin
+    return dict(seconds)
 
 
 def idle(spans: Sequence[Span], window: Span) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -19,11 +21,12 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
 from verl.utils.debug import marked_timer
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
+from verl.workers.rollout.replica import get_rollout_replica_class
 
 from verl_mas import data_plane, row
 from verl_mas.config.adapters import resident
 from verl_mas.config.modes import Mode
-from verl_mas.config.placement import local_policies, shared_pools
+from verl_mas.config.placement import shared_pools
 from verl_mas.config.run import Run
 from verl_mas.data_plane import Rows
 from verl_mas.engines.serving import serving, settled
@@ -32,6 +35,7 @@ from verl_mas.metrics.findings import Findings
 from verl_mas.planning.path import training_path
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.rollout.counts import SessionCounts
+from verl_mas.rollout.team_client import Served
 from verl_mas.row import is_padding
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
@@ -40,7 +44,7 @@ from verl_mas.trainer.agreement import FIRST, Agreement
 from verl_mas.trainer.batching import by_policy
 from verl_mas.trainer.checkpoint import Checkpoints, differences, left_out, reading, run_identity
 from verl_mas.trainer.filters import TaskFilter
-from verl_mas.trainer.members import start, trained_by
+from verl_mas.trainer.members import make, trained_by
 from verl_mas.trainer.metrics import agent_metrics, log_prob_metrics, of_policy, policy_metrics, step_line
 from verl_mas.trainer.policies.local_policy import PROFILED, LocalPolicy
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer
@@ -49,11 +53,13 @@ from verl_mas.trainer.policies.snapshots import refresh, snapshot_metrics
 from verl_mas.trainer.pools.nodes import check_nodes
 from verl_mas.trainer.pools.pools import Pools
 from verl_mas.trainer.recorded import Recorded
+from verl_mas.trainer.starting import note_when_ready, sent_times, side_by_side, turns
 from verl_mas.trainer.step import Credit, PolicyRows, in_order, step_columns, write_advantages
 from verl_mas.trainer.timeline import Timeline
 from verl_mas.trainer.validation import Validated
 from verl_mas.trainer.watcher import name_actors
 from verl_mas.verl_.types import Actor, Fields
+from verl_mas.workflow import clock
 from verl_mas.workflow.base import agents_of
 from verl_mas.workflow.team_file import describe
 
@@ -72,6 +78,7 @@ class TeamTrainer(Recorded, Validated):
 
     mode: ClassVar[Mode]
     timeline = Timeline()  # written nowhere, as in an evaluation
+    _initialized = 0.0  # the time
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -112,16 +119,15 @@ class TeamTrainer(Recorded, Validated):
 
     def init(self) -> None:
         self.record()
-        self._init_tokenizer()
-        self._init_dataloader()
-        self._init_dump_executor()
-        self.pools = Pools(self.run)
-        self.pools.create()
-        raise_all(check_nodes(self.run, self.pools.nodes))
-        self.reward_loop_manager = self._reward_workers()
-        for name in local_policies(self.mas):
-            # One after the other: an engine takes more memory while it starts than afterwards.
-            self.members[name] = start(name, self.run, self.pools, self.total_training_steps)
+        self.timeline.start(self.resumed.step + 1 if self.resumed else 1, sent_times())
+        with self.timeline.span(timeline.DATA):
+            self._init_tokenizer()
+            self._init_dataloader()
+            self._init_dump_executor()
+            self.pools = Pools(self.run)
+            self.pools.create()
+            raise_all(check_nodes(self.run, self.pools.nodes))
+        self._start_side_by_side()
         for pool, served in self._served.items():
             logger.info("pool %s: serving=%s (%s)", pool, served.way, served.reason)
         for name in self.trained if self.config.trainer.device != CPU else ():
@@ -135,10 +141,32 @@ class TeamTrainer(Recorded, Validated):
         self.actor_rollout_wg = Checkpoints(
             saved, self.config.trainer, facts, self.credit.running, describe(self.run), queue
         )
-        self._load_checkpoint()
+        with self.timeline.span(timeline.CHECKPOINT) if self.resumed else nullcontext():
+            self._load_checkpoint()
         if self.global_steps >= self.total_training_steps and not self.config.trainer.val_only:
             logger.warning("nothing is left to train: the checkpoint is of step %s, the last", self.global_steps)
         self.on_init_end()
+        self._initialized = clock.now()
+
+    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
+        """Train. The agent-loop workers have got their clients since `init` ended."""
+        self.timeline.add(timeline.AGENT_LOOP_WORKERS, self._initialized, clock.now())
+        super().fit(agent_loop_manager)
+
+    def _start_side_by_side(self) -> None:
+        """Start the workers of sessions and of rewards, and the policies, whose settings are composed in one thread."""
+        # Imports verl's trainers, and with them this module.
+        from verl_mas.rollout.manager import early_workers
+
+        self._workers = early_workers(self.config)
+        note_when_ready(self._workers, timeline.AGENT_LOOP_WORKERS, self.timeline)
+        starts = turns(self.run, self.timeline)
+        self.members = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
+        for member in self.members.values():
+            # Two threads that import the same modules may meet them half imported.
+            get_rollout_replica_class(member.engine)
+        policies = {f"policy {name}": partial(starts[name].take, one.start) for name, one in self.members.items()}
+        side_by_side({"the reward workers": self._start_reward_workers, **policies})
 
     def _actors(self) -> dict[str, list[Actor]]:
         workers = {f"training worker {{}} of policy {name}": policy.workers for name, policy in self.training.items()}
@@ -148,14 +176,15 @@ class TeamTrainer(Recorded, Validated):
     def _engines_started(self) -> None:
         """Called once every policy has its engines, which sleep."""
 
-    def _reward_workers(self) -> RewardLoopManager:
+    def _start_reward_workers(self) -> None:
         pool = self.pools.reward  # None is verl's default
         workers = RewardLoopManager(config=self.config, rm_resource_pool=pool)  # type: ignore[arg-type]
         if workers.reward_model_manager and self.config.reward.reward_model.rollout.free_cache_engine:
             # verl has put it to sleep, and wakes it only to score a whole batch. A team's sessions are scored as they
             # end, and the GPUs of the model are its own.
             workers.reward_model_manager.wake_up()
-        return workers
+        note_when_ready(workers.reward_loop_workers, timeline.REWARD_WORKERS, self.timeline)
+        self.reward_loop_manager = workers
 
     @property
     def trained(self) -> dict[str, PolicyTrainer]:
@@ -167,9 +196,10 @@ class TeamTrainer(Recorded, Validated):
         """The policies that have training processes, bases of adapters among them."""
         return {name: member for name, member in self.members.items() if isinstance(member, LocalPolicy)}
 
-    def get_llm_client(self) -> dict[str, LLMServerClient]:  # type: ignore[override]
+    def get_llm_client(self) -> Served:  # type: ignore[override]
         homes = {name: resident(self.mas, name) for name, spec in self.mas.policies.items() if not spec.remote}
-        return {name: self._client_of(home, adapter=None if name == home else name) for name, home in homes.items()}
+        served = {name: self._client_of(home, adapter=None if name == home else name) for name, home in homes.items()}
+        return Served(served, self._workers)
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
         """Of the engines of a policy. `adapter`: the policy whose adapter serves the requests."""

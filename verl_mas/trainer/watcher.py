@@ -39,6 +39,7 @@ from verl_mas.config.modes import mode_of
 from verl_mas.errors import ConfigError
 from verl_mas.run_folder.checkpoints import begun, latest
 from verl_mas.run_folder.worker_log import keep_log
+from verl_mas.trainer.starting import send_times
 
 if TYPE_CHECKING:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
@@ -96,6 +97,7 @@ class Watcher(Callback):
         if mode_of(config):
             signal.signal(SET_SIGTERM, lambda *_: signal.signal(signal.SIGTERM, self.stop))
             threading.Thread(target=self._watch, name="watcher", daemon=True).start()
+            send_times()
             # An evaluation has no folder, and its result is what verl prints.
             if not config.trainer.val_only and not config.ray_kwargs.ray_init.get("log_to_driver"):
                 keep_log(Path(config.trainer.default_local_dir))

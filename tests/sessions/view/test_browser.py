@@ -232,7 +232,7 @@ def test_an_open_page_follows_its_run(opened, tmp_path):
 
 def test_the_timeline_of_the_steps_around_a_session_is_a_key_away(opened, tmp_path):
     run = write_metrics(write_run(tmp_path, [session(step, f"{step}-0") for step in range(1, 9)]))
-    write_timeline(run, range(1, 9))
+    write_timeline(run, range(1, 9), started=True)
     page = opened(write_view(run)[0])
     assert not page.is_visible("#timeline")
     page.keyboard.press("w")
@@ -247,6 +247,8 @@ def test_the_timeline_of_the_steps_around_a_session_is_a_key_away(opened, tmp_pa
     for _ in range(7):
         page.keyboard.press("j")
     until(page, f"({tips}).includes('step 1: update, 3.000 s')")
+    tips_of_first = page.evaluate(tips)
+    assert "step 1: engines start, 4.000 s" in tips_of_first and "step 2: update, 3.000 s" not in tips_of_first
     page.keyboard.press("w")
     assert not page.is_visible("#timeline")
 

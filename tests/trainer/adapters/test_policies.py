@@ -89,6 +89,7 @@ def team(make):
         made, log = object.__new__(MasTrainer), []
         made.run = Run.of(config)
         made.config, made.mas, made.log, made.slices, made.global_steps = config, made.run.mas, log, {}, 1
+        made._workers = []
         made.pools = Pools(made.run)
         views = {name: made.run.view(name).copy() for name in made.mas.policies}
         pool = made.pools.of("main")

@@ -74,12 +74,14 @@ def test_the_engines_of_every_policy_stop_profiling_when_the_rollout_ends(monkey
 def test_a_reward_model_is_awake_when_sessions_are_scored(monkeypatch, make, enable, frees, woken):
     """verl puts it to sleep when it has started; SGLang ends where memory is resumed that was not released."""
     model = Mock() if enable else None
-    made = SimpleNamespace(reward_model_manager=model)
+    made = SimpleNamespace(reward_model_manager=model, reward_loop_workers=[], reward_loop_worker_handles=[])
     monkeypatch.setattr("verl_mas.trainer.trainer.RewardLoopManager", lambda **given: made)
     trainer = object.__new__(TeamTrainer)
     trainer.pools = SimpleNamespace(reward=None)
     trainer.config = make(reward__reward_model__enable=enable, reward__reward_model__rollout__free_cache_engine=frees)
-    assert trainer._reward_workers() is made
+    monkeypatch.setattr("verl_mas.trainer.trainer.note_when_ready", lambda *given: None)
+    trainer._start_reward_workers()
+    assert trainer.get_reward_handles() is made.reward_loop_worker_handles
     assert (model.wake_up.call_count if model else 0) == woken
 
 

@@ -50,5 +50,5 @@ def test_verl_finds_the_checkpoint_engine_beside_the_engines_of_a_frozen_policy(
         actor_rollout_ref__rollout__checkpoint_engine__backend="ray",
     )
     run = settled(Run.of(config))
-    rollout = members.start("guide", run, SimpleNamespace(of=lambda name: None), 1)
+    rollout = members.make("guide", run, SimpleNamespace(of=lambda name: None), 1)
     assert rollout.checkpoint_engine.custom_backend_module == "verl_mas.engines.ray_weights"

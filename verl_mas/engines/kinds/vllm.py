@@ -193,6 +193,7 @@ ENGINES.register(ENGINE)(
         package="vllm",
         install='pip install "verl-mas[vllm]"',
         gpu_fraction=True,
+        cache_option="kv_cache_memory_bytes",
         server_mixin=TeamVllm,
         highest_rank=512,
         many_adapters=True,

@@ -18,6 +18,7 @@ from verl_mas.trainer.adapters.worker import AdapterWorker
 from verl_mas.trainer.checkpoint import Saved
 from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
+from verl_mas.trainer.starting import Turn
 
 
 class SharedBase(LocalPolicy):
@@ -36,9 +37,11 @@ class SharedBase(LocalPolicy):
         self.adapters: dict[str, AdapterPolicy] = {}
         self.metrics: dict[str, float] = {}
 
-    def init(self) -> None:
-        super().init()
+    def start(self, turn: Turn) -> None:
+        super().start(turn)
         self._sent_bytes: int = self.actor_rollout_wg.sent_bytes()[0]
+        for adapter in self.adapters.values():
+            adapter.init()
 
     @contextmanager
     def on_device(self) -> Iterator[None]:

@@ -55,7 +55,7 @@ class AsyncTeamTrainer(TeamTrainer):
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
         return self.members[home].client(adapter, resumes=True)
 
-    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
+    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:
         """verl leaves it at the last step, or by an error, with sessions that still run."""
         try:
             super().fit(agent_loop_manager)
@@ -170,8 +170,8 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
 
     def on_init_end(self) -> None:
         # One after the other: the first transfer of a policy makes its group of processes.
-        for member in self.members.values():
-            member.wake(self.global_steps)
+        for name in self.members:
+            super()._wake_one(name)
 
     def _sleep(self) -> None:
         """Engines serve all the time."""

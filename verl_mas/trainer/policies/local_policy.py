@@ -21,6 +21,8 @@ from verl_mas.data_plane import Rows
 from verl_mas.row import MULTI_MODAL_INPUTS, TEMPERATURE
 from verl_mas.trainer.policies.servers import Servers
 from verl_mas.trainer.policies.worker import PolicyWorker
+from verl_mas.trainer.starting import Turn
+from verl_mas.trainer.timeline import LAUNCH, LOAD, PROCESSES
 from verl_mas.verl_.types import Actor
 
 T = TypeVar("T")
@@ -57,6 +59,7 @@ class LocalPolicy(Servers, PPOTrainer):
     # verl then starts its training processes without engines.
     engines_apart = False
     worker: type[PolicyWorker] = PolicyWorker  # of its training processes
+    _turn: Turn | None = None  # while it starts
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, total_steps: int):
         self.name = name
@@ -71,6 +74,25 @@ class LocalPolicy(Servers, PPOTrainer):
             view.reward.reward_model.enable = view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
         super().__init__(view)
+
+    def start(self, turn: Turn) -> None:
+        """Start the training processes, and then the engines, which sleep."""
+        self._turn = turn
+        self.init()
+        self._turn = None
+        if not self.engines_apart:
+            turn.ended(LAUNCH)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """verl's set-up is one function. It sets an attribute when the training processes are made, and one when they
+        have loaded their model."""
+        super().__setattr__(name, value)
+        if self._turn and name == "actor_rollout_wg" and isinstance(value, RayWorkerGroup):
+            ray.get([worker.__ray_ready__.remote() for worker in value.workers])
+            self._turn.ended(PROCESSES)
+            self._turn.wait(self.pool.name_prefix)
+        elif self._turn and name == "reward_loop_manager":
+            self._turn.ended(LOAD)
 
     def init(self) -> None:
         super().init()

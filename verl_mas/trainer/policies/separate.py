@@ -13,6 +13,8 @@ from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines import ray_weights
 from verl_mas.trainer.policies.policy_trainer import PolicyTrainer, Updates
 from verl_mas.trainer.policies.servers import Engines
+from verl_mas.trainer.starting import Turn
+from verl_mas.trainer.timeline import LAUNCH
 
 # verl's checkpoint engine, on Ascend, too, whose group of processes is found by a name, `default` for every policy.
 NAMED_GROUP = "nccl"
@@ -27,14 +29,16 @@ class SeparatePolicy(PolicyTrainer):
         self.serving = serving
         super().__init__(name, view, pool, updates)
 
-    def init(self) -> None:
-        super().init()
+    def start(self, turn: Turn) -> None:
+        super().start(turn)
+        turn.wait(self.serving.name_prefix)
         self.llm_server_manager = Standalone.create(config=self.config, rollout_resource_pool=self.serving)
         self.checkpoint_manager = CheckpointEngineManager(
             config=omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout.checkpoint_engine),
             actor_wg=self.actor_rollout_wg,
             replicas=self.llm_server_manager.get_replicas(),
         )
+        turn.ended(LAUNCH)
 
     def wake(self, step: int) -> None:
         """Send the engines the current weights. What they generate is aborted and can be resumed."""
@@ -62,7 +66,7 @@ def send_apart(view: DictConfig, name: str) -> None:
 class Standalone(Engines):
     """Engines that get weights while they serve, several policies' on the GPUs of one pool."""
 
-    async def _start(self, replica: RolloutReplica, share: RayResourcePool) -> None:
+    async def start_replica(self, replica: RolloutReplica, share: RayResourcePool) -> None:
         """verl's `init_standalone`, which would reserve GPUs for this replica alone."""
         replica.rollout_mode, replica.resource_pool = RolloutMode.STANDALONE, share
         group = RayWorkerGroup(

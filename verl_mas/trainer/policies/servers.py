@@ -21,6 +21,8 @@ from verl.workers.rollout.replica import RolloutReplica
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.rollout.team_client import Balanced, Only, Slices, TeamClient
 from verl_mas.trainer.pools.phases import verbs
+from verl_mas.trainer.starting import Turn
+from verl_mas.trainer.timeline import LAUNCH
 from verl_mas.verl_.types import Actor
 
 if TYPE_CHECKING:
@@ -93,13 +95,17 @@ class FrozenPolicy(Servers):
     """A local policy without updates."""
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool):
-        self.name, self.config = name, view
+        self.name, self.config, self.pool = name, view, pool
         with open_dict(view):
             # No trainer sends weights, so the engine reads its checkpoint.
             view.actor_rollout_ref.rollout.load_format = "auto"
         self.tokenizer = omega_conf_to_dataclass(view.actor_rollout_ref.model).tokenizer
-        self.llm_server_manager = Engines.create(config=view, rollout_resource_pool=pool)
+
+    def start(self, turn: Turn) -> None:
+        turn.wait(self.pool.name_prefix)
+        self.llm_server_manager = Engines.create(config=self.config, rollout_resource_pool=self.pool)
         self.sleep()
+        turn.ended(LAUNCH)
 
     @blocking
     async def wake(self, step: int) -> None:
@@ -129,11 +135,10 @@ class Engines(LLMServerManager):
             )
             for rank in range(len(shares))
         ]
-        for replica, share in zip(self.rollout_replicas, shares, strict=True):
-            # One after the other: an engine takes more memory while it starts than afterwards.
-            await self._start(replica, share)
+        # Each has GPUs of its own.
+        await asyncio.gather(*map(self.start_replica, self.rollout_replicas, shares))
         self.server_handles = [replica.server_handle for replica in self.rollout_replicas]
         self.server_addresses = [replica.server_address for replica in self.rollout_replicas]
 
-    async def _start(self, replica: RolloutReplica, share: RayResourcePool) -> None:
+    async def start_replica(self, replica: RolloutReplica, share: RayResourcePool) -> None:
         await replica.init_colocated(share)
