@@ -17,7 +17,7 @@ from sysconfig import get_path
 
 from packaging.requirements import Requirement
 
-from verl_mas.checks.machine import PLUGIN, import_error, requirements
+from verl_mas.checks.machine import INSTALL_NVCC, PLUGIN, import_error, nvcc, requirements
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
@@ -133,13 +133,14 @@ def _gpus() -> list[str]:
 
 
 def look_at_gpu_tools() -> Iterator[Aspect]:
-    """What engines and training on a GPU need beside their packages. The last two only some runs need."""
+    """What engines and training on a GPU need beside their packages. The last three only some runs need."""
     header, python = Path(get_path("include"), "Python.h"), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     compiler, headers = os.environ.get("CC") or which("gcc") or which("clang"), header.is_file() and str(header)
     for what, found, missing_is, fix in (
         # Triton, and torch.compile with it, compile what starts a kernel.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
+        ("nvcc", nvcc(), None, f"{INSTALL_NVCC}, for SGLang, and for vLLM on B200"),
         ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
         ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md: its wheel is for torch 2.11"),
     ):

@@ -31,8 +31,18 @@ from verl_mas.checks.verl.place import (
 )
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers, sends_folder
-from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
+from verl_mas.config.placement import (
+    CPUS_PER_GPU,
+    Resources,
+    cpus_needed,
+    gpus_needed,
+    local_policies,
+    pool_shape,
+    require,
+    used_pools,
+)
 from verl_mas.config.run import Run
+from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
 from verl_mas.registry import closest, nearest
@@ -49,6 +59,9 @@ PACKAGES = {
     # module.Class
     "trainer.checkpoint_callback_class": {},
 }
+CUDA = "/usr/local/cuda/bin/nvcc"
+INSTALL_NVCC = "apt-get install cuda-toolkit-13-0, from NVIDIA's repository"
+NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 KEY = 40  # Characters of a key of wandb, at least
 WITHOUT_PACKAGE = "console", "file", None, ""
 # Of a Ray cluster.
@@ -198,8 +211,35 @@ def devices_here() -> int:
     return get_platform().device_count()
 
 
+def capability() -> tuple[int, int] | None:
+    """The compute capability of a GPU of this machine."""
+    import torch
+
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+
+def nvcc() -> str | None:
+    """CUDA's compiler, where FlashInfer and SGLang look for it."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc") or shutil.which(CUDA)
+
+
+def check_compiler(config: DictConfig) -> Iterator[Problem]:
+    """An engine that compiles kernels when it starts needs nvcc. A machine without GPUs is not asked."""
+    rollout = config.actor_rollout_ref.rollout
+    compiles, gpu = facts_of(rollout.name).compiles, None if target() else capability()
+    if config.trainer.device == "cuda" and compiles and gpu and nvcc() is None and (what := compiles(rollout, gpu)):
+        value = f"actor_rollout_ref.rollout.name={rollout.name}, and nvcc is not here"
+        fix = f"{INSTALL_NVCC}, or set CUDA_HOME to the folder whose bin/nvcc it is"
+        yield unless_elsewhere(config, ConfigError(value, rule=f"{what} is compiled when the engine starts", fix=fix))
+
+
 def check_resources(run: Run) -> Iterator[Problem]:
     config, have = run.config, available(run.config)
+    if problem := _step_without_gpus(config, have is None):
+        yield problem
+        return
+    yield from _gpus_from_the_first(run)
     if have is None:
         return
     visible, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), config.ray_kwargs.ray_init.get("num_gpus") or 0
@@ -218,6 +258,26 @@ def check_resources(run: Run) -> Iterator[Problem]:
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
     yield from require(Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2), have, "verl")
+
+
+def _step_without_gpus(config: DictConfig, joins: bool) -> Problem | None:
+    """srun gives a step the GPUs and cores that it asks for itself, and not those of the job."""
+    here = "SLURM_STEP_ID" in os.environ and config.trainer.device == "cuda" and not target()
+    if not here or config.ray_kwargs.ray_init.get("num_gpus") or devices_here():
+        return None
+    fix = f"srun --gpus-per-node={config.trainer.n_gpus_per_node} --cpus-per-task=$SLURM_CPUS_ON_NODE --cpu-bind=none ..."
+    value, why = "this Slurm step has no GPU", "a step has the GPUs that its srun asks for, and not those of the job"
+    return ConfigWarning(value, why, fix) if joins else ConfigError(value, rule=why, fix=fix)
+
+
+def _gpus_from_the_first(run: Run) -> Iterator[ConfigError]:
+    """With this variable, verl numbers the GPUs of SGLang's engines by their rank in the policy."""
+    pools = used_pools(run.mas) if run.mode else ()
+    engines = {run.view(name).value("rollout.name") for name in local_policies(run.mas)} if len(pools) > 1 else ()
+    if os.environ.get(NOSET) and "sglang" in engines and gpus_needed(run) <= devices_here():
+        value = f"{NOSET}={os.environ[NOSET]} with SGLang on {len(pools)} pools"
+        rule = "the engines of each pool would start on the first GPUs of the node"
+        yield ConfigError(value, rule=rule, fix=f"unset {NOSET}")
 
 
 # A run that joins a running Ray cluster, or is on several nodes.

@@ -56,6 +56,7 @@ from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.planning.step import Assumed, Sample, usual_step
+from verl_mas.util import installed_version
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.tools import Tool
 
@@ -120,7 +121,17 @@ def _served(run: Run, name: str) -> Policy:
         )
     if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
         fields = {**fields, "max_position_embeddings": own}
-    return replace(read_policy(run, name, size_of(fields)), path=str(model.path), source=source)
+    try:
+        size = size_of(fields)
+    except Exception as error:  # models raise any in their constructors
+        # transformers lists every model that it knows after this.
+        why = str(error).partition(". Should contain")[0].partition("\n")[0]
+        raise UnknownSize(
+            f"policy {name}: model_type={fields.get('model_type')} in {source}: {type(error).__name__}: {why}",
+            rule=f"transformers {installed_version('transformers')} builds the model from it, without weights",
+            fix="set model.path to a model that it can build, or install a transformers that can and that verl allows",
+        ) from error
+    return replace(read_policy(run, name, size), path=str(model.path), source=source)
 
 
 logger = logging.getLogger(__name__)

@@ -35,6 +35,7 @@ class Contract:
     tested: tuple[str, str]  # The versions between which the names were compared
     used: Names
     needs: Mapping[str, Need] = field(default_factory=dict)
+    dataclasses: Sequence[str] = ()  # Classes whose fields verl reads with `dataclasses.fields`
     wheel: str = ""
 
     @property
@@ -45,8 +46,16 @@ class Contract:
         return installed if installed and not oldest <= Version(Version(installed).public) <= newest else None
 
     @property
+    def unstartable(self) -> str:
+        """Why verl cannot start the installed version; empty if nothing is known against it."""
+        others = [path for path in self.dataclasses if (found := find(path)) and not is_dataclass(found)]
+        return f"verl 0.9.1 reads the fields of {others[0]}, and there it is not a dataclass" if others else ""
+
+    @property
     def standing(self) -> str:
-        """Of the installed version, beside those that were compared."""
+        """How the installed version relates to those that were compared."""
+        if self.unstartable:
+            return f"not usable: {self.unstartable}"
         if self.untested:
             return f"not compared, as {self.tested[0]} to {self.tested[1]} are"
         pinned = Version(installed_version(self.package) or self.tested[0]).public == self.tested[0]
@@ -81,12 +90,27 @@ def lacking(engine: str) -> dict[str, str]:
 def missing(names: Names) -> Iterator[str]:
     """What the installed engine does not have, or does not take as we pass it."""
     for owner, members in names.items():
+        if _made_at_import(owner):
+            yield f"{owner} is made when it is imported, so its names were not compared"
+            continue
         for name, passed in members.items():
             path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
             if (found := find(path)) is None:
                 yield f"{path} is missing"
             elif passed is not None and (why := _refused(found, passed)):
                 yield f"{path} {why}"
+
+
+def _made_at_import(owner: str) -> bool:
+    """Whether a class is what a call returns, as `msgspec.defstruct` does: its source does not show its fields."""
+    found = find(owner) if ":" in owner else None
+    return found is not None and isinstance(found.node, ast.Assign) and isinstance(found.node.value, ast.Call)
+
+
+def is_dataclass(found: Definition) -> bool:
+    """Whether a class, or one that it inherits from, is decorated as one."""
+    decorators = [each for line in ancestors(found) for each in getattr(line.node, "decorator_list", [])]
+    return any("dataclass" in ast.unparse(each) for each in decorators)
 
 
 def _refused(found: Definition, passed: Sequence[str]) -> str:
