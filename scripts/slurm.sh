@@ -54,9 +54,9 @@ until [[ $(sinfo --noheader --format=%t 2> /dev/null) == idle ]]; do sleep 0.5; 
 "$python" -m verl_mas.testing.letters "$folder/task" > /dev/null
 cat > "$folder/job.sh" <<JOB
 #!/bin/bash
-#SBATCH --nodes=1 --ntasks-per-node=1 --cpus-per-task=2
+#SBATCH --nodes=1 --ntasks-per-node=1 --exclusive
 export PATH=$PWD/.venv/bin:\$PATH RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
-echo "cores of a step by default: \$(srun --ntasks-per-node=1 nproc)"
+echo "cores of a step with --exact: \$(srun --exact --ntasks-per-node=1 nproc)"
 step="srun --ntasks-per-node=1 --cpus-per-task=\$SLURM_CPUS_ON_NODE --cpu-bind=none"
 echo "cores of this step: \$(\$step nproc)"
 cd $folder
@@ -70,6 +70,7 @@ cd $folder
     actor_rollout_ref.actor.ppo_mini_batch_size=4 trainer.total_training_steps=2 trainer.test_freq=-1 \\
     trainer.val_before_train=false trainer.save_freq=2 trainer.default_local_dir=$folder/run
 JOB
+echo "cores of a task by default: $(srun nproc)"
 sbatch --wait --output="$folder/job.log" "$folder/job.sh" && code=0 || code=$?
 grep -E "^cores of|Slurm step|step [0-9] \|" -A1 "$folder/job.log" || true
 echo "job ended with $code; its log is $folder/job.log"

@@ -80,6 +80,70 @@ def test_the_resources_of_a_cluster_that_is_there_are_not_checked_and_those_of_a
     assert (f"ray_kwargs.ray_init.address={address}" in values) is joins
 
 
+@pytest.fixture
+def gpus(monkeypatch):
+    """A machine with this many GPUs of a compute capability."""
+
+    def gpus(count, capability=(9, 0)):
+        monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+        monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+
+    return gpus
+
+
+RAW, SAMPLER = {"actor_rollout_ref__rollout__logprobs_mode": "raw_logprobs"}, "VLLM_USE_FLASHINFER_SAMPLER"
+
+
+@pytest.mark.parametrize(
+    ("engine", "count", "capability", "settings", "sampler", "compiled"),
+    [
+        ("vllm", 8, (9, 0), {}, None, None),
+        ("vllm", 8, (10, 0), {}, None, "FlashInfer's attention"),
+        ("vllm", 8, (9, 0), RAW, None, "FlashInfer's sampler"),
+        ("vllm", 8, (9, 0), RAW, "0", None),
+        ("sglang", 8, (9, 0), {}, None, "SGLang's kernels"),
+        ("sglang", 0, None, {}, None, None),
+    ],
+)
+def test_nvcc_is_asked_for_by_what_an_engine_compiles(
+    monkeypatch, make, gpus, tmp_path, engine, count, capability, settings, sampler, compiled
+):
+    gpus(count, capability)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    if sampler:
+        monkeypatch.setenv(SAMPLER, sampler)
+    config = make(actor_rollout_ref__rollout__name=engine, trainer__device="cuda", **settings)
+    rules = [error.rule for error in machine.check_compiler(config)]
+    assert rules == [] if compiled is None else [compiled in rule for rule in rules] == [True]
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "nvcc").touch(0o755)
+    assert list(machine.check_compiler(config)) == []
+
+
+def test_a_slurm_step_without_gpus_is_refused_with_the_options_of_srun(monkeypatch, make, gpus):
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    run = Run.of(make(trainer__device="cuda", trainer__n_gpus_per_node=8))
+    gpus(0)
+    (error,) = machine.check_resources(run)
+    assert error.value == "this Slurm step has no GPU" and "srun --gpus-per-node=8 --cpus-per-task" in error.fix
+    gpus(8)
+    assert all("Slurm" not in problem.value for problem in machine.check_resources(run))
+
+
+@pytest.mark.parametrize(("engine", "here", "refused"), [("sglang", 8, True), ("sglang", 1, False), ("vllm", 8, False)])
+def test_pools_of_a_node_whose_gpus_ray_does_not_hide_are_refused_with_sglang(
+    monkeypatch, make, gpus, engine, here, refused
+):
+    """Two pools of one GPU: on a node with one GPU they are on two nodes."""
+    monkeypatch.setenv(machine.NOSET, "1")
+    gpus(here)
+    pools = {"mas__policies": {"a": {}, "b": {"pool": "other"}}, "mas__pools": {"other": {}}}
+    agents = {"mas__agents": {"solver": {"policy": "a"}, "verifier": {"policy": "b"}}}
+    config = make(actor_rollout_ref__rollout__name=engine, ray_kwargs__ray_init__num_gpus=None, **pools, **agents)
+    problems = [str(problem) for problem in machine.check_resources(Run.of(config))]
+    assert any(f"unset {machine.NOSET}" in problem for problem in problems) is refused
+
+
 def test_output_that_ray_would_not_delete_is_accepted(make):
     sent = {"ray_kwargs__ray_init__runtime_env__working_dir": "."}
     assert not list(machine.check_cluster(make(**sent, trainer__default_local_dir="/disk/a")))

@@ -31,16 +31,7 @@ from verl_mas.checks.verl.place import (
 )
 from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers, sends_folder
-from verl_mas.config.placement import (
-    CPUS_PER_GPU,
-    Resources,
-    cpus_needed,
-    gpus_needed,
-    local_policies,
-    pool_shape,
-    require,
-    used_pools,
-)
+from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.config.run import Run
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -211,13 +202,6 @@ def devices_here() -> int:
     return get_platform().device_count()
 
 
-def capability() -> tuple[int, int] | None:
-    """The compute capability of a GPU of this machine."""
-    import torch
-
-    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
-
-
 def nvcc() -> str | None:
     """CUDA's compiler, where FlashInfer and SGLang look for it."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
@@ -225,13 +209,17 @@ def nvcc() -> str | None:
 
 
 def check_compiler(config: DictConfig) -> Iterator[Problem]:
-    """An engine that compiles kernels when it starts needs nvcc. A machine without GPUs is not asked."""
+    """Engines that compile kernels need nvcc. A machine without GPUs is not asked for it."""
     rollout = config.actor_rollout_ref.rollout
-    compiles, gpu = facts_of(rollout.name).compiles, None if target() else capability()
-    if config.trainer.device == "cuda" and compiles and gpu and nvcc() is None and (what := compiles(rollout, gpu)):
-        value = f"actor_rollout_ref.rollout.name={rollout.name}, and nvcc is not here"
-        fix = f"{INSTALL_NVCC}, or set CUDA_HOME to the folder whose bin/nvcc it is"
-        yield unless_elsewhere(config, ConfigError(value, rule=f"{what} is compiled when the engine starts", fix=fix))
+    compiles = facts_of(rollout.name).compiles
+    if config.trainer.device != "cuda" or compiles is None or target() or nvcc() or not devices_here():
+        return
+    import torch
+
+    if what := compiles(rollout, torch.cuda.get_device_capability()):
+        value = f"actor_rollout_ref.rollout.name={rollout.name}, and nvcc is not installed"
+        fix = f"{INSTALL_NVCC}, or set CUDA_HOME to the folder that has bin/nvcc"
+        yield unless_elsewhere(config, ConfigError(value, rule=f"nvcc compiles {what} when the engine starts", fix=fix))
 
 
 def check_resources(run: Run) -> Iterator[Problem]:
@@ -239,7 +227,6 @@ def check_resources(run: Run) -> Iterator[Problem]:
     if problem := _step_without_gpus(config, have is None):
         yield problem
         return
-    yield from _gpus_from_the_first(run)
     if have is None:
         return
     visible, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), config.ray_kwargs.ray_init.get("num_gpus") or 0
@@ -252,6 +239,7 @@ def check_resources(run: Run) -> Iterator[Problem]:
         reason = "no Ray cluster runs here, and one that the run starts has this machine only"
         yield ConfigWarning(f"a pool of {nodes} nodes", reason=reason, fix="start the cluster with `ray start`")
     if run.mode:
+        yield from _gpus_from_the_first(run)
         yield from require(Resources(gpus_needed(run), cpus_needed(run)), have, "the team")
         return
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
@@ -261,23 +249,23 @@ def check_resources(run: Run) -> Iterator[Problem]:
 
 
 def _step_without_gpus(config: DictConfig, joins: bool) -> Problem | None:
-    """srun gives a step the GPUs and cores that it asks for itself, and not those of the job."""
-    here = "SLURM_STEP_ID" in os.environ and config.trainer.device == "cuda" and not target()
-    if not here or config.ray_kwargs.ray_init.get("num_gpus") or devices_here():
+    """Only a warning for a run that joins a cluster, whose other nodes may have GPUs."""
+    if "SLURM_STEP_ID" not in os.environ or target() or config.trainer.device != "cuda" or devices_here():
         return None
-    fix = f"srun --gpus-per-node={config.trainer.n_gpus_per_node} --cpus-per-task=$SLURM_CPUS_ON_NODE --cpu-bind=none ..."
-    value, why = "this Slurm step has no GPU", "a step has the GPUs that its srun asks for, and not those of the job"
+    value, why = "this Slurm step has no GPU", "a step has GPUs that are asked for by number, not those of --exclusive"
+    gpus = f"--gpus-per-node={config.trainer.n_gpus_per_node}"
+    fix = f"srun {gpus} --cpus-per-task=$SLURM_CPUS_ON_NODE --cpu-bind=none, as in docs/clusters.md"
     return ConfigWarning(value, why, fix) if joins else ConfigError(value, rule=why, fix=fix)
 
 
 def _gpus_from_the_first(run: Run) -> Iterator[ConfigError]:
-    """With this variable, verl numbers the GPUs of SGLang's engines by their rank in the policy."""
-    pools = used_pools(run.mas) if run.mode else ()
-    engines = {run.view(name).value("rollout.name") for name in local_policies(run.mas)} if len(pools) > 1 else ()
-    if os.environ.get(NOSET) and "sglang" in engines and gpus_needed(run) <= devices_here():
-        value = f"{NOSET}={os.environ[NOSET]} with SGLang on {len(pools)} pools"
-        rule = "the engines of each pool would start on the first GPUs of the node"
-        yield ConfigError(value, rule=rule, fix=f"unset {NOSET}")
+    """Where Ray hides no GPUs from processes, verl numbers those of SGLang's engines from the first of a node on."""
+    policies = [name for name, spec in run.mas.policies.items() if spec.remote is None and spec.adapter_of is None]
+    if not os.environ.get(NOSET) or len({*used_pools(run.mas)}) == 1 or gpus_needed(run) > devices_here():
+        return
+    if any(run.view(name).value("rollout.name") == "sglang" for name in policies):
+        rule = "the engines of every pool would start on the first GPUs of the node"
+        yield ConfigError(f"{NOSET}={os.environ[NOSET]} with SGLang on several pools", rule=rule, fix=f"unset {NOSET}")
 
 
 # A run that joins a running Ray cluster, or is on several nodes.

@@ -124,13 +124,11 @@ def _served(run: Run, name: str) -> Policy:
     try:
         size = size_of(fields)
     except Exception as error:  # models raise any in their constructors
-        # transformers lists every model that it knows after this.
-        why = str(error).partition(". Should contain")[0].partition("\n")[0]
-        raise UnknownSize(
-            f"policy {name}: model_type={fields.get('model_type')} in {source}: {type(error).__name__}: {why}",
-            rule=f"transformers {installed_version('transformers')} builds the model from it, without weights",
-            fix="set model.path to a model that it can build, or install a transformers that can and that verl allows",
-        ) from error
+        # For a type that it does not know, transformers lists all others.
+        value = f"policy {name}: {source}: {str(error).partition('. Should contain')[0]}"
+        rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
+        fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"
+        raise UnknownSize(value, rule=rule, fix=fix) from error
     return replace(read_policy(run, name, size), path=str(model.path), source=source)
 
 

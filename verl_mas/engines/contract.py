@@ -90,21 +90,12 @@ def lacking(engine: str) -> dict[str, str]:
 def missing(names: Names) -> Iterator[str]:
     """What the installed engine does not have, or does not take as we pass it."""
     for owner, members in names.items():
-        if _made_at_import(owner):
-            yield f"{owner} is made when it is imported, so its names were not compared"
-            continue
         for name, passed in members.items():
             path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
             if (found := find(path)) is None:
                 yield f"{path} is missing"
             elif passed is not None and (why := _refused(found, passed)):
                 yield f"{path} {why}"
-
-
-def _made_at_import(owner: str) -> bool:
-    """Whether a class is what a call returns, as `msgspec.defstruct` does: its source does not show its fields."""
-    found = find(owner) if ":" in owner else None
-    return found is not None and isinstance(found.node, ast.Assign) and isinstance(found.node.value, ast.Call)
 
 
 def is_dataclass(found: Definition) -> bool:

@@ -167,10 +167,10 @@ def thinking_fix(options: Mapping[str, object]) -> str:
 
 
 def compiles(rollout: DictConfig, capability: tuple[int, int]) -> str:
-    """FlashInfer's kernels, as read in vLLM 0.24 and 0.31: they come as sources, without `flashinfer-jit-cache`.
+    """Name the kernels of FlashInfer that vLLM 0.24 uses, which are sources without `flashinfer-jit-cache`.
 
-    The sampler is not used for log-probs after top-p and top-k, which are verl's default. A fused all-reduce, with
-    tensor parallelism, that cannot be compiled is a warning of vLLM.
+    It samples otherwise where log-probs are those after top-p and top-k, as verl asks by default. That the fused
+    all-reduce of tensor parallelism cannot be compiled is a warning of vLLM.
     """
     if find_spec("flashinfer_jit_cache"):
         return ""
