@@ -17,7 +17,8 @@ from sysconfig import get_path
 
 from packaging.requirements import Requirement
 
-from verl_mas.checks.machine import INSTALL_NVCC, PLUGIN, import_error, nvcc, requirements
+from verl_mas.checks.machine import PLUGIN, import_error, requirements
+from verl_mas.checks.verl.compiler import INSTALL, nvcc
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
@@ -140,7 +141,7 @@ def look_at_gpu_tools() -> Iterator[Aspect]:
         # Triton, and torch.compile with it, compile what starts a kernel.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
-        ("nvcc", nvcc(), None, f"{INSTALL_NVCC}, for SGLang, and for vLLM on B200"),
+        ("nvcc", nvcc(), None, f"{INSTALL}, for SGLang, and for vLLM on B200"),
         ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
         ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md: its wheel is for torch 2.11"),
     ):

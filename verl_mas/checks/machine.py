@@ -33,7 +33,6 @@ from verl_mas.checks.verl.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers, sends_folder
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.config.run import Run
-from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
 from verl_mas.registry import closest, nearest
@@ -50,8 +49,6 @@ PACKAGES = {
     # module.Class
     "trainer.checkpoint_callback_class": {},
 }
-CUDA = "/usr/local/cuda/bin/nvcc"
-INSTALL_NVCC = "apt-get install cuda-toolkit-13-0, from NVIDIA's repository"
 NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 KEY = 40  # Characters of a key of wandb, at least
 WITHOUT_PACKAGE = "console", "file", None, ""
@@ -200,26 +197,6 @@ def devices_here() -> int:
     from verl.plugin.platform import get_platform  # Importing verl takes seconds.
 
     return get_platform().device_count()
-
-
-def nvcc() -> str | None:
-    """CUDA's compiler, where FlashInfer and SGLang look for it."""
-    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    return shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc") or shutil.which(CUDA)
-
-
-def check_compiler(config: DictConfig) -> Iterator[Problem]:
-    """Engines that compile kernels need nvcc. A machine without GPUs is not asked for it."""
-    rollout = config.actor_rollout_ref.rollout
-    compiles = facts_of(rollout.name).compiles
-    if config.trainer.device != "cuda" or compiles is None or target() or nvcc() or not devices_here():
-        return
-    import torch
-
-    if what := compiles(rollout, torch.cuda.get_device_capability()):
-        value = f"actor_rollout_ref.rollout.name={rollout.name}, and nvcc is not installed"
-        fix = f"{INSTALL_NVCC}, or set CUDA_HOME to the folder that has bin/nvcc"
-        yield unless_elsewhere(config, ConfigError(value, rule=f"nvcc compiles {what} when the engine starts", fix=fix))
 
 
 def check_resources(run: Run) -> Iterator[Problem]:

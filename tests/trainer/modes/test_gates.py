@@ -88,7 +88,7 @@ def test_policies_of_two_pools_are_sent_to_one_serving_pool_in_turn(serving, tog
     made.members = {name: object.__new__(SeparatePolicy) for name in "ab"}
     for policy in made.members.values():
         policy.wake = send
-    made.pools, made.agent_loop_manager, made.global_steps = object.__new__(Pools), Mock(), 3
+    made.pools, made.agent_loop_manager, made.global_steps, made.timing_raw = object.__new__(Pools), Mock(), 3, {}
     made.pools.mas = made.mas
     made.on_init_end()
     made.on_step_end()

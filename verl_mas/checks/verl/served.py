@@ -8,8 +8,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.machine import check_compiler
 from verl_mas.checks.verl.combinations import combinations
+from verl_mas.checks.verl.compiler import check_compiler
 from verl_mas.checks.verl.model_files import check_model
 from verl_mas.checks.verl.model_folder import is_hub_name, local_folder
 from verl_mas.checks.verl.place import is_remote, missing, unless_elsewhere
