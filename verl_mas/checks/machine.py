@@ -238,7 +238,7 @@ def _step_without_gpus(config: DictConfig, joins: bool) -> Problem | None:
 def _gpus_from_the_first(run: Run) -> Iterator[ConfigError]:
     """Where Ray hides no GPUs from processes, verl numbers those of SGLang's engines from the first of a node on."""
     policies = [name for name, spec in run.mas.policies.items() if spec.remote is None and spec.adapter_of is None]
-    if not os.environ.get(NOSET) or len({*used_pools(run.mas)}) == 1 or gpus_needed(run) > devices_here():
+    if not os.environ.get(NOSET) or len(used_pools(run.mas)) == 1 or gpus_needed(run) > devices_here():
         return
     if any(run.view(name).value("rollout.name") == "sglang" for name in policies):
         rule = "the engines of every pool would start on the first GPUs of the node"

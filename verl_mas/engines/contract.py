@@ -69,7 +69,7 @@ class Contract:
         def lacks(need: Need) -> bool:
             return any(missing(need.names)) if here else Version(need.since) > Version(self.tested[0])
 
-        why = f"{self.package} has what it needs from {{}} on, and this is {version}"
+        why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/gpu-quickstart.md)"
         return {name: why.format(need.since) for name, need in self.needs.items() if lacks(need)}
 
 

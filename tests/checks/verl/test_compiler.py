@@ -21,6 +21,7 @@ RAW, SAMPLER = {"actor_rollout_ref__rollout__logprobs_mode": "raw_logprobs"}, "V
 def test_nvcc_is_asked_for_by_what_an_engine_compiles(
     monkeypatch, make, tmp_path, engine, capability, settings, sampler, compiled
 ):
+    monkeypatch.setattr("torch.version.cuda", "13.0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: capability is not None)
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))

@@ -30,7 +30,12 @@ def check_compiler(config: DictConfig) -> Iterator[Problem]:
         return
     import torch
 
-    if torch.cuda.is_available() and (what := compiles(rollout, torch.cuda.get_device_capability())):
+    # None with ROCm.
+    if (
+        torch.version.cuda
+        and torch.cuda.is_available()
+        and (what := compiles(rollout, torch.cuda.get_device_capability()))
+    ):
         value = f"actor_rollout_ref.rollout.name={rollout.name}, and nvcc is not installed"
         fix = f"{INSTALL}, or set CUDA_HOME to the folder that has bin/nvcc"
         yield unless_elsewhere(config, ConfigError(value, rule=f"nvcc compiles {what} when the engine starts", fix=fix))
