@@ -155,8 +155,9 @@ def look_at_engines() -> Iterator[Aspect]:
         try:
             found = importlib.util.find_spec(module) is not None
             seen = distribution(module).version if found else "not installed"
-            known = f": {contracts()[module].standing}" if found and module in contracts() else ""
-            yield Aspect(f"engine {name}", f"{seen}{known}", found or None)
+            known = contracts().get(module) if found else None
+            usable = found and not (known and known.unstartable)
+            yield Aspect(f"engine {name}", f"{seen}: {known.standing}" if known else seen, usable or None)
         except PackageNotFoundError:
             yield Aspect(f"engine {name}", "importable, but its distribution has no metadata", None)
     if not _gpus():
