@@ -214,8 +214,8 @@ def test_what_verl_asks_of_sglang_is_found_missing_in_the_first_release_that_it_
 # Where -> what makes the engine need FlashInfer's kernels, or do without them.
 NVCC = {
     "vllm.platforms.cuda:_get_backend_priorities": (
-        "if device_capability.major == 10:\n            return [AttentionBackendEnum.FLASHINFER, ",
-        "else:\n            return [AttentionBackendEnum.FLASH_ATTN, ",
+        "elif device_capability.major == 10:\n        return [AttentionBackendEnum.FLASHINFER, ",
+        "else:\n        return [AttentionBackendEnum.FLASH_ATTN, ",
     ),
     "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.__init__": (
         "logprobs_mode not in ('processed_logits', 'processed_logprobs') and flashinfer_sampler_supported()",
