@@ -60,7 +60,8 @@ class Install:
     @property
     def pythons(self) -> tuple[str, ...]:
         ours = any(PROJECT.match(each) for each in self.requirements)
-        return PYTHONS if ours and not {*self.extras, *self.requirements} & OF_GPUS else PYTHONS[-1:]
+        names = {*self.extras, *(each.partition("==")[0] for each in self.requirements)}
+        return PYTHONS if ours and not names & OF_GPUS else PYTHONS[-1:]
 
     def resolver_input(self) -> str:
         return "".join(PROJECT.sub(rf"verl-mas\g<extras> @ {ROOT.as_uri()}", each) + "\n" for each in self.requirements)

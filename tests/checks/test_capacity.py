@@ -72,6 +72,10 @@ def test_a_model_whose_size_is_unknown_is_refused_and_one_with_a_config_is_not(t
     here = f"actor_rollout_ref.model.path={tmp_path}"
     plan, _ = plan_command(["+recipe=math/shared", WHOLE_CONTEXT, here], FOUR)
     assert plan.policies["main"].context == 65536 and "config.json" in plan.policies["main"].source
+    (tmp_path / "config.json").write_text(json.dumps({**fields, "model_type": "qwen4_exp"}))
+    _, report = plan_command(["+recipe=math/shared", here], FOUR)
+    (error,) = report.errors
+    assert error.value.endswith("Unrecognized model identifier: qwen4_exp") and "transformers" in error.rule
 
 
 def test_a_server_that_only_the_machines_of_the_run_reach_is_a_warning():

@@ -66,10 +66,11 @@ def test_the_exit_code_is_1_with_a_problem_and_else_0(monkeypatch, capsys):
 def test_what_a_machine_with_gpus_lacks_is_listed(monkeypatch, tmp_path):
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(doctor, "which", lambda name: None)
+    monkeypatch.setattr(doctor, "nvcc", lambda: None)
     monkeypatch.setattr(doctor, "get_path", lambda name: str(tmp_path))
     monkeypatch.setattr(doctor, "installed_version", lambda name: None)
     lacking = {finding.what: finding.ok for finding in doctor.look_at_gpu_tools()}
-    assert lacking == {"C compiler": False, "Python headers": False, "cupy": None, "flash-attn": None}
+    assert lacking == {"C compiler": False, "Python headers": False, "nvcc": None, "cupy": None, "flash-attn": None}
     (tmp_path / "Python.h").touch()
     monkeypatch.setattr(doctor, "which", lambda name: f"/usr/bin/{name}")
     assert [finding.seen for finding in doctor.look_at_gpu_tools()][:2] == ["/usr/bin/gcc", f"{tmp_path}/Python.h"]

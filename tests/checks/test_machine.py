@@ -80,6 +80,35 @@ def test_the_resources_of_a_cluster_that_is_there_are_not_checked_and_those_of_a
     assert (f"ray_kwargs.ray_init.address={address}" in values) is joins
 
 
+@pytest.fixture
+def gpus(monkeypatch):
+    return lambda count: monkeypatch.setattr("torch.cuda.device_count", lambda: count)
+
+
+def test_a_slurm_step_without_gpus_is_refused_with_the_options_of_srun(monkeypatch, make, gpus):
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    run = Run.of(make(trainer__device="cuda", trainer__n_gpus_per_node=8))
+    gpus(0)
+    (error,) = machine.check_resources(run)
+    assert error.value == "this Slurm step has no GPU" and "srun --gpus-per-node=8 --cpus-per-task" in error.fix
+    gpus(8)
+    assert all("Slurm" not in problem.value for problem in machine.check_resources(run))
+
+
+@pytest.mark.parametrize(("engine", "here", "refused"), [("sglang", 8, True), ("sglang", 1, False), ("vllm", 8, False)])
+def test_pools_of_a_node_whose_gpus_ray_does_not_hide_are_refused_with_sglang(
+    monkeypatch, make, gpus, engine, here, refused
+):
+    """Two pools of one GPU: on a node with one GPU they are on two nodes."""
+    monkeypatch.setenv(machine.NOSET, "1")
+    gpus(here)
+    pools = {"mas__policies": {"a": {}, "b": {"pool": "other"}}, "mas__pools": {"other": {}}}
+    agents = {"mas__agents": {"solver": {"policy": "a"}, "verifier": {"policy": "b"}}}
+    config = make(actor_rollout_ref__rollout__name=engine, ray_kwargs__ray_init__num_gpus=None, **pools, **agents)
+    problems = [str(problem) for problem in machine.check_resources(Run.of(config))]
+    assert any(f"unset {machine.NOSET}" in problem for problem in problems) is refused
+
+
 def test_output_that_ray_would_not_delete_is_accepted(make):
     sent = {"ray_kwargs__ray_init__runtime_env__working_dir": "."}
     assert not list(machine.check_cluster(make(**sent, trainer__default_local_dir="/disk/a")))

@@ -6,10 +6,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import engine_releases
 import pytest
 from engine_sources import forget
 from packaging.version import Version
@@ -141,6 +142,41 @@ def test_a_feature_that_the_installed_engine_lacks_names_the_version_that_has_it
     assert AN_ENGINE.lacks == {}
 
 
+def test_an_engine_whose_arguments_are_not_a_dataclass_cannot_be_started(install):
+    known = replace(AN_ENGINE, dataclasses=["an_engine.parts:Request"])
+    install(f"{SOURCE}\nRequest = defstruct('Request', [])\n")
+    assert "the fields of an_engine.parts:Request" in known.unstartable and known.standing.startswith("not usable")
+    install(SOURCE.replace("class Request", "@dataclasses.dataclass\nclass Request"))
+    assert known.unstartable == ""
+
+
+OF_VERL = """
+import dataclasses
+import an_engine.parts
+from an_engine.parts import Engine, Request
+Engine.abort({call})
+an_engine.parts.Engine
+if "tags" in [field.name for field in dataclasses.fields(Request)]:
+    from an_engine.parts import only_in_another_version
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "call", "seen"),
+    [
+        ("class Request", "@dataclass\nclass Request", "rid=1, internal=True", []),
+        ("class Request", "@dataclass\nclass Request", "rid=1, more=2", ["Engine.abort does not take more"]),
+        ("", "", "rid=1", ["Request is not a dataclass"]),
+        ("class Request", "class Other", "rid=1", ["Request is missing"]),
+    ],
+)
+def test_what_verl_imports_and_calls_of_an_engine_is_compared(install, monkeypatch, old, new, call, seen):
+    monkeypatch.setitem(engine_releases.OBJECTS, "an_engine", {})
+    install(SOURCE.replace(old, new))
+    found = list(engine_releases.used(ast.parse(OF_VERL.replace("{call}", call)), "an_engine"))
+    assert [difference.partition(":")[2] for difference in found] == seen
+
+
 VERSIONS = [(name, version) for name, known in contracts().items() for version in known.tested]
 
 
@@ -149,11 +185,7 @@ def wheel(tmp_path, monkeypatch) -> Iterator:
     """The Python sources of an engine's release on PyPI, in place of an installed one."""
 
     def wheel(package: str, version: str) -> None:
-        project = contracts()[package].wheel or package
-        options = ["--no-deps", "--only-binary", ":all:", "--quiet", "--dest", str(tmp_path)]
-        subprocess.run([sys.executable, "-m", "pip", "download", *options, f"{project}=={version}"], check=True)
-        with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
-            archive.extractall(tmp_path, [name for name in archive.namelist() if name.endswith(".py")])
+        engine_releases.download(package, version, tmp_path)
         monkeypatch.syspath_prepend(tmp_path)
         forget()
 
@@ -163,12 +195,45 @@ def wheel(tmp_path, monkeypatch) -> Iterator:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("package", "version"), VERSIONS)
-def test_a_release_that_we_name_has_what_we_use_and_each_feature_from_its_version_on(wheel, package, version):
+def test_a_release_that_we_name_has_what_verl_and_we_use_and_each_feature_from_its_version_on(wheel, package, version):
     wheel(package, version)
     known = contracts()[package]
-    assert list(missing(known.used)) == []
+    assert engine_releases.differences(package) == [] and not known.unstartable
     for feature, need in known.needs.items():
         assert any(missing(need.names)) is (Version(version) < Version(need.since)), feature
+
+
+@pytest.mark.nightly
+def test_what_verl_asks_of_sglang_is_found_missing_in_the_first_release_that_it_cannot_start(wheel):
+    wheel("sglang", "0.5.20")
+    (difference,) = engine_releases.differences("sglang")
+    assert difference.endswith("ServerArgs is not a dataclass")
+    assert "sglang.srt.server_args:ServerArgs" in contracts()["sglang"].unstartable
+
+
+# Where -> what makes the engine need FlashInfer's kernels, or do without them.
+NVCC = {
+    "vllm.platforms.cuda:_get_backend_priorities": (
+        "elif device_capability.major == 10:\n        return [AttentionBackendEnum.FLASHINFER, ",
+        "else:\n        return [AttentionBackendEnum.FLASH_ATTN, ",
+    ),
+    "vllm.v1.sample.ops.topk_topp_sampler:TopKTopPSampler.__init__": (
+        "logprobs_mode not in ('processed_logits', 'processed_logprobs') and flashinfer_sampler_supported()",
+    ),
+    "vllm.v1.worker.gpu.sample.sampler:Sampler.sample": (
+        "self.use_flashinfer and (not (top_k is None and top_p is None or (return_logprobs and self.logprobs_mode == "
+        "'processed_logprobs')",
+    ),
+    "vllm.distributed.device_communicators.flashinfer_all_reduce:_create_workspace": ("except Exception as e:",),
+}
+
+
+@pytest.mark.nightly
+def test_vllm_takes_flashinfers_kernels_where_the_check_asks_for_nvcc(wheel):
+    wheel("vllm", contracts()["vllm"].tested[0])
+    assert {path: [text in text_of(path) for text in texts] for path, texts in NVCC.items()} == {
+        path: [True] * len(texts) for path, texts in NVCC.items()
+    }
 
 
 def text_of(path: str) -> str:

@@ -24,7 +24,7 @@ OWN = ("sglang.srt.multimodal", "sglang.srt.environ")
 TYPES = ("Modality", "MultimodalInputFormat", "MultimodalDataItem", "MultimodalProcessorOutput")
 PRELUDE = """
 from __future__ import annotations
-import dataclasses, enum, torch
+import dataclasses, enum, msgspec, torch
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import *
@@ -75,9 +75,11 @@ def main(folder: str, model: str, tokenizer_in_engine: str, *prompt: str) -> Non
 
     arguments = Arguments(
         skip_tokenizer_init=tokenizer_in_engine == "False", mm_process_config={}, tokenizer_worker_num=1,
-        mm_feature_cache_size=0, mm_io_worker_num=2, disable_fast_image_processor=True, model_path=model,
+        mm_feature_cache_size=0, mm_preprocess_cache_size_mb=0,
+        mm_io_worker_num=2, disable_fast_image_processor=True, model_path=model,
     )  # fmt: skip
     base_processor.get_global_server_args, base_processor.SGL_USE_CUDA_IPC = lambda: arguments, False
+    base_processor.get_mm = base_processor.get_serving = lambda: arguments  # from 0.5.19 on
     mm_utils.get_new_expanded_mm_items = list
     qwen_vl.MRotaryEmbedding = SimpleNamespace(get_rope_index=lambda **_: (torch.zeros(3, 1, 1), None))
     own = qwen_vl.QwenVLImageProcessor

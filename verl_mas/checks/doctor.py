@@ -18,6 +18,7 @@ from sysconfig import get_path
 from packaging.requirements import Requirement
 
 from verl_mas.checks.machine import PLUGIN, import_error, requirements
+from verl_mas.checks.verl.compiler import INSTALL, nvcc
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
@@ -133,13 +134,14 @@ def _gpus() -> list[str]:
 
 
 def look_at_gpu_tools() -> Iterator[Aspect]:
-    """What engines and training on a GPU need beside their packages. The last two only some runs need."""
+    """What engines and training on a GPU need beside their packages. The last three only some runs need."""
     header, python = Path(get_path("include"), "Python.h"), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     compiler, headers = os.environ.get("CC") or which("gcc") or which("clang"), header.is_file() and str(header)
     for what, found, missing_is, fix in (
         # Triton, and torch.compile with it, compile what starts a kernel.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
+        ("nvcc", nvcc(), None, f"{INSTALL}, for SGLang, and for vLLM on B200"),
         ("cupy", installed_version("cupy-cuda13x"), None, "pip install cupy-cuda13x==14.0.1, for engines apart"),
         ("flash-attn", installed_version("flash-attn"), None, "docs/gpu-quickstart.md: its wheel is for torch 2.11"),
     ):
@@ -153,8 +155,9 @@ def look_at_engines() -> Iterator[Aspect]:
         try:
             found = importlib.util.find_spec(module) is not None
             seen = distribution(module).version if found else "not installed"
-            known = f": {contracts()[module].standing}" if found and module in contracts() else ""
-            yield Aspect(f"engine {name}", f"{seen}{known}", found or None)
+            known = contracts().get(module) if found else None
+            usable = found and not (known and known.unstartable)
+            yield Aspect(f"engine {name}", f"{seen}: {known.standing}" if known else seen, usable or None)
         except PackageNotFoundError:
             yield Aspect(f"engine {name}", "importable, but its distribution has no metadata", None)
     if not _gpus():

@@ -49,6 +49,7 @@ PACKAGES = {
     # module.Class
     "trainer.checkpoint_callback_class": {},
 }
+NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 KEY = 40  # Characters of a key of wandb, at least
 WITHOUT_PACKAGE = "console", "file", None, ""
 # Of a Ray cluster.
@@ -200,6 +201,9 @@ def devices_here() -> int:
 
 def check_resources(run: Run) -> Iterator[Problem]:
     config, have = run.config, available(run.config)
+    if problem := _step_without_gpus(config, have is None):
+        yield problem
+        return
     if have is None:
         return
     visible, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), config.ray_kwargs.ray_init.get("num_gpus") or 0
@@ -212,12 +216,33 @@ def check_resources(run: Run) -> Iterator[Problem]:
         reason = "no Ray cluster runs here, and one that the run starts has this machine only"
         yield ConfigWarning(f"a pool of {nodes} nodes", reason=reason, fix="start the cluster with `ray start`")
     if run.mode:
+        yield from _gpus_from_the_first(run)
         yield from require(Resources(gpus_needed(run), cpus_needed(run)), have, "the team")
         return
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
     # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
     yield from require(Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2), have, "verl")
+
+
+def _step_without_gpus(config: DictConfig, joins: bool) -> Problem | None:
+    """Only a warning for a run that joins a cluster, whose other nodes may have GPUs."""
+    if "SLURM_STEP_ID" not in os.environ or target() or config.trainer.device != "cuda" or devices_here():
+        return None
+    value, why = "this Slurm step has no GPU", "a step has GPUs that are asked for by number, not those of --exclusive"
+    gpus = f"--gpus-per-node={config.trainer.n_gpus_per_node}"
+    fix = f"srun {gpus} --cpus-per-task=$SLURM_CPUS_ON_NODE --cpu-bind=none, as in docs/clusters.md"
+    return ConfigWarning(value, why, fix) if joins else ConfigError(value, rule=why, fix=fix)
+
+
+def _gpus_from_the_first(run: Run) -> Iterator[ConfigError]:
+    """Where Ray hides no GPUs from processes, verl numbers those of SGLang's engines from the first of a node on."""
+    policies = [name for name, spec in run.mas.policies.items() if spec.remote is None and spec.adapter_of is None]
+    if not os.environ.get(NOSET) or len(used_pools(run.mas)) == 1 or gpus_needed(run) > devices_here():
+        return
+    if any(run.view(name).value("rollout.name") == "sglang" for name in policies):
+        rule = "the engines of every pool would start on the first GPUs of the node"
+        yield ConfigError(f"{NOSET}={os.environ[NOSET]} with SGLang on several pools", rule=rule, fix=f"unset {NOSET}")
 
 
 # A run that joins a running Ray cluster, or is on several nodes.

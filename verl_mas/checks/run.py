@@ -58,6 +58,7 @@ from verl_mas.planning.path import settle_attention, training_path
 from verl_mas.planning.plan import RunPlan, make_plan, part_of
 from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
 from verl_mas.platform import DEVICE as CPU
+from verl_mas.util import installed_version
 from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.tools import Tool
 
@@ -136,7 +137,15 @@ def _served(run: Run, name: str) -> Policy:
         )
     if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
         fields = {**fields, "max_position_embeddings": own}
-    return replace(read_policy(run, name, size_of(fields)), path=str(model.path), source=source)
+    try:
+        size = size_of(fields)
+    except Exception as error:  # models raise any in their constructors
+        # For a type that it does not know, transformers lists all others.
+        value = f"policy {name}: {source}: {str(error).partition('. Should contain')[0]}"
+        rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
+        fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"
+        raise UnknownSize(value, rule=rule, fix=fix) from error
+    return replace(read_policy(run, name, size), path=str(model.path), source=source)
 
 
 logger = logging.getLogger(__name__)

@@ -35,6 +35,7 @@ class Contract:
     tested: tuple[str, str]  # The versions between which the names were compared
     used: Names
     needs: Mapping[str, Need] = field(default_factory=dict)
+    dataclasses: Sequence[str] = ()  # Classes whose fields verl reads with `dataclasses.fields`
     wheel: str = ""
 
     @property
@@ -45,8 +46,16 @@ class Contract:
         return installed if installed and not oldest <= Version(Version(installed).public) <= newest else None
 
     @property
+    def unstartable(self) -> str:
+        """Why verl cannot start the installed version; empty if nothing is known against it."""
+        others = [path for path in self.dataclasses if (found := find(path)) and not is_dataclass(found)]
+        return f"verl 0.9.1 reads the fields of {others[0]}, and there it is not a dataclass" if others else ""
+
+    @property
     def standing(self) -> str:
-        """Of the installed version, beside those that were compared."""
+        """How the installed version relates to those that were compared."""
+        if self.unstartable:
+            return f"not usable: {self.unstartable}"
         if self.untested:
             return f"not compared, as {self.tested[0]} to {self.tested[1]} are"
         pinned = Version(installed_version(self.package) or self.tested[0]).public == self.tested[0]
@@ -60,7 +69,7 @@ class Contract:
         def lacks(need: Need) -> bool:
             return any(missing(need.names)) if here else Version(need.since) > Version(self.tested[0])
 
-        why = f"{self.package} has what it needs from {{}} on, and this is {version}"
+        why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/gpu-quickstart.md)"
         return {name: why.format(need.since) for name, need in self.needs.items() if lacks(need)}
 
 
@@ -87,6 +96,12 @@ def missing(names: Names) -> Iterator[str]:
                 yield f"{path} is missing"
             elif passed is not None and (why := _refused(found, passed)):
                 yield f"{path} {why}"
+
+
+def is_dataclass(found: Definition) -> bool:
+    """Whether a class, or one that it inherits from, is decorated as one."""
+    decorators = [each for line in ancestors(found) for each in getattr(line.node, "decorator_list", [])]
+    return any("dataclass" in ast.unparse(each) for each in decorators)
 
 
 def _refused(found: Definition, passed: Sequence[str]) -> str:

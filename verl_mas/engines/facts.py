@@ -65,6 +65,9 @@ class EngineFacts:
     register_adapter: Callable[[ModuleType], None] | None = None
     # Raises ConfigError where the engine cannot run on a device.
     check_ready: Callable[[str | None], None] | None = None
+    # What of it nvcc compiles when it starts, by `actor_rollout_ref.rollout` and the GPU's compute capability; empty if
+    # nothing. None: unknown.
+    compiles: Callable[[DictConfig, tuple[int, int]], str] | None = None
     # Raises ConfigError where the engine cannot serve the model of a path on a device, with its `engine_kwargs`.
     check_model: Callable[[str, str, Mapping[str, object]], None] | None = None
 

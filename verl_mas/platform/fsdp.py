@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
 from tensordict import TensorDict
 from torch.distributed.fsdp import _init_utils
+from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
+from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
+from verl.utils.model import convert_weight_keys
 from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine import EngineRegistry
@@ -26,6 +29,16 @@ class _NothingToOffload:
     """Offloaded parameters live in pinned memory on the CPU; here they are on the CPU, and nothing can be pinned."""
 
     engine_config: FSDPEngineConfig
+    module: torch.nn.Module
+
+    def _merged_lora_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Send merged weights as they are; verl rounds them to bfloat16."""
+        with merged_lora_context(self.module, backup_adapters=True):
+            merged = normalize_peft_param_name(self.module.state_dict())
+            root = getattr(self.module, "_fsdp_wrapped_module", self.module)
+            for name, weight in convert_weight_keys(merged, root).items():
+                # A copy: the base's own weights are back before the receiver has read them.
+                yield name, (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
 
     def _build_fsdp_module(self, module: torch.nn.Module) -> torch.nn.Module:
         original = self.engine_config

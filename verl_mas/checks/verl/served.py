@@ -9,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.verl.combinations import combinations
+from verl_mas.checks.verl.compiler import check_compiler
 from verl_mas.checks.verl.model_files import check_model
 from verl_mas.checks.verl.model_folder import is_hub_name, local_folder
 from verl_mas.checks.verl.place import is_remote, missing, target, unless_elsewhere
@@ -22,6 +23,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.path import PACKAGE
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import closest, nearest
+from verl_mas.util import installed_version
 from verl_mas.verl_.registries import replicas
 
 # Of model.override_config: what most models read.
@@ -93,7 +95,8 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
         fix = f"{facts.install or f'install {facts.package}'}, or set actor_rollout_ref.rollout.name"
         error = ConfigError(value, rule="the engine of a policy is installed on every node of the run", fix=fix)
         yield unless_elsewhere(config, error)
-    yield from _untested(name)
+    yield from check_compiler(config)
+    yield from _compared(config, name)
     found = {package: find_spec(package) is not None for package in ("cupy", "liger_kernel")}
     yield from combinations("installed", config, lacks=lacking(name), found=found)
     # A model may have settings of its own, so only a name that is nearly a common one is one mistyped.
@@ -118,10 +121,14 @@ def check_installed(config: DictConfig) -> Iterator[Problem]:
             yield unless_elsewhere(config, ConfigError(value, rule=rule, fix=fix))
 
 
-def _untested(engine: str) -> Iterator[ConfigWarning]:
-    """An engine of a version that was not compared with what verl-mas uses of it, and what differs in it."""
+def _compared(config: DictConfig, engine: str) -> Iterator[Problem]:
+    """An engine of a version that verl cannot start, or that was not compared with what verl-mas uses of it."""
     known = contracts().get(engine)
-    if known and (version := known.untested):
+    if known and (why := known.unstartable):
+        value = f"{engine} {installed_version(engine)} is installed"
+        fix = f"install a version from {' to '.join(known.tested)}: docs/gpu-quickstart.md has the commands"
+        yield unless_elsewhere(config, ConfigError(value, rule=why, fix=fix))
+    elif known and (version := known.untested):
         oldest, newest = known.tested
         found = "; ".join(missing_names(known.used)) or "all names that verl-mas uses are there"
         yield ConfigWarning(

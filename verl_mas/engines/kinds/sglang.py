@@ -251,6 +251,8 @@ ENGINES.register(ENGINE)(
         sampling=partial(installed_names, "sglang.srt.sampling.sampling_params", SAMPLING),
         stop_needs_tokenizer=True,
         check_model=check_model,
+        # Read in 0.5.12: `jit_kernel` of rotary embeddings, norms and the KV cache, and flashinfer's attention.
+        compiles=lambda rollout, capability: "SGLang's kernels",
         register_replica=partial(stock.register_replica, ENGINE),
         register_adapter=partial(stock.register_adapter, ENGINE),
     )

@@ -7,9 +7,11 @@ import os
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from omegaconf import DictConfig
 from packaging.version import Version
 
 from verl_mas import platform
@@ -164,6 +166,21 @@ def thinking_fix(options: Mapping[str, object]) -> str:
     return ""
 
 
+def compiles(rollout: DictConfig, capability: tuple[int, int]) -> str:
+    """Name the kernels of FlashInfer that vLLM 0.24 uses, which are sources without `flashinfer-jit-cache`.
+
+    It samples otherwise where log-probs are those after top-p and top-k, as verl asks by default. That the fused
+    all-reduce of tensor parallelism cannot be compiled is a warning of vLLM.
+    """
+    if find_spec("flashinfer_jit_cache"):
+        return ""
+    options = rollout.engine_kwargs.get(ENGINE) or {}
+    if capability[0] == 10 and not options.get("attention_backend"):
+        return "FlashInfer's attention, which vLLM chooses on this GPU,"
+    samples = os.environ.get("VLLM_USE_FLASHINFER_SAMPLER") != "0"
+    return "FlashInfer's sampler" if samples and rollout.logprobs_mode != "processed_logprobs" else ""
+
+
 def register_replica(replica: ModuleType) -> None:
     if platform.selected():
         replica.RolloutReplicaRegistry.register(ENGINE, partial(load_class, vllm_cpu.REPLICA))
@@ -204,6 +221,7 @@ ENGINES.register(ENGINE)(
         check_ready=check_ready,
         check_model=check_model,
         thinking_fix=thinking_fix,
+        compiles=compiles,
         image_processor="Qwen2VLImageProcessor",
     )
 )

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
@@ -22,6 +23,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 
 from verl_mas import data_plane
 from verl_mas.config.modes import COLOCATED, SEPARATE
+from verl_mas.config.placement import serving_pool
 from verl_mas.data_plane import TRAIN
 from verl_mas.errors import SessionsFailed
 from verl_mas.rollout.counts import SessionCounts
@@ -169,6 +171,7 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
         return {**super()._actors(), **receivers}
 
     def on_init_end(self) -> None:
+        self._turns = {serving_pool(self.mas, name): Lock() for name in self._apart}
         # One after the other: the first transfer of a policy makes its group of processes.
         for name in self.members:
             super()._wake_one(name)
@@ -181,10 +184,15 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
         self.pools.each(self._apart, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
-        """Sessions that call other policies continue meanwhile."""
-        self.agent_loop_manager.pause([name])
-        super()._wake_one(name)
-        self.agent_loop_manager.resume([name])
+        """Sessions that call other policies continue meanwhile.
+
+        Pools that train send at the same time, but to one serving pool in turn: each transfer takes buckets of
+        `update_weights_bucket_megabytes` on its GPUs.
+        """
+        with self._turns[serving_pool(self.mas, name)]:
+            self.agent_loop_manager.pause([name])
+            super()._wake_one(name)
+            self.agent_loop_manager.resume([name])
 
 
 def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
