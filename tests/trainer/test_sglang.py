@@ -70,3 +70,21 @@ def test_requests_are_aborted_for_an_update_and_continue_with_the_new_weights(tr
 @needs_adapters
 def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on):
     adapters_on("sglang", SGLANG)
+
+
+@needs_adapters
+def test_the_adapter_of_a_policy_with_a_base_of_its_own_reaches_its_engine(train_team, tmp_path):
+    """verl collects it from FSDP1 and sends it alone. Were it lost, log-probs would differ from step 2 on."""
+    done = train_team(
+        tmp_path / "run",
+        "Pair",
+        "++actor_rollout_ref.model.lora_rank=8 ++actor_rollout_ref.model.lora_alpha=16",
+        "actor_rollout_ref.actor.strategy=fsdp actor_rollout_ref.actor.optim.lr=1e-2",
+        SGLANG,
+        "actor_rollout_ref.rollout.load_format=auto",
+        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
+    )
+    assert len(done.steps) == 3
+    for metrics in done.steps.values():
+        assert metrics["actor/grad_norm"] > 0
+        assert metrics["training/rollout_probs_diff_max"] < 1e-6

@@ -1,4 +1,4 @@
-"""SGLang's kernels for tests on the CPU, where it calls none: what is imported from any module here raises when called."""
+"""SGLang's kernels for tests on the CPU, where it calls none: any name of any module here raises when it is called."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.machinery
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import ClassVar
 
 
 class Kernel:
@@ -23,7 +24,7 @@ class Kernel:
 
 
 class Kernels(ModuleType):
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
     __getattr__ = Kernel.__getattr__
 
 
