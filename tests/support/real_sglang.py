@@ -21,7 +21,12 @@ needs_sglang = pytest.mark.skipif(VERSION is None, reason=MISSING)
 needs_adapters = pytest.mark.skipif(
     VERSION is not None and Version(VERSION) < Version("0.5.17"), reason=f"SGLang {VERSION} takes no adapters of verl"
 )
-ENVIRONMENT = {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1"}
+ENVIRONMENT = {
+    "SGLANG_USE_CPU_ENGINE": "1",
+    "SGLANG_SKIP_SGL_KERNEL_VERSION_CHECK": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 OPTIONS = {
     "device": "cpu",
     # None of these calls a kernel.
