@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ class Engines:
     def __init__(self, step_s: float):
         """`step_s` is added to each forward pass."""
         self.deaths: list[str] = []
-        self._step_s, self._options, self._stop = step_s, None, lambda: None
+        self._step_s = step_s
+        self._options: tuple[str, dict[str, Any]] | None = None
+        self._manager: Any = None
+        self._stop: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Engines:
         self._patch = pytest.MonkeyPatch()

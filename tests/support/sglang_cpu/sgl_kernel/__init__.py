@@ -8,7 +8,7 @@ import multiprocessing
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -28,7 +28,6 @@ class Kernel:
 
 
 class Kernels(ModuleType):
-    __path__: ClassVar[list[str]] = []
     __getattr__ = Kernel.__getattr__
 
 
