@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from real_sglang import VERSION, Engines, needs_adapters
+from real_sglang import OPTIONS, VERSION, Engines, needs_adapters
 from resuming import client_of
 
 from verl_mas.config.adapters import KEY, Adapter
@@ -166,6 +166,9 @@ async def test_without_the_mixin_a_cancelled_request_runs_on_and_the_sleep_kills
     assert await dies(stub, made.sleep())
 
 
+@pytest.mark.skipif(
+    bool(VERSION and OPTIONS.get("disable_overlap_schedule")), reason="of SGLang's schedule that overlaps batches"
+)
 async def test_a_sleep_right_after_an_answer_meets_the_schedulers_last_batch(server, stub):
     """Why the scheduler is asked, and not only the requests are waited for."""
     made = await server(Stock)
