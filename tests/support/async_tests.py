@@ -10,9 +10,10 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Each in an event loop of its own."""
+    """Each in an event loop of its own, or in the `LOOP` of its module."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
-    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
+    run = loop.run_until_complete if (loop := getattr(pyfuncitem.module, "LOOP", None)) else asyncio.run
+    run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
     return True

@@ -1,4 +1,4 @@
-"""Helpers that verl imports."""
+"""Names that verl imports; it uses the first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 
 
 class MultiprocessingSerializer:
-    """SGLang sends handles of GPU memory; on the CPU the tensors themselves travel."""
+    """On the CPU the tensors themselves are sent."""
 
     @staticmethod
     def serialize(value: object) -> bytes:
@@ -17,17 +17,4 @@ class MultiprocessingSerializer:
         return pickle.loads(data)
 
 
-def is_cuda() -> bool:
-    return False
-
-
-def assert_pkg_version(package: str, least: str, message: str) -> None: ...
-
-
-def set_prometheus_multiproc_dir() -> None: ...
-
-
-def set_ulimit() -> None: ...
-
-
-def kill_process_tree(process: int) -> None: ...
+assert_pkg_version = is_cuda = kill_process_tree = set_prometheus_multiproc_dir = set_ulimit = None

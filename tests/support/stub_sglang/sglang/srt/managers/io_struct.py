@@ -47,13 +47,6 @@ class ResumeMemoryOccupationReqInput:
     tags: list[str] | None = None
 
 
-@dataclass
-class UpdateWeightsFromTensorReqInput:
-    serialized_named_tensors: list[Any] = field(default_factory=list)
-    load_format: str | None = None
-    flush_cache: bool = True
-
-
 # As in 0.5.17: in 0.5.12 it has a text, `serialized_tensors`, and verl sends a list.
 @dataclass
 class LoadLoRAAdapterFromTensorsReqInput:
@@ -69,10 +62,4 @@ class UnloadLoRAAdapterReqInput:
     lora_id: str | None = None
 
 
-@dataclass
-class PauseGenerationReqInput:
-    mode: str = "abort"
-
-
-@dataclass
-class ContinueGenerationReqInput: ...
+ContinueGenerationReqInput = PauseGenerationReqInput = UpdateWeightsFromTensorReqInput = None  # verl imports them

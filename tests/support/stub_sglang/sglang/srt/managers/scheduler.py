@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import queue
 import random
 import sys
@@ -24,11 +23,10 @@ from sglang.srt.managers.io_struct import (
     ReleaseMemoryOccupationReqInput,
     ResumeMemoryOccupationReqInput,
     UnloadLoRAAdapterReqInput,
-    UpdateWeightsFromTensorReqInput,
 )
 from sglang.srt.server_args import ServerArgs
 from sglang.srt.utils import MultiprocessingSerializer
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
@@ -38,14 +36,11 @@ from verl_mas.engines.transformers.request import RequestSampling, Sample
 Send = Callable[[Any, Any, bool], None]
 TAGS = ("kv_cache", "weights", "cuda_graph")
 # A forward pass takes at least so long.
-STEP_S = float(os.environ.get("STUB_SGLANG_STEP_S", "0.001"))
+STEP_S = 0.001
 
 
 def sigquit() -> None:
-    """The scheduler's process sends SIGQUIT to the server's."""
-    sys.stderr.write("Received sigquit from a child process. It usually means the child failed.\n")
-    sys.stderr.flush()
-    os._exit(131)
+    """In SGLang the scheduler's process sends SIGQUIT to the server's."""
 
 
 @dataclass(eq=False)
@@ -78,7 +73,6 @@ class Scheduler(threading.Thread):
 
     def run(self) -> None:
         try:
-            torch.manual_seed(self.server_args.base_gpu_id)
             skip, path = self.server_args.skip_tokenizer_init, self.server_args.model_path
             self.tokenizer = None if skip else AutoTokenizer.from_pretrained(path)
             self.batcher = self._load()
@@ -92,18 +86,13 @@ class Scheduler(threading.Thread):
 
     def _load(self) -> ContinuousBatcher:
         path = self.server_args.model_path
-        config = AutoConfig.from_pretrained(path)
-        dtype = torch.float32 if self.server_args.dtype == "auto" else getattr(torch, self.server_args.dtype)
-        if self.server_args.load_format == "dummy":
-            model = AutoModelForCausalLM.from_config(config, dtype=dtype)
-        else:
-            model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
         eos = model.generation_config.eos_token_id
         rank = self.server_args.max_lora_rank or 0
         places = map(str, range(self.server_args.max_loras_per_batch if self.server_args.enable_lora else 0))
         return ContinuousBatcher(
             model,
-            max_length=config.max_position_embeddings,
+            max_length=model.config.max_position_embeddings,
             eos=eos if isinstance(eos, list) else [eos] if eos is not None else [],
             decode=self._decode,
             adapters=Adapters(model, {place: Adapter(place, rank, alpha=rank, seed=0) for place in places}),
@@ -140,9 +129,6 @@ class Scheduler(threading.Thread):
         elif isinstance(message, ResumeMemoryOccupationReqInput):
             for tag in message.tags or TAGS:
                 self.offload_tags.remove(tag)
-            self.send(answer, None, True)
-        elif isinstance(message, UpdateWeightsFromTensorReqInput):
-            self._update_weights(message)
             self.send(answer, None, True)
         elif isinstance(message, LoadLoRAAdapterFromTensorsReqInput):
             self._load_lora(message)
@@ -222,22 +208,12 @@ class Scheduler(threading.Thread):
                 parameter.data.fill_(float("nan"))
 
     @torch.no_grad()
-    def _update_weights(self, message: UpdateWeightsFromTensorReqInput) -> None:
-        assert "weights" not in self.offload_tags, "weights written to released memory"
-        known = dict(self.batcher.model.named_parameters(remove_duplicate=False))
-        rank = self.server_args.node_rank
-        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[rank])
-        for name, tensor in tensors:
-            known[name].copy_(tensor)
-        assert self.is_fully_idle() or not message.flush_cache, "Cache flush failed after updating weights"
-
-    @torch.no_grad()
     def _load_lora(self, message: LoadLoRAAdapterFromTensorsReqInput) -> None:
         args, config = self.server_args, message.config_dict
         assert args.enable_lora and config["peft_type"] == "LORA"
         missing = (args.max_lora_rank or 0) - config["r"]
         assert missing >= 0, f"rank {config['r']} is above max_lora_rank={args.max_lora_rank}"
-        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[args.node_rank])
+        tensors: Any = MultiprocessingSerializer.deserialize(message.serialized_named_tensors[0])
         for name, tensor in tensors.items():
             if ".lora_A." in name:
                 tensors[name] = torch.nn.functional.pad(tensor, (0, 0, 0, missing))

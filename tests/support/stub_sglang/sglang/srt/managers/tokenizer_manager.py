@@ -6,30 +6,23 @@ import asyncio
 import queue
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from typing import Any
 
 from sglang.srt.managers.io_struct import (
     AbortReq,
-    ContinueGenerationReqInput,
     FlushCacheReqInput,
     FlushCacheReqOutput,
     GenerateReqInput,
     LoadLoRAAdapterFromTensorsReqInput,
-    PauseGenerationReqInput,
     ReleaseMemoryOccupationReqInput,
     ResumeMemoryOccupationReqInput,
     UnloadLoRAAdapterReqInput,
-    UpdateWeightsFromTensorReqInput,
 )
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.server_args import ServerArgs
 
-
-class ServerStatus(Enum):
-    Up = "Up"
-    Starting = "Starting"
+ServerStatus = None  # verl imports it
 
 
 @dataclass
@@ -41,14 +34,12 @@ class ReqState:
 
 class TokenizerManager:
     def __init__(self, server_args: ServerArgs):
-        self.server_args, self.server_status = server_args, ServerStatus.Starting
+        self.server_args = server_args
         self.rid_to_state: dict[str, ReqState] = {}
         # A name's id is another one after each load; the prefix tree knows adapters by id.
         self.lora_registry: dict[str, str] = {}
         self._to_scheduler: queue.Queue[tuple[object, asyncio.Future[Any] | None]] = queue.Queue()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._running = asyncio.Event()
-        self._running.set()
         self.scheduler = Scheduler(server_args, self._to_scheduler, self._from_scheduler)
         self.scheduler.start()
 
@@ -61,7 +52,6 @@ class TokenizerManager:
                 raise ValueError(f"The following requested LoRA adapters are not loaded: {obj.lora_path}")
             obj.lora_id = self.lora_registry[obj.lora_path]
         state = self.rid_to_state[obj.rid] = ReqState()
-        await self._running.wait()
         self._to_scheduler.put((obj, None))
         await state.event.wait()
         yield state.out_list[-1]
@@ -69,13 +59,6 @@ class TokenizerManager:
     def abort_request(self, rid: str = "", abort_all: bool = False) -> None:
         if abort_all or rid in self.rid_to_state:
             self._to_scheduler.put((AbortReq(rid, abort_all), None))
-
-    async def pause_generation(self, obj: PauseGenerationReqInput) -> None:
-        self._running.clear()
-        self.abort_request(abort_all=True)
-
-    async def continue_generation(self, obj: ContinueGenerationReqInput) -> None:
-        self._running.set()
 
     async def flush_cache(self, timeout_s: float | None = None) -> FlushCacheReqOutput:
         flushed: FlushCacheReqOutput = await self._call(FlushCacheReqInput(timeout_s))
@@ -85,9 +68,6 @@ class TokenizerManager:
         await self._call(obj)
 
     async def resume_memory_occupation(self, obj: ResumeMemoryOccupationReqInput, request: object = None) -> None:
-        await self._call(obj)
-
-    async def update_weights_from_tensor(self, obj: UpdateWeightsFromTensorReqInput, request: object = None) -> None:
         await self._call(obj)
 
     async def load_lora_adapter_from_tensors(self, obj: LoadLoRAAdapterFromTensorsReqInput, _: object = None) -> None:
