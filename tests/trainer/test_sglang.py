@@ -39,7 +39,8 @@ def test_engines_survive_cancelled_acts_and_sample_with_the_weights_that_were_se
         "mas.agents={writer:{policy:a},copier:{policy:b}}",
         f"+mas.pools.shared.serving={serving} actor_rollout_ref.rollout.load_format=dummy",
         # Long enough that no act ends before it is cancelled.
-        "data.max_prompt_length=320 data.max_response_length=128 trainer.total_training_steps=2 mas.old_log_probs_every=1",
+        "data.max_prompt_length=320 data.max_response_length=128 trainer.total_training_steps=2",
+        "mas.old_log_probs_every=1",
     )
     assert len(done.steps) == 2, "192 acts were cancelled"
     for metrics in done.steps.values():
