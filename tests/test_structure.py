@@ -75,6 +75,7 @@ OF_ANY_RUN = {
     "engines.facts": None,
     "planning.hardware": None,
     "planning.known_models": None,
+    "planning.path": {"PACKAGE"},
     "platform": {"DEVICE"},
 }
 
