@@ -165,10 +165,12 @@ def test_a_pretrained_model_has_to_learn_and_its_curve_is_written(prove, monkeyp
     assert curve == {str(number): end for number, end in enumerate(ends)}
 
 
-def test_every_recipe_for_gpus_is_accepted_as_for_machines_that_have_them_the_engine_and_the_data(capsys):
+def test_every_recipe_for_gpus_is_accepted_as_for_machines_that_have_them_the_engine_and_the_data(tmp_path, capsys):
     assert recipes.main() == 0, capsys.readouterr().out
     assert "math/shared: accepted" in capsys.readouterr().out
-    assert recipes.refusals("no_such/recipe")
+    unknown = tmp_path / "recipe.yaml"
+    unknown.write_text("# python -m verl.trainer.main_ppo +recipe=no_such/recipe\n")
+    assert recipes.refusals(unknown)
 
 
 def of(process: int, title: str, *held: tuple[float, int]) -> list[Sample]:

@@ -336,7 +336,6 @@ def test_rollout_and_training_agree_while_verl_trains(model, folder, size):
     out = output_of(command(model, folder, "trainer.total_training_steps=3", *workers))
     gaps = [float(gap) for gap in re.findall(r"training/rollout_probs_diff_max:([\d.e+-]+)", out)]
     assert len(gaps) == 3 and max(gaps) < 1e-5
-    assert ("(Worker_TP1 " in out) == (size == 2)
 
 
 @needs_vllm

@@ -67,7 +67,8 @@ def test_trained_and_frozen_policies_sleep_and_wake_in_order_in_phases(train_tea
         "trainer.total_training_steps=2",
     )
     assert len(done.steps) == 2
-    assert ("(Worker_TP1 " in done.output) == size.endswith("=2"), "each engine has as many workers as it should"
+    log = (tmp_path / "run/checkpoints/workers.log").read_text()
+    assert ("(Worker_TP1 " in log) == size.endswith("=2"), "each engine has as many workers as it should"
     for metrics in done.steps.values():
         assert metrics["session/dropped"] == metrics["session/retried"] == 0
         for policy in ("a", "b"):
