@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from tensordict import TensorDict
@@ -24,18 +24,21 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDP
 
 from verl_mas.platform.prefixes import Tree, fits
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 
 class _NothingToOffload:
     """Offloaded parameters live in pinned memory on the CPU; here they are on the CPU, and nothing can be pinned."""
 
     engine_config: FSDPEngineConfig
-    module: torch.nn.Module
 
     def _merged_lora_per_tensor_param(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Send merged weights as they are; verl rounds them to bfloat16."""
-        with merged_lora_context(self.module, backup_adapters=True):
-            merged = normalize_peft_param_name(self.module.state_dict())
-            root = getattr(self.module, "_fsdp_wrapped_module", self.module)
+        module = cast("PreTrainedModel", vars(self)["module"])
+        with merged_lora_context(module, backup_adapters=True):
+            merged = normalize_peft_param_name(module.state_dict())
+            root = getattr(module, "_fsdp_wrapped_module", module)
             for name, weight in convert_weight_keys(merged, root).items():
                 # A copy: the base's own weights are back before the receiver has read them.
                 yield name, (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()

@@ -49,7 +49,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         if not isinstance(self.llm_client, Served):
             await super()._init_agent_loop_workers()
             return
-        self.agent_loop_workers = self.llm_client.workers
+        self.agent_loop_workers = [*self.llm_client.workers]
         given = self.config, dict(self.llm_client), self.teacher_client, self.reward_loop_worker_handles
         await asyncio.gather(*[worker.begin.remote(*given) for worker in self._workers])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
@@ -183,7 +183,7 @@ class TeamTrainer(Recorded, Validated):
             # verl has put it to sleep, and wakes it only to score a whole batch. A team's sessions are scored as they
             # end, and the GPUs of the model are its own.
             workers.reward_model_manager.wake_up()
-        note_when_ready(workers.reward_loop_workers, timeline.REWARD_WORKERS, self.timeline)
+        note_when_ready(cast("list[Actor]", workers.reward_loop_workers), timeline.REWARD_WORKERS, self.timeline)
         self.reward_loop_manager = workers
 
     @property

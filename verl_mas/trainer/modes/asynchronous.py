@@ -57,7 +57,7 @@ class AsyncTeamTrainer(TeamTrainer):
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
         return self.members[home].client(adapter, resumes=True)
 
-    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:
+    def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
         """verl leaves it at the last step, or by an error, with sessions that still run."""
         try:
             super().fit(agent_loop_manager)
