@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from verl_mas.checks.rules import engines as engine_rules
 from verl_mas.checks.run import examine_command
-from verl_mas.checks.verl import served
 from verl_mas.cli import plan
 
 ROOT = Path(__file__).parents[2]
@@ -259,7 +259,7 @@ def test_the_commands_for_a_gpu_pass_the_checks_for_one_gpu(stage, letters, tmp_
     monkeypatch.setattr(cluster, "ray_head", lambda proof: nullcontext({}))
     gpus = 2 if stage == 10 else 1
     monkeypatch.setattr(runs, "torch", SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: gpus)))
-    for module in (runs, served):
+    for module in (runs, engine_rules):
         monkeypatch.setattr(module, "find_spec", lambda package: True)
     (tmp_path / "task").symlink_to(letters)
     for model in ("small", "large"):

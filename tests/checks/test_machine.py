@@ -8,10 +8,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.checks import machine
-from verl_mas.checks.trainer import check_together
-from verl_mas.config.run import Run, load
-from verl_mas.execution.executor import Execution
-from verl_mas.workflow.base import resolve
+from verl_mas.checks.examined import ExaminedRun
+from verl_mas.config.run import load
 
 
 def config(gpus=1, ray_gpus=None, ray_cpus=None, units=1, address=None):
@@ -38,7 +36,7 @@ def test_a_running_cluster_is_left_to_ray(monkeypatch, found_by, address):
     if found_by:
         monkeypatch.setattr(found_by, lambda *folder: "10.0.0.1:6379")
     joining = config(gpus=64, ray_gpus=0, ray_cpus=1, address=address)
-    assert list(machine.check_resources(Run(joining, load(None)))) == []
+    assert list(machine.check_resources(ExaminedRun(joining, load(None)))) == []
 
 
 @pytest.mark.parametrize("given", ["http//head:6379", "head", "ray://head"])
@@ -67,25 +65,6 @@ def test_another_version_of_verl_is_refused(monkeypatch):
     assert error.fix == "pip install 'verl>=9'"
 
 
-def test_a_hub_without_its_package_is_refused_before_verl_is_imported(monkeypatch):
-    monkeypatch.setenv("VERL_USE_MODELSCOPE", "True")
-    (error,) = machine.check_versions()
-    assert error.value == "VERL_USE_MODELSCOPE=true" and "pip install modelscope" in error.fix
-
-
-@pytest.mark.parametrize(("address", "joins"), [("10.0.0.1:6379", True), ("local", False)])
-def test_the_resources_of_a_cluster_that_is_there_are_not_checked_and_those_of_an_own_one_are(make, address, joins):
-    config = make(ray_kwargs__ray_init__address=address)
-    values = [problem.value for problem in check_together(Run.of(config))]
-    assert (f"ray_kwargs.ray_init.address={address}" in values) is joins
-
-
-def test_output_that_ray_would_not_delete_is_accepted(make):
-    sent = {"ray_kwargs__ray_init__runtime_env__working_dir": "."}
-    assert not list(machine.check_cluster(make(**sent, trainer__default_local_dir="/disk/a")))
-    assert not list(machine.check_cluster(make(trainer__default_local_dir="checkpoints/a")))
-
-
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, nodes):
     config = make(
@@ -93,22 +72,11 @@ def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, node
         mas__policies={"main": {}, "far": {"remote": {"base_url": "http://localhost:8001/v1", "model": "m"}}},
         trainer__nnodes=nodes,
     )
-    mas = load(config.mas)
-    warnings = list(machine.check_addresses(Run(config, mas), vars(resolve(mas.workflow))))
+    warnings = list(machine.check_addresses(ExaminedRun.of(config)))
     assert [warning.value.partition("=")[0] for warning in warnings] == [
         "mas.workflow.args.retriever",
         "mas.policies.far.remote.base_url",
     ][: 2 * (nodes - 1)]
-    service = {"execution": Execution(executor="sandbox_fusion", url="http://localhost:8080")}
-    assert len(list(machine.check_addresses(Run(config, mas), service))) == 2 * (nodes - 1)
-    settings = {"retriever": "http://10.0.0.1:8000/retrieve", "score": "em", "index": "runs/index"}
-    assert len(list(machine.check_addresses(Run(config, mas), settings))) == nodes - 1
-
-
-def test_what_wandb_would_refuse_is_refused(monkeypatch, make):
-    monkeypatch.setenv("WANDB_MODE", "ofline")
-    (refused,) = machine.check_packages(make(trainer__logger=["wandb"]))
-    assert "wandb starts with these settings" in refused.rule
 
 
 def test_a_run_that_logs_to_wandb_needs_a_key_or_no_network(make, monkeypatch, tmp_path):

@@ -1,0 +1,188 @@
+"""Engines, their pools, and how weights reach them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from verl_mas.checks.examined import ExaminedRun, setting, stated
+from verl_mas.checks.place import elsewhere, unless_elsewhere
+from verl_mas.checks.rules import Problem, rule
+from verl_mas.config.merge import SECTION, own_section
+from verl_mas.config.placement import local_policies, pool_shape, replica_size, served_on, serving_pool
+from verl_mas.config.schema import DEFAULT_POOL
+from verl_mas.engines.contract import contracts, lacking, missing
+from verl_mas.engines.facts import ENGINES, facts_of
+from verl_mas.engines.serving import MOST, lowered
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.platform import DEVICE as CPU
+from verl_mas.registry import nearest
+from verl_mas.verl_.registries import replicas
+
+# An option of an engine -> verl's setting of the same thing, by which the plan and the other engines go.
+TWICE = {
+    "max_model_len": "max_model_len",
+    "gpu_memory_utilization": "gpu_memory_utilization",
+    "mem_fraction_static": "gpu_memory_utilization",
+    "tensor_parallel_size": "tensor_model_parallel_size",
+    "tp_size": "tensor_model_parallel_size",
+}
+MEANING = "vLLM takes its fraction of the whole GPU, SGLang of what is free; contexts and trainers take the rest"
+
+
+@rule(seen="verl#328, verl#4773")
+def engine_known(run: ExaminedRun) -> Iterator[Problem]:
+    """The engine is one that verl has, installed on every node."""
+    for view in run.served:
+        name, facts = view.engine, facts_of(view.engine)
+        if name not in ENGINES and name not in (known := engines_of_verl()):
+            rule = "it names a rollout engine that is registered with verl"
+            yield ConfigError(f"{SECTION}.rollout.name={name}", rule=rule, fix=nearest(name, known))
+        if facts.check_ready:
+            facts.check_ready(run.config.trainer.device)  # Raises why it cannot run on this device.
+        cpu = run.config.trainer.device == CPU
+        if facts.package and find_spec(facts.package) is None and not (cpu and facts.check_ready):
+            value = f"{SECTION}.rollout.name={name}, and {facts.package} is not installed"
+            error = ConfigError(value, rule="an engine is installed on every node", fix=facts.install or "install it")
+            yield unless_elsewhere(run.config, error)
+
+
+def engines_of_verl() -> list[str]:
+    from verl.workers.rollout import replica
+
+    return list(replicas(replica))
+
+
+@rule(seen="verl#7624, sgl-project/sglang#9016")
+def engine_untested(run: ExaminedRun) -> Iterator[ConfigWarning]:
+    """Engines of other versions than were compared may lack what verl-mas uses."""
+    for name in {view.engine for view in run.served} if not elsewhere(run.config) else ():
+        if (known := contracts().get(name)) and (version := known.untested):
+            found = "; ".join(missing(known.used)) or "all names that verl-mas uses are there"
+            reason = f"verl-mas was compared with {' to '.join(known.tested)}; of this one: {found}"
+            yield ConfigWarning(f"{name} {version} is installed", reason, f"install {name}=={known.tested[0]}")
+
+
+@rule(seen="a user's engine_kwargs.vllm.max_model_len beside rollout.max_model_len")
+def one_value(run: ExaminedRun) -> Iterator[ConfigError]:
+    """An option of the engine does not contradict verl's setting."""
+    for view in run.served:
+        options = view.get(f"rollout.engine_kwargs.{view.engine}") or {}
+        for key, ours in TWICE.items():
+            given, meant = options.get(key), view.get(f"rollout.{ours}")
+            if given is not None and given != meant:
+                value = f"{SECTION}.rollout.engine_kwargs.{view.engine}.{key}={given}, rollout.{ours}={meant}"
+                rule = "the engine takes the first; verl, the plan and other engines go by the second"
+                yield ConfigError(value, rule=rule, fix=f"set {setting(view, f'rollout.{ours}')}={given} alone")
+
+
+@rule(seen="verl#1191, verl#1182, verl#2596")
+def whole_replicas(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Replicas divide the GPUs that serve a policy, and fit on one node where they have to."""
+    for name in local_policies(run.mas):
+        view, shape = run.view(name), pool_shape(run, serving_pool(run.mas, name))
+        size, gpus, tensor = replica_size(run, name), sum(shape), int(view.value("rollout.tensor_model_parallel_size"))
+        sizes = stated(view, "rollout.tensor_model_parallel_size")
+        if facts_of(view.engine).one_process and size > 1:
+            fix = f"set {setting(view, 'rollout.tensor_model_parallel_size')}=1; more workers give more replicas"
+            yield ConfigError(sizes, rule="a replica of this engine is one process", fix=fix)
+        elif gpus % size or (shape[0] % tensor and tensor % shape[0]):
+            fits = max(n for n in range(1, tensor + 1) if gpus % (n * (size // tensor)) == 0 and shape[0] % n == 0)
+            section = own_section(run.config, name) if view.spec.overrides.get("rollout") else SECTION
+            fix = f"set {section}.rollout.tensor_model_parallel_size={fits}, or give the pool a multiple of {size} GPUs"
+            value = f"{sizes}: a replica of {size} GPUs on a pool of {gpus}, {shape[0]} on each node"
+            rule = "tensor x data x pipeline parallel size divides the GPUs, and a tensor parallel size those of a node"
+            yield ConfigError(value, rule=rule, fix=fix)
+
+
+@rule(seen="a team of two policies on TensorRT-LLM, whose servers had one name: docs/gpu-engines.md", team=True)
+def servers_apart(run: ExaminedRun) -> Iterator[ConfigError]:
+    """verl names the servers of some engines alike for every policy."""
+    local = local_policies(run.mas)
+    for view in map(run.view, local if len(local) > 1 else ()):
+        if not facts_of(view.engine).many or view.get("rollout.disaggregation.enabled"):
+            able = ", ".join(name for name in ENGINES if ENGINES[name].many)
+            value, rule = stated(view, "rollout.name"), "verl gives its servers the same names for every policy"
+            fix = f"set {SECTION}.rollout.name to one of {able}, without disaggregation, or serve one policy"
+            yield ConfigError(f"{value}, one of {len(local)} policies", rule=rule, fix=fix)
+
+
+@rule(seen="verl#1810, vllm-project/vllm#20305", team=True)
+def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Fractions of engines that are awake together add up to what a GPU has beside the training."""
+    for pool, spec in run.mas.pools.items():
+        names = [name for name in served_on(run.mas, pool) if facts_of(run.view(name).engine).gpu_fraction]
+        shares = {name: float(run.view(name).value("rollout.gpu_memory_utilization")) for name in names}
+        most = MOST if len(names) > 1 and run.config.trainer.device != CPU else 1.0
+        if spec.serving == "phases":
+            for name in (name for name in names if not run.view(name).value("rollout.free_cache_engine")):
+                fix = f"set {own_section(run.config, name)}.rollout.free_cache_engine=True"
+                value = f"policy {name}: rollout.free_cache_engine=False in a pool served in phases"
+                yield ConfigError(value, rule="in phases, each engine frees its memory for the next", fix=fix)
+        together = max(shares.values(), default=0) if spec.serving == "phases" else sum(shares.values())
+        if together > most + 1e-9:
+            fits = zip(shares, lowered(list(shares.values()), most), strict=True)
+            fix = " ".join(f"{own_section(run.config, n)}.rollout.gpu_memory_utilization={s:g}" for n, s in fits)
+            value = f"pool {pool}: gpu_memory_utilization {' + '.join(f'{n} {s:g}' for n, s in shares.items())}"
+            rule = f"those of engines that are awake together add up to at most {most:g}. {MEANING}"
+            yield ConfigError(value, rule=rule, fix=f"set {fix}, or ++mas.pools.{pool}.serving=phases")
+
+
+@rule(seen="users who misspelt a pool, or declared one that no policy uses", team=True)
+def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
+    """A policy is on a pool that exists, and a pool has policies."""
+    used = {DEFAULT_POOL}
+    for name, spec in run.mas.policies.items():
+        for key, pool in (("pool", spec.pool), ("engines", spec.engines)):
+            used.add(str(pool))
+            if pool is not None and pool not in run.mas.pools:
+                value, rule = f"mas.policies.{name}.{key}={pool}", "a policy is on one of mas.pools"
+                yield ConfigError(value, rule=rule, fix=nearest(pool, list(run.mas.pools)))
+    for pool in run.mas.pools.keys() - used:
+        fix = f"set ++mas.policies.<policy>.pool={pool}, or remove the pool"
+        yield ConfigError(f"mas.pools.{pool} has no policy", rule="a pool reserves its GPUs for the whole run", fix=fix)
+
+
+@rule(seen="docs/gpu-engines.md: NCCL and delta transfers without cupy ended a run on an H200")
+def transfer_installed(run: ExaminedRun) -> Iterator[Problem]:
+    """verl sends weights between GPUs with cupy."""
+    for view in run.served:
+        backend = view.get("rollout.checkpoint_engine.backend")
+        reason = lacking(view.engine).get("delta_sharded") if backend == "delta_sharded" else None
+        cupy = (
+            backend in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and find_spec("cupy") is None
+        )
+        if cupy or reason:
+            fix = f"pip install cupy-cuda13x==14.0.1, or set {SECTION}.rollout.checkpoint_engine.backend=ray"
+            rule = reason or "verl sends weights in this way with cupy, which is not installed"
+            error = ConfigError(stated(view, "rollout.checkpoint_engine.backend"), rule=rule, fix=fix)
+            yield unless_elsewhere(run.config, error)
+
+
+@rule(seen="verl#985, hiyouga/EasyR1#160")
+def attention_installed(run: ExaminedRun) -> Iterator[Problem]:
+    """verl loads models with flash attention where no other is set, which needs Ampere GPUs or newer."""
+    from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
+
+    for view in run.served:
+        used, fix = attention(view.config), f"set ++{ATTENTION}=sdpa"
+        if run.config.trainer.device == CPU and is_flash(used):
+            rule = "flash-attn computes on GPUs only"
+            yield ConfigError(f"{ATTENTION}={used} on the CPU", rule=rule, fix=fix)
+        elif used == DEFAULT_ATTENTION and run.config.trainer.device != CPU:
+            if not any(find_spec(package) for package in ("flash_attn", "kernels")):
+                rule = f"verl loads models with {used} where no other is set"
+                fix = f"{fix}, or install flash-attn: docs/gpu-quickstart.md has the command"
+                yield unless_elsewhere(run.config, ConfigError("flash_attn is not installed", rule=rule, fix=fix))
+            elif old := old_gpu():
+                rule = "flash attention and bfloat16 need Ampere GPUs or newer"
+                fix = f"{fix}, {SECTION}.model.use_remove_padding=False and dtype=float16"
+                yield ConfigError(f"{used} on {old}", rule=rule, fix=fix)
+
+
+def old_gpu() -> str:
+    """The name of a GPU here that is older than Ampere; empty if none is."""
+    import torch
+
+    cards = range(torch.cuda.device_count())
+    return next((torch.cuda.get_device_name(n) for n in cards if torch.cuda.get_device_capability(n) < (8, 0)), "")
