@@ -138,7 +138,7 @@ def _replies(truth: object, form: Codec[str] | None) -> dict[str, str]:
 
 def _refused(error: MasError, name: str, first: FirstRows) -> Problem:
     cause, source = error.__cause__, first.row.get(DATA_SOURCE)
-    if isinstance(cause, NotImplementedError):
+    if isinstance(cause, NotImplementedError) and name.startswith("verl's"):
         rule = "verl's own reward function scores by the name of the data source, and has no rule for this one"
         fix = "set reward.custom_reward_function.path to a file with a function of yours, or correct the column"
         return ConfigError(f"{first.file}, column {DATA_SOURCE!r}, first row: {source!r}", rule=rule, fix=fix)

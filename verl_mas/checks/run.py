@@ -93,8 +93,8 @@ def plan_command(
             refusals.result(lambda: complete(config))
             run = _run(config, refusals)
             plan = refusals.result(lambda: plan_of(run, hardware, assumed)) if run else None
-    refusals.of([*plan.errors, *plan.warnings] if plan else [])
-    return plan, CheckReport(refusals.errors, refusals.warnings)
+    refusals.of(plan.errors if plan else [])
+    return plan, CheckReport(refusals.errors, plan.warnings if plan else ())
 
 
 def complete(config: DictConfig) -> list[str]:
@@ -214,7 +214,7 @@ def check_finalized(run: Run) -> Iterator[ConfigError]:
 # Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.
 
 
-def check_capacity(run: Run) -> Iterator[Problem]:
+def check_capacity(run: ExaminedRun) -> Iterator[Problem]:
     if (hardware := target()) is None:
         return
     try:
@@ -227,8 +227,10 @@ def check_capacity(run: Run) -> Iterator[Problem]:
     yield from plan.warnings
 
 
-def plan_of(run: Run, hardware: Hardware, assumed: Assumed | None = None) -> RunPlan:
-    """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
+def plan_of(run: ExaminedRun, hardware: Hardware, assumed: Assumed | None = None) -> RunPlan:
+    """Raises ConfigError where a model's size is unknown, or an agent's policy."""
+    # Rows are counted by policy.
+    raise_all(problem for problem in every_rule()["acting"].problems(run) if isinstance(problem, ConfigError))
     served = {name: _policy(run, name) for name in local_policies(run.mas)}
     return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run)))
 

@@ -236,6 +236,11 @@ def _rewards(run: ExaminedRun, result: SessionResult, what: str) -> Iterator[Con
     if own and not run.mas.reward.local:
         reason = f"{what} gives acts of {own} rewards of their own, and this is their weight"
         yield ConfigWarning(f"mas.reward.local=0 (preset {run.mas.reward.preset})", reason, "set ++mas.reward.local=1")
+    if outcome is not None and outcome.answer is None and needs_score(outcome, replies):
+        reason = "verl's reward function then scores the last reply"
+        yield ConfigWarning(
+            f"{what} gives no reward and no answer", reason, "return Outcome(reward=...) or (answer=...)"
+        )
     if outcome is not None and run.mas.filter.by == "acc" and "acc" not in outcome.info:
         fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"
         yield ConfigWarning(f"mas.filter.by=acc, and {what} reports none", "the run ends at the first session", fix)

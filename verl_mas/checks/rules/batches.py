@@ -21,7 +21,8 @@ COMPARING = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg", "grpo_
 def mini_batch_above_batch(run: ExaminedRun) -> ConfigError | None:
     """A mini batch is a part of the batch; both count prompts."""
     mini, batch = run.config[SECTION].actor.ppo_mini_batch_size, run.config.data.train_batch_size
-    if mini <= batch or run.config.trainer.val_only:
+    # verl fills micro batches of tokens up to the mini batch.
+    if mini <= batch or run.config.trainer.val_only or run.config[SECTION].actor.use_dynamic_bsz:
         return None
     value = f"{SECTION}.{MINI}={mini} with data.train_batch_size={batch}"
     rule = "a mini batch is a part of the batch: both count prompts, and verl ends the run at a larger one"

@@ -81,16 +81,16 @@ def packed_state(run: ExaminedRun) -> Iterator[ConfigWarning]:
 
 
 @rule(seen="verl#5633, verl#5920")
-def fused_head(run: ExaminedRun) -> Iterator[ConfigError]:
+def fused_head(run: ExaminedRun) -> Iterator[ConfigWarning]:
     """verl's fused kernels read the whole head, which FSDP2 divides."""
     for view in run.learning:
         own, fused = view.section("model"), view.get("model.use_fused_kernels")
         gathered = model.settings(own).get("model_type") in HEAD_GATHERED
         if fused and view.get("actor.strategy") == "fsdp2" and model.has_own_head(own) and not gathered:
             value = stated(view, "model.use_fused_kernels", "actor.strategy", "model.path")
-            rule = "FSDP2 divides a head with weights of its own, and the kernels read it outside of its layer"
+            reason = "FSDP2 divides a head with weights of its own, and verl's kernels read it outside of its layer"
             fix = f"set {setting(view, 'model.use_fused_kernels')}=False, or {SECTION}.actor.strategy=fsdp"
-            yield ConfigError(value, rule=f"{rule} (torch: got mixed torch.Tensor and DTensor)", fix=fix)
+            yield ConfigWarning(value, f"{reason} (torch: got mixed torch.Tensor and DTensor)", fix)
 
 
 @rule(seen="verl's own scripts for Megatron, VeOmni and TorchTitan with +mas=solver_verifier", team=True)
