@@ -1,4 +1,4 @@
-"""What an asynchronous mode accepts. `tests/support/wrong_configs/modes.yaml` has what it refuses."""
+"""What an asynchronous mode accepts; `rules/test_rules.py` has what it refuses."""
 
 from __future__ import annotations
 

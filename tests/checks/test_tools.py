@@ -4,7 +4,7 @@ import sys
 
 import psutil
 import pytest
-from wrong_configs import WORDS
+from wrong_configs import SERVER
 from wrong_configs.prepare import files
 
 from verl_mas.checks.examined import ExaminedRun
@@ -26,7 +26,6 @@ def press(button: str) -> str:
     '''
     return button
 """
-SERVER = WORDS["SERVER"]
 SCHEMA = "{type: function, function: {name: press, description: d, parameters: {type: object, properties: {}}}}"
 CLASS = "class_name: verl.tools.base_tool.BaseTool, config: {type: native}"
 

@@ -143,7 +143,9 @@ def _refused(error: MasError, name: str, first: FirstRows) -> Problem:
         fix = "set reward.custom_reward_function.path to a file with a function of yours, or correct the column"
         return ConfigError(f"{first.file}, column {DATA_SOURCE!r}, first row: {source!r}", rule=rule, fix=fix)
     value = f"{name} on the first row of {first.file}: {as_refusal(error).value}"
-    if isinstance(cause, TypeError | AttributeError | LookupError | NameError | ValueError | SyntaxError):
+    if isinstance(
+        cause, TypeError | AttributeError | LookupError | NameError | ValueError | SyntaxError | ArithmeticError
+    ):
         rule = f"it takes {PARAMETERS} by name, and gives one finite number, or a dictionary with a score"
         return ConfigError(value, rule=rule, fix="correct it")
     # It may need a package, a GPU or a server of the run's machines.

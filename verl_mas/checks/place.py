@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
@@ -22,6 +22,7 @@ from verl_mas.util import read_yaml
 
 # The machines of a run that is checked elsewhere: `--gpus` of `verl-mas check` and `verl-mas plan`.
 _TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
+_ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
 CONNECT_S = 3.0
 # Setting -> whether it must be set. null turns the others off, or takes a folder below the first.
 FOLDERS = {
@@ -38,12 +39,21 @@ def target() -> Hardware | None:
 
 
 @contextmanager
-def run_on(hardware: Hardware | None) -> Iterator[None]:
-    token = _TARGET.set(hardware)
+def run_on(hardware: Hardware | None, arguments: Sequence[str] = ()) -> Iterator[None]:
+    tokens = _TARGET.set(hardware), _ARGUMENTS.set(arguments)
     try:
         yield
     finally:
-        _TARGET.reset(token)
+        _TARGET.reset(tokens[0])
+        _ARGUMENTS.reset(tokens[1])
+
+
+def was_written(setting: str) -> bool:
+    """Whether the command itself sets it, which is then meant."""
+    from hydra.core.hydra_config import HydraConfig
+
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _ARGUMENTS.get()
+    return any(argument.lstrip("+").partition("=")[0] == setting for argument in given)
 
 
 @cache

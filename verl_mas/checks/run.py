@@ -71,8 +71,8 @@ class UnknownSize(ConfigError):
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
     """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments, on this machine or on
     another one."""
-    refusals = Refusals()
-    with run_on(hardware):
+    refusals, arguments = Refusals(), list(arguments)
+    with run_on(hardware, arguments):
         config = refusals.result(lambda: compose(arguments))
         if config is None:
             return CheckReport(errors=refusals.errors)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
-from verl_mas.checks.data import FirstRows, sound_rows
+from verl_mas.checks.data import FirstRows, is_prompt, sound_rows
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
 from verl_mas.checks.model import Chat, chat_of
@@ -37,7 +37,7 @@ T = TypeVar("T")
 WORD = " a"  # one token of most tokenizers
 TIME_LIMIT = 5.0  # Seconds of a session, which takes milliseconds
 SHORT = 1 / 8  # Of the longest reply: where prompts with such replies are too long, nearly every session fails
-THINKING = 1024  # Tokens that a thinking model needs at least
+THINKING = 512  # Tokens that a thinking model needs at least
 
 
 @dataclass
@@ -270,6 +270,10 @@ def _rendered(view: View, request: Request, where: str) -> Iterator[Problem]:
     """Whether the chat template takes the messages, and the model sees the images."""
     if blind := list(check_seeing(view, request, where)):
         yield from blind
+        return
+    if not is_prompt(list(request.messages)):
+        value, fix = f"{where}: a prompt of {list(request.messages)!s:.120}", "correct the workflow"
+        yield ConfigError(value, rule="each message has a role and a content", fix=fix)
         return
     try:
         render(view, request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verl_mas.checks.examined import ExaminedRun, parts_of, setting, stated
+from verl_mas.checks.place import was_written
 from verl_mas.checks.rules import rule
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
@@ -63,19 +64,20 @@ def rows_for_every_update(run: ExaminedRun) -> Iterator[ConfigError]:
 
 
 @rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980")
-def group_of_one(run: ExaminedRun) -> ConfigError | None:
+def group_of_one(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
     """Estimators that compare the sessions of a task need more than one."""
-    name, sessions = str(run.config.algorithm.adv_estimator), run.config[SECTION].rollout.n
-    compares = run.estimator.compares_sessions if run.estimator else name in COMPARING and run.mode is None
-    several = max(sessions, run.candidates)
-    if run.estimator and run.options.shrinkage is not None:
-        return None  # It compares with earlier steps.
-    if not compares or several > 1 or run.config.trainer.val_only or run.get("distillation.enabled"):
+    name, own = str(run.config.algorithm.adv_estimator), run.estimator
+    compares = own.compares_sessions if own else name in COMPARING and run.mode is None
+    several = max(run.config[SECTION].rollout.n, run.candidates)
+    remembers = own is not None and own.reads_running(run.options)
+    if not compares or several > 1 or remembers or run.config.trainer.val_only or run.get("distillation.enabled"):
         return None
-    rule = "sessions of one task are compared: with one, no row has an advantage and nothing is learned"
-    fix = f"set {SECTION}.rollout.n=8"
-    fix += ", or algorithm.adv_estimator=agent_rae, which compares all tasks" if run.mode else ""
-    return ConfigError(f"{SECTION}.rollout.n=1 with algorithm.adv_estimator={name}", rule=rule, fix=fix)
+    value = f"{SECTION}.rollout.n=1 with algorithm.adv_estimator={name}"
+    rule = "sessions of one task are compared: with one, no row has an advantage that says anything"
+    if run.mode is None:
+        return ConfigWarning(value, rule, f"set {SECTION}.rollout.n=8")
+    fix = f"set {SECTION}.rollout.n=8, or algorithm.adv_estimator=agent_rae, which compares all tasks"
+    return ConfigError(value, rule=rule, fix=fix)
 
 
 @rule(seen="Weiyun1025/verl-internvl#15, agentscope-ai/Trinity-RFT#398, verl#571, verl#3088")
@@ -132,10 +134,10 @@ def batched_tokens(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="verl#4534, verl#260")
 def nothing_saved(run: ExaminedRun) -> ConfigWarning | None:
-    """A run of many steps that never saves leaves no weights."""
+    """A run of many steps saves: verl's default is never, and leaves no weights."""
     trainer = run.config.trainer
     steps = trainer.total_training_steps or trainer.total_epochs
-    if trainer.save_freq > 0 or trainer.val_only or steps <= 2:
+    if trainer.save_freq > 0 or trainer.val_only or steps <= 2 or was_written("trainer.save_freq"):
         return None
     reason = "nothing is ever saved, not even the weights of the last step, and a crash loses the run"
     return ConfigWarning(f"trainer.save_freq={trainer.save_freq}", reason, "set trainer.save_freq=20")
