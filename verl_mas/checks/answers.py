@@ -108,7 +108,7 @@ def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: s
         value = f"{name} gives {replies[wanted]:.120}, the ground truth of {where}, no reward"
         rule = "answers are asked for in that form, so no session would be rewarded"
         fixes = [f"set ++{FORM}={each}" for each in right if form and hasattr(run.workflow, "form")]
-        fixes += [f"ask for {MARKS[each]} in the prompts" for each in right if each in MARKS]
+        fixes += [f"ask for {mark} in the prompts" for each, mark in MARKS.items() if each in right]
         fixes += ["write a reward.custom_reward_function that reads this form"]
         yield ConfigError(value, rule=rule, fix=", or ".join(fixes))
     elif custom and not right and rewards and nothing > 0:

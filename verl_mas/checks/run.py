@@ -231,6 +231,11 @@ def plan_of(run: ExaminedRun, hardware: Hardware, assumed: Assumed | None = None
     """Raises ConfigError where a model's size is unknown, or an agent's policy."""
     # Rows are counted by policy.
     raise_all(problem for problem in every_rule()["acting"].problems(run) if isinstance(problem, ConfigError))
+    for name in ("prompt", "response") if assumed else ():
+        most = run.config.data[f"max_{name}_length"]
+        if (given := getattr(assumed, name) or 0) > most:
+            rule, fix = "this is the most tokens that an act has", "lower it, or raise the other"
+            raise ConfigError(f"--assume {name}={given} with data.max_{name}_length={most}", rule=rule, fix=fix)
     served = {name: _policy(run, name) for name in local_policies(run.mas)}
     return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run)))
 

@@ -33,7 +33,10 @@ HEAD = {**SEVEN, "tie_word_embeddings": False}
 Settings = Mapping[str, object]
 # Rule -> settings that it finds, and settings that it leaves alone; `config.json` makes a model.
 CASES: Mapping[str, tuple[Settings, Settings]] = {
-    "mini_batch_above_batch": ({**STOCK, f"{ACTOR}.ppo_mini_batch_size": 256}, STOCK),
+    "mini_batch_above_batch": (
+        {**STOCK, f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.ppo_mini_batch_size": 256},
+        {**STOCK, f"{ACTOR}.use_dynamic_bsz": False},
+    ),
     "mini_batch_per_gpu": (
         {**STOCK, **GPUS, f"{ACTOR}.ppo_mini_batch_size": 1},
         {**STOCK, **GPUS, f"{ACTOR}.ppo_mini_batch_size": 2},

@@ -28,6 +28,8 @@ OF_TEAM = {
     "distillation.enabled": (False, "a teacher is not supported for a team"),
     "trainer.critic_warmup": (0, "a team has no critic, and its policies are updated from the first step"),
 }
+# Sampling with which every reply to a prompt is the same.
+SAME = {"temperature": 0, "top_k": 1}
 # They number the acts of a session, which forks number alike.
 WITHOUT_FORKS = ("at_grpo", "agent_gigpo", "hierarchical_grpo")
 
@@ -74,8 +76,8 @@ def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
         fix = (
             "set reward.reward_model.enable_resource_pool=True reward.reward_model.nnodes=1 and n_gpus_per_node=<GPUs>"
         )
-        value, rule = "reward.reward_model.enable=True", "a session is scored when it ends, while the engines are awake"
-        yield ConfigError(f"{value} without GPUs of its own", rule=rule, fix=fix)
+        rule = "a session is scored when it ends, while the engines are awake"
+        yield ConfigError("reward.reward_model.enable=True without GPUs of its own", rule=rule, fix=fix)
 
 
 @rule(seen="a run of ours with agent_rae, whose memory of scores verl's own trainers do not keep", team=False)
@@ -159,7 +161,7 @@ def same_replies(run: ExaminedRun) -> Iterator[ConfigWarning]:
         if member.trainable and any(view.name == member.spec.policy for view in run.learning):
             own, view = flat(member.spec.sampling), run.view(member.spec.policy)
             drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in ("temperature", "top_k")}
-            fixed = {key: value for key, value in drawn.items() if value == {"temperature": 0, "top_k": 1}[key]}
+            fixed: dict[str, object] = {key: each for key, each in drawn.items() if each == SAME[key]}
             fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
             for key, value in fixed.items():
                 reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
@@ -185,8 +187,8 @@ def one_temperature(run: ExaminedRun) -> Iterator[ConfigError]:
 @rule(seen="users who set trainable=false for every agent of a policy", team=True)
 def somebody_learns(run: ExaminedRun) -> Iterator[Problem]:
     """Training needs a policy, and an agent on it, that are trained."""
-    if run.config.trainer.val_only:
-        return
+    if run.config.trainer.val_only or any(one.spec.policy not in run.mas.policies for one in run.members.values()):
+        return  # That is another error.
     learning = {policy for one in run.members.values() if one.trainable for policy in one.policies}
     idle = [view.name for view in run.learning if view.name not in learning]
     if len(idle) == len(run.learning):
@@ -214,7 +216,9 @@ def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
 def one_weighting(run: ExaminedRun) -> Iterator[ConfigError]:
     """Only one setting says how rows are added up to the loss."""
     weighting = run.mas.loss.weighting
-    for view in run.learning if weighting else ():
+    for view in run.learning:
+        if weighting is None:
+            continue
         loss, mode = view.get("actor.policy_loss.loss_mode"), view.get("actor.loss_agg_mode")
         if loss == "geo_mean" or (loss == "sapo" and weighting in ("token", "agent_token")):
             rule = "this loss adds rows up in a way of its own"

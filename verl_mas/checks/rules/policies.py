@@ -83,7 +83,7 @@ def snapshots(run: ExaminedRun) -> Iterator[ConfigError]:
 
 
 @rule(seen="Alibaba-NLP/ZeroSearch#24, TideDra/lmm-r1#30", team=True)
-def endpoints(run: ExaminedRun) -> Iterator[ConfigError]:
+def endpoints(run: ExaminedRun) -> Iterator[Problem]:
     """The endpoint of a remote policy has an address, and its key is in the environment."""
     for name, spec in run.mas.policies.items():
         if spec.remote:

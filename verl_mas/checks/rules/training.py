@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from verl_mas.checks import model
 from verl_mas.checks.examined import ExaminedRun, parts_of, setting, stated
 from verl_mas.checks.rules import Problem, rule
+from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import CORRECTION, View
 from verl_mas.config.verl_settings import attention, is_flash
@@ -146,7 +147,7 @@ def adapter_reaches_engine(run: ExaminedRun) -> Iterator[ConfigError]:
     """An adapter that is not merged is served by an engine that takes it."""
     for view in run.served:
         rank, facts = view.get("model.lora_rank") or 0, facts_of(view.engine)
-        if not rank or view.get("model.lora.merge") or view.spec.adapter_of:
+        if not rank or view.get("model.lora.merge") or view.spec.adapter_of or adapters(run.mas, view.name):
             continue
         most = facts.highest_rank or rank
         why = "the engine takes whole weights" if not facts.takes_adapters else ""
