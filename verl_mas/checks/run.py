@@ -115,15 +115,15 @@ def examine(config: DictConfig) -> CheckReport:
     sound = refusals.of(check_versions()) and refusals.of(check_sections(config))
     if sound and refusals.of(check_device(config), check_platform(config.trainer.device)):
         refusals.of(check_keys(config), check_cluster(config))
-        if run := _run(config, refusals):
+        if run := _run(config, refusals, here=True):
             _examine_run(run, refusals)
         found = refusals.result(lambda: summary(run)) if run and not refusals.errors else None
         return CheckReport(refusals.errors, refusals.warnings, machine, found)
     return CheckReport(refusals.errors, refusals.warnings, machine)
 
 
-def _run(config: DictConfig, refusals: Refusals) -> ExaminedRun | None:
-    """The run, whose rules are checked; None if it has a value that cannot be read."""
+def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> ExaminedRun | None:
+    """The run; its rules are checked, with `here` those about this machine, too. None if a value cannot be read."""
     if config.get("mas") is None and OmegaConf.select(config, KEY) in MODES:
         refusals.of([no_team(OmegaConf.select(config, KEY))])
         return None
@@ -137,7 +137,7 @@ def _run(config: DictConfig, refusals: Refusals) -> ExaminedRun | None:
     if run.mode and all(spec.pool in run.mas.pools for spec in run.mas.policies.values()):
         run = refusals.result(partial(_settled, run)) or run
     for rule in every_rule().values():
-        refusals.of(rule.problems(run))
+        refusals.of(rule.problems(run) if here or not rule.here else ())
     refusals.of(check_adapters(run) if run.mode else ())
     return run
 

@@ -135,6 +135,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     ),
     "team_meant": ({"trainer.v1.trainer_mode": "sync"}, STOCK),
     "engine_known": ({f"{ROLLOUT}.name": "sglangg"}, {}),
+    "engine_installed": ({**GPUS}, {}),
     "engine_untested": ({f"{ROLLOUT}.name": "vllm"}, {}),
     "one_value": (
         {**GPUS, f"{ROLLOUT}.engine_kwargs.vllm.max_model_len": 99},
@@ -185,10 +186,8 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {"mas.agents": {"solver": {"sampling": {"extra": {"min_tokens": 4}}}}, **GPUS},
     ),
 }
-# A public thread, a page of ours with the run, or what was run.
-WITNESS = re.compile(
-    r"[\w./-]+#\d+|docs/[\w-]+\.md|run of ours|our .*runs|verl's own scripts?|users?\b|a run|a step|a command"
-)
+# A public thread, a page or a commit of ours that says what had happened, or a script of verl.
+WITNESS = re.compile(r"[\w./-]+#\d+|docs/[\w-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
 
 
 @pytest.fixture

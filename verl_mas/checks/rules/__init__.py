@@ -28,6 +28,7 @@ class Rule:
     check: Check
     seen: str  # Public threads, or a run that failed
     team: bool | None  # Of teams alone, of runs without one alone, or of both
+    here: bool  # About what is installed on this machine
 
     @property
     def name(self) -> str:
@@ -46,10 +47,10 @@ class Rule:
 _RULES: dict[str, Rule] = {}
 
 
-def rule(*, seen: str, team: bool | None = None) -> Callable[[Check], Check]:
+def rule(*, seen: str, team: bool | None = None, here: bool = False) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
         assert check.__name__ not in _RULES, check.__name__
-        _RULES[check.__name__] = Rule(check, seen, team)
+        _RULES[check.__name__] = Rule(check, seen, team, here)
         return check
 
     return register

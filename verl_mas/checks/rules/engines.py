@@ -32,15 +32,21 @@ MEANING = "vLLM takes its fraction of the whole GPU, SGLang of what is free; con
 
 @rule(seen="verl#328, verl#4773")
 def engine_known(run: ExaminedRun) -> Iterator[Problem]:
-    """The engine is one that verl has, installed on every node."""
-    for view in run.served:
-        name, facts = view.engine, facts_of(view.engine)
+    """The engine is one that verl has."""
+    for name in {view.engine for view in run.served}:
         if name not in ENGINES and name not in (known := engines_of_verl()):
             rule = "it names a rollout engine that is registered with verl"
             yield ConfigError(f"{SECTION}.rollout.name={name}", rule=rule, fix=nearest(name, known))
+
+
+@rule(seen="commit 00d57299: runs whose engine was not there", here=True)
+def engine_installed(run: ExaminedRun) -> Iterator[Problem]:
+    """The engine is installed on every node, and ready for the device."""
+    cpu = run.config.trainer.device == CPU
+    for name in {view.engine for view in run.served}:
+        facts = facts_of(name)
         if facts.check_ready:
             facts.check_ready(run.config.trainer.device)  # Raises why it cannot run on this device.
-        cpu = run.config.trainer.device == CPU
         if facts.package and find_spec(facts.package) is None and not (cpu and facts.check_ready):
             value = f"{SECTION}.rollout.name={name}, and {facts.package} is not installed"
             error = ConfigError(value, rule="an engine is installed on every node", fix=facts.install or "install it")
@@ -53,7 +59,7 @@ def engines_of_verl() -> list[str]:
     return list(replicas(replica))
 
 
-@rule(seen="verl#7624, sgl-project/sglang#9016")
+@rule(seen="commit 6118edf0: names that other versions of the engines lack", here=True)
 def engine_untested(run: ExaminedRun) -> Iterator[ConfigWarning]:
     """Engines of other versions than were compared may lack what verl-mas uses."""
     for name in {view.engine for view in run.served} if not elsewhere(run.config) else ():
@@ -63,7 +69,7 @@ def engine_untested(run: ExaminedRun) -> Iterator[ConfigWarning]:
             yield ConfigWarning(f"{name} {version} is installed", reason, f"install {name}=={known.tested[0]}")
 
 
-@rule(seen="a user's engine_kwargs.vllm.max_model_len beside rollout.max_model_len")
+@rule(seen="commit 06a04dd2: a command that the checks had let pass")
 def one_value(run: ExaminedRun) -> Iterator[ConfigError]:
     """An option of the engine does not contradict verl's setting."""
     for view in run.served:
@@ -95,7 +101,7 @@ def whole_replicas(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix=fix)
 
 
-@rule(seen="a team of two policies on TensorRT-LLM, whose servers had one name: docs/gpu-engines.md", team=True)
+@rule(seen="commit 00d57299: names of servers in verl 0.9.1", team=True)
 def servers_apart(run: ExaminedRun) -> Iterator[ConfigError]:
     """verl names the servers of some engines alike for every policy."""
     local = local_policies(run.mas)
@@ -107,7 +113,7 @@ def servers_apart(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(f"{value}, one of {len(local)} policies", rule=rule, fix=fix)
 
 
-@rule(seen="verl#1810, vllm-project/vllm#20305", team=True)
+@rule(seen="vllm-project/vllm#20305, vllm-project/vllm#10797", team=True)
 def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
     """Fractions of engines that are awake together add up to what a GPU has beside the training."""
     for pool, spec in run.mas.pools.items():
@@ -128,7 +134,7 @@ def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix=f"set {fix}, or ++mas.pools.{pool}.serving=phases")
 
 
-@rule(seen="users who misspelt a pool, or declared one that no policy uses", team=True)
+@rule(seen="commit e6ea2ae8: the first commands with pools", team=True)
 def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
     """A policy is on a pool that exists, and a pool has policies."""
     used = {DEFAULT_POOL}
@@ -143,7 +149,7 @@ def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.pools.{pool} has no policy", rule="a pool reserves its GPUs for the whole run", fix=fix)
 
 
-@rule(seen="docs/gpu-engines.md: NCCL and delta transfers without cupy ended a run on an H200")
+@rule(seen="commit 6118edf0: weights were not sent without cupy on a GPU", here=True)
 def transfer_installed(run: ExaminedRun) -> Iterator[Problem]:
     """verl sends weights between GPUs with cupy."""
     for view in run.served:
@@ -159,7 +165,7 @@ def transfer_installed(run: ExaminedRun) -> Iterator[Problem]:
             yield unless_elsewhere(run.config, error)
 
 
-@rule(seen="verl#985, hiyouga/EasyR1#160")
+@rule(seen="verl#985, hiyouga/EasyR1#160", here=True)
 def attention_installed(run: ExaminedRun) -> Iterator[Problem]:
     """verl loads models with flash attention where no other is set, which needs Ampere GPUs or newer."""
     from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash

@@ -80,7 +80,7 @@ def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError("reward.reward_model.enable=True without GPUs of its own", rule=rule, fix=fix)
 
 
-@rule(seen="a run of ours with agent_rae, whose memory of scores verl's own trainers do not keep", team=False)
+@rule(seen="commit 1656e98e: agent_rae without a team has no earlier scores", team=False)
 def estimator_without_team(run: ExaminedRun) -> ConfigError | None:
     """Some estimators read what verl's own trainers do not keep."""
     own = run.estimator
@@ -91,7 +91,7 @@ def estimator_without_team(run: ExaminedRun) -> ConfigError | None:
     return ConfigError(f"algorithm.adv_estimator={own.name} without a team", rule=rule, fix=fix)
 
 
-@rule(seen="a user's at_grpo on a workflow that does not branch: docs/plan-path.md", team=True)
+@rule(seen="commit 0d6f9763: at_grpo on a workflow that does not branch", team=True)
 def branches_compared(run: ExaminedRun) -> Iterator[ConfigError]:
     """What compares candidates needs a workflow that branches, and branches are for such a workflow."""
     own, branching = run.estimator, run.workflow.branches
@@ -108,7 +108,7 @@ def branches_compared(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.advantage.group_size={size}", rule=rule, fix=fix)
 
 
-@rule(seen="a run of a forking puzzle whose groups mixed different prompts: docs/puzzles.md", team=True)
+@rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
 def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
     """Forks of a session number their acts alike."""
     name = str(run.config.algorithm.adv_estimator)
@@ -169,7 +169,7 @@ def same_replies(run: ExaminedRun) -> Iterator[ConfigWarning]:
                 yield ConfigWarning(f"agent {name} is trained with {key}={value}", reason, fix)
 
 
-@rule(seen="a run of ours in which the agents' temperatures differed: docs/loss.md", team=True)
+@rule(seen="commit 6cf930eb: agents of different temperatures on fused kernels", team=True)
 def one_temperature(run: ExaminedRun) -> Iterator[ConfigError]:
     """verl's fused kernels score all rows of a policy at one temperature."""
     for view in run.learning:
@@ -184,7 +184,7 @@ def one_temperature(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(stated(view, "model.use_fused_kernels"), rule=rule, fix=fix)
 
 
-@rule(seen="users who set trainable=false for every agent of a policy", team=True)
+@rule(seen="commit 5fc0fcd4: commands in which nothing is learned", team=True)
 def somebody_learns(run: ExaminedRun) -> Iterator[Problem]:
     """Training needs a policy, and an agent on it, that are trained."""
     if run.config.trainer.val_only or any(one.spec.policy not in run.mas.policies for one in run.members.values()):
@@ -212,7 +212,7 @@ def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
     return ConfigError("algorithm.use_kl_in_reward=True with several policies", rule=rule, fix=fix)
 
 
-@rule(seen="docs/loss.md: verl's sapo and geo_mean add rows up in a way of their own", team=True)
+@rule(seen="docs/loss.md", team=True)
 def one_weighting(run: ExaminedRun) -> Iterator[ConfigError]:
     """Only one setting says how rows are added up to the loss."""
     weighting = run.mas.loss.weighting
@@ -228,7 +228,7 @@ def one_weighting(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule="both say how rows are added up to the loss", fix="remove one of the two")
 
 
-@rule(seen="a step of ours that skipped rows which had a KL term: docs/loss.md", team=True)
+@rule(seen="commit e6ea2ae8: rows with a KL term are not skipped", team=True)
 def skipped_rows(run: ExaminedRun) -> Iterator[ConfigError]:
     """Rows without advantage count in a KL or entropy term, and in some losses."""
     for view in run.learning if run.mas.skip_zero_advantage is True else ():
@@ -240,7 +240,7 @@ def skipped_rows(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule="rows without advantage still count in this term of the loss", fix=fix)
 
 
-@rule(seen="a command without +mas= but with the mode of a team: docs/configuration.md", team=False)
+@rule(seen="docs/configuration.md", team=False)
 def team_meant(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
     """A run that names a team's mode, or a team, is one of a team."""
     from verl_mas.config.modes import MODES, SYNC

@@ -1,4 +1,4 @@
-"""What an asynchronous mode, and engines on GPUs of their own, need: docs/async.md has the runs behind these rules."""
+"""What an asynchronous mode, and engines on GPUs of their own, need: docs/async.md has the reasons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ APART = {
 STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 
 
-@rule(seen="our runs of the asynchronous modes: docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
 def settings_of_mode(run: ExaminedRun) -> Iterator[ConfigError]:
     """Some settings of verl have one value in an asynchronous mode."""
     if run.mode is None or not run.mode.asynchronous:
@@ -37,7 +37,7 @@ def settings_of_mode(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(f"{key}={given} with {KEY}={run.mode.name}", rule=why, fix=f"set {key}={value}")
 
 
-@rule(seen="our runs in which each step waited for its newest tasks: docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
 def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
     """Tasks that are dispatched some steps ahead are as many versions of the weights old."""
     stale, mode, total = run.staleness, run.mode, run.config.trainer.total_training_steps
@@ -56,7 +56,7 @@ def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError("transfer_queue.backend.storage_backend", rule=rule, fix=fix)
 
 
-@rule(seen="a run of ours whose storage was full of rows of steps in flight", team=True)
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
 def rows_stored(run: ExaminedRun) -> ConfigError | None:
     """The storage holds the rows of every step in flight."""
     size, batches = run.get(STORAGE), run.staleness.least if run.staleness else 1
@@ -67,7 +67,7 @@ def rows_stored(run: ExaminedRun) -> ConfigError | None:
     return ConfigError(f"{STORAGE}={size}", rule=rule, fix="set it to null: the storage then grows as needed")
 
 
-@rule(seen="verl#2953, and our runs of docs/async.md", team=True)
+@rule(seen="verl#2953, docs/async.md", team=True)
 def corrected(run: ExaminedRun) -> Iterator[Problem]:
     """Rows of older weights are corrected."""
     stale = run.staleness
@@ -82,7 +82,7 @@ def corrected(run: ExaminedRun) -> Iterator[Problem]:
         yield ConfigError(value, rule=why, fix=fix) if far else ConfigWarning(value, why, fix)
 
 
-@rule(seen="a run of ours in which an engine waited for its phase during the training: docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
 def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
     """Engines of an asynchronous mode are awake all the time."""
     asked = Run.of(run.config)
@@ -94,7 +94,7 @@ def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix=f"{fix}, or a pool for each policy")
 
 
-@rule(seen="our runs of the mode separate_async: docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
 def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
     """Trained policies have engines on GPUs of their own in one mode, and on the training's in the others."""
     apart = run.mode is SEPARATE
@@ -132,7 +132,7 @@ def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(f"mas.policies.{name}.{what} with {KEY}={SEPARATE.name}", rule=rule, fix=f"remove {what}")
 
 
-@rule(seen="our runs of the asynchronous modes: docs/async.md", team=True)
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
 def never_repeats(run: ExaminedRun) -> Iterator[ConfigError]:
     """Asynchronous engines are stopped and resumed whole, and no run repeats another."""
     for view in run.served if run.mode and run.mode.asynchronous else ():
@@ -143,7 +143,7 @@ def never_repeats(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(stated(view, key), rule=wrong[key], fix=f"set {setting(view, key)}=False")
 
 
-@rule(seen="a run that ended when the engine logged nothing: verl's rollout.prometheus")
+@rule(seen="commit 06a04dd2: verl ended a run whose engine logged nothing")
 def logged(run: ExaminedRun) -> Iterator[ConfigError]:
     """verl collects what the engine logs."""
     for view in run.served:

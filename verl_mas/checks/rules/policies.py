@@ -21,7 +21,7 @@ from verl_mas.workflow.team import Team
 OF_RUN = ("n", "val_kwargs", "agent", "multi_turn")
 
 
-@rule(seen="users' names of agents that are no names of metrics or attributes", team=True)
+@rule(seen="commit 7097aae9: an agent named like a method of a team", team=True)
 def names(run: ExaminedRun) -> Iterator[ConfigError]:
     """Names of agents, policies and pools are names."""
     for noun, given in (("agent", run.mas.agents), ("policy", run.mas.policies), ("pool", run.mas.pools)):
@@ -30,7 +30,7 @@ def names(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"an agent {name}", rule=f"team.{name} is a method of a team", fix="rename the agent")
 
 
-@rule(seen="users who misspelt the policy of an agent: `polcy`, `mian`", team=True)
+@rule(seen="commit e6ea2ae8: agents on policies that were not there", team=True)
 def acting(run: ExaminedRun) -> Iterator[ConfigError]:
     """An agent acts on a policy that exists, and a policy has an agent."""
     policies = run.mas.policies
@@ -50,7 +50,7 @@ def acting(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.advantage.main={main}", rule=rule, fix=nearest(str(main), known))
 
 
-@rule(seen="a user's overrides of rollout.n for one policy, which had no effect", team=True)
+@rule(seen="commit c95624cf: rollout.n of a policy had no effect", team=True)
 def settings_of_run(run: ExaminedRun) -> Iterator[ConfigError]:
     """Sessions are those of the team, not of a policy."""
     for name, spec in run.mas.policies.items():
@@ -61,7 +61,7 @@ def settings_of_run(run: ExaminedRun) -> Iterator[ConfigError]:
                 yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.{key}, and remove it")
 
 
-@rule(seen="our self-play runs: docs/self-play.md", team=True)
+@rule(seen="docs/self-play.md", team=True)
 def snapshots(run: ExaminedRun) -> Iterator[ConfigError]:
     """A snapshot takes the whole weights of a policy that this run trains."""
     for name, spec in run.mas.policies.items():
