@@ -296,6 +296,7 @@ BASE = [
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
     "actor_rollout_ref.rollout.n=4",
     "data.train_batch_size=8",
+    "trainer.save_freq=20",
     *QUESTIONS,
 ]
 

@@ -58,26 +58,6 @@ ORDER = [
 
 # Cycles of modules that are still to be opened.
 CYCLES = {}
-# What `checks/verl`, the checks of any run of verl, imports of the package beside itself: packages below it, and what
-# knows no team of others. None: any name of the module.
-OF_ANY_RUN = {
-    "errors": None,
-    "registry": None,
-    "row": None,
-    "util": None,
-    "verl_": None,
-    "config.values": None,
-    "config.verl_settings": None,
-    # verl's section of a policy, the leaves of a mapping, and the names of our groups, `+platform=`.
-    "config.hydra": {"packages"},
-    "config.merge": {"SECTION", "leaves"},
-    "engines.contract": None,
-    "engines.facts": None,
-    "planning.hardware": None,
-    "planning.known_models": None,
-    "planning.path": {"PACKAGE"},
-    "platform": {"DEVICE"},
-}
 
 
 @cache
@@ -132,14 +112,6 @@ def arrows() -> dict[tuple[str, str], list[str]]:
 def upward(found: Iterable[tuple[str, str]], order: list[list[str]]) -> set[tuple[str, str]]:
     height = {name: level for level, names in enumerate(order) for name in names}
     return {(low, high) for low, high in found if height[low] < height.get(high, len(order))}
-
-
-def of_any_run(module: str, name: str) -> bool:
-    """Whether `from <package>.<module> import <name>` is allowed in `checks/verl`."""
-    if f"{module}.".startswith("checks.verl."):
-        return True
-    allowed = next((OF_ANY_RUN[known] for known in OF_ANY_RUN if f"{module}.".startswith(f"{known}.")), set())
-    return allowed is None or name in allowed
 
 
 def module_of(path: Path) -> str:
@@ -300,16 +272,6 @@ def test_no_package_imports_one_that_is_built_on_it():
     assert wrong == {}
 
 
-def test_the_checks_of_any_run_import_nothing_that_knows_a_team():
-    wrong = [
-        f"{at(path, line)} {module}.{name}"
-        for path in files(f"{PACKAGE}/checks/verl")
-        for module, name, line in imports(path)
-        if not of_any_run(module.partition(".")[2], name)
-    ]
-    assert wrong == []
-
-
 def test_packages_import_each_other_in_no_circle():
     assert cycle(arrows()) == []
 
@@ -352,24 +314,6 @@ def test_an_upward_arrow_is_found_also_to_the_public_names():
     order = [["errors"], ["config"], ["cli"]]
     assert upward([("config", "errors"), ("cli", "config")], order) == set()
     assert upward([("errors", "config"), ("cli", "")], order) == {("errors", "config"), ("cli", "")}
-
-
-def test_an_import_of_a_team_is_found_in_the_checks_of_any_run():
-    allowed = [
-        ("config.merge", "leaves"),
-        ("verl_.types", "Fields"),
-        ("checks.verl.place", "missing"),
-        ("platform", "DEVICE"),
-    ]
-    assert all(of_any_run(*each) for each in allowed)
-    wrong = [
-        ("config.merge", "trained"),
-        ("config.run", "Run"),
-        ("checks.team", "validate"),
-        ("workflow", "Team"),
-        ("", "Run"),
-    ]
-    assert not any(of_any_run(*each) for each in wrong)
 
 
 def test_a_circle_is_found():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from verl_mas.checks import machine
-from verl_mas.checks.team import validate
+from verl_mas.checks.run import validate
 from verl_mas.config.compose import compose
 
 SCRIPT = importlib.util.spec_from_file_location("convert", Path(__file__).parents[2] / "scripts" / "convert_config.py")

@@ -17,8 +17,8 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from verl_mas.checks.report import CheckReport
+from verl_mas.checks.rules import engines as engine_rules
 from verl_mas.checks.run import examine_command
-from verl_mas.checks.verl import served
 from verl_mas.cli import plan
 from verl_mas.testing import letters
 from verl_mas.testing.tiny_model import tiny_model
@@ -365,7 +365,7 @@ def test_the_commands_for_a_gpu_pass_the_checks_for_one_gpu(order, stage, tmp_pa
     monkeypatch.setattr(plan_beside, "compare", lambda *args: None)
     gpus = 2 if (order, stage) == ("long", 10) else 1
     monkeypatch.setattr(long, "torch", SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: gpus)))
-    for module in (long, short, served):
+    for module in (long, short, engine_rules):
         monkeypatch.setattr(module, "find_spec", lambda package: True)
     task = tmp_path / "task"
     letters.write(task)

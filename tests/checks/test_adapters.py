@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.adapters import (
-    LENGTHS,
-    OWN,
-    check_adapter,
-    check_adapters,
-    check_base,
-    check_peft,
-    check_sglang_targets,
-)
+from verl_mas.checks.adapters import LENGTHS, OWN, check_adapters
+from verl_mas.checks.examined import ExaminedRun
 from verl_mas.config import load
 from verl_mas.config.merge import materialize_interpolations
-from verl_mas.config.run import Run
-from verl_mas.errors import ConfigWarning
 
+RANK = {"actor_rollout_ref__model__lora_rank": 4}
 TWO = {"a": {"adapter_of": "main"}, "b": {"adapter_of": "main"}}
 
 
 @pytest.fixture
-def view(make):
-    """Of the base, with a model of whose folder only config.json is there."""
+def found(make):
+    """What is said of two adapters, with a model of whose folder only config.json is there."""
 
-    def view(folder: Path, fields: dict[str, object], **settings: object):
-        (folder / "config.json").write_text(json.dumps(fields))
-        path = {"actor_rollout_ref__model__path": str(folder), "actor_rollout_ref__model__lora_rank": 4}
-        config = make(mas__policies=TWO, **path, **settings)
-        return Run.of(config).view("main").copy()
+    def found(folder: Path | None = None, fields: Mapping[str, object] | None = None, **settings: object):
+        given = {"mas__policies": TWO, "actor_rollout_ref__model__lora_rank": 4, **settings}
+        if folder:
+            (folder / "config.json").write_text(json.dumps(fields))
+            given["actor_rollout_ref__model__path"] = str(folder)
+        return list(check_adapters(ExaminedRun.of(make(**given))))
 
-    return view
+    return found
 
 
 def text_of(problems) -> str:
@@ -59,18 +53,18 @@ OF_BASE = {"model": {"path": "/m"}}
     ],
 )
 def test_an_adapter_can_have_settings_of_its_own_and_those_of_its_base(make, policies):
-    config = make(mas__policies=policies)
+    config = make(mas__policies=policies, **RANK)
     materialize_interpolations(config, load(config.mas))
-    assert not list(check_adapters(Run.of(config)))
+    assert not list(check_adapters(ExaminedRun.of(config)))
 
 
 def test_what_follows_another_setting_by_interpolation_is_not_refused_beside_it(make):
     own = {"adapter_of": "main", "overrides": {"model": {"path": "/other"}}}
-    config = make(mas__policies=TWO | {"a": own})
+    config = make(mas__policies=TWO | {"a": own}, **RANK)
     materialize_interpolations(config, load(config.mas))
     assert "prometheus" in config.mas.policies.a.overrides.rollout
-    (found,) = check_adapters(Run.of(config))
-    assert "overrides.model.path=/other" in found.value
+    (problem,) = check_adapters(ExaminedRun.of(config))
+    assert "overrides.model.path=/other" in problem.value
 
 
 def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
@@ -83,10 +77,9 @@ def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
 
 
 @pytest.mark.parametrize("fields", [{"num_experts": 8}, {"text_config": {"n_routed_experts": 64}}])
-def test_all_linear_does_not_reach_experts(view, tmp_path, fields):
-    assert "does not reach" in text_of(check_adapter(view(tmp_path, fields), "a"))
-    attention = {"actor_rollout_ref__model__target_modules": ["q_proj"]}
-    assert "does not reach" not in text_of(check_adapter(view(tmp_path, fields, **attention), "a"))
+def test_all_linear_does_not_reach_experts(found, tmp_path, fields):
+    assert "does not reach" in text_of(found(tmp_path, fields))
+    assert "does not reach" not in text_of(found(tmp_path, fields, actor_rollout_ref__model__target_modules=["q_proj"]))
 
 
 @pytest.mark.parametrize(
@@ -94,40 +87,39 @@ def test_all_linear_does_not_reach_experts(view, tmp_path, fields):
     [
         (["k_proj"], "q_proj, v_proj"),
         (["up_proj", "down_proj"], "gate_proj"),
-        (["q_proj", "layers.1.self_attn.v_proj"], "v_proj"),
         (["q_proj", "v_proj", "gate_proj", "down_proj"], ""),
         ("all-linear", ""),
     ],
 )
-def test_sglang_needs_of_stacked_layers_those_that_it_stacks_the_others_on(make, wanted, missing):
-    parts = {"self_attn": "qkv", "mlp": ("gate", "up", "down")}
-    names = [f"model.layers.{n}.{name}.{part}_proj" for n in (0, 1) for name, every in parts.items() for part in every]
-    config = make(mas__policies=TWO, actor_rollout_ref__model__target_modules=wanted)
-    found = list(check_sglang_targets(config, "a", names))
-    assert [error.fix for error in found] == ([f"add {missing}"] if missing else [])
-
-
-def test_a_base_in_float32_on_gpus_is_warned_of(view, tmp_path):
-    on_gpus = {"trainer__device": "cuda", "actor_rollout_ref__actor__fsdp_config__mixed_precision": None}
-    found = list(check_base(view(tmp_path, {}, **on_gpus), "main", ["a", "b"]))
-    assert [type(problem) for problem in found if "model_dtype" in str(problem)] == [ConfigWarning]
-    half = {"actor_rollout_ref__actor__fsdp_config__model_dtype": "bf16"}
-    assert "model_dtype" not in text_of(check_base(view(tmp_path, {}, **on_gpus, **half), "main", ["a", "b"]))
-
-
-@pytest.mark.parametrize("weights", [True, "gaussian"])
-def test_an_adapter_starts_from_plain_lora_of_its_rank_and_scale(make, tmp_path, weights):
-    plain = {"bias": "none", "modules_to_save": None, "rank_pattern": {}, "init_lora_weights": weights}
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 16} | plain))
-    start = {"actor_rollout_ref__model__lora_adapter_path": str(tmp_path), "actor_rollout_ref__model__lora_rank": 4}
-    config = make(mas__policies=TWO, **start)
-    assert list(check_adapter(Run.of(config).view("a").config, "a")) == []
+def test_sglang_needs_of_stacked_layers_those_that_it_stacks_the_others_on(found, wanted, missing):
+    problems = found(actor_rollout_ref__model__target_modules=wanted, actor_rollout_ref__rollout__name="sglang")
+    fixes = {problem.fix for problem in problems if "stacks" in problem.rule}
+    assert fixes == ({f"add {missing}"} if missing else set())
 
 
 @pytest.mark.parametrize(
-    ("strategy", "installed", "found"), [("fsdp", "0.21.0", 1), ("fsdp", "0.20.0", 0), ("fsdp2", "0.21.2", 0)]
+    ("settings", "says"),
+    [
+        ({"actor_rollout_ref__model__lora__merge": True}, "lora.merge=True"),
+        ({"actor_rollout_ref__actor__strategy": "fsdp"}, "actor.strategy=fsdp"),
+        ({"actor_rollout_ref__model__lora_rank": 0}, "a rank of 1 to"),
+        ({"mas__policies": {"a": {"adapter_of": "b"}, "b": {}}}, "weights that never change"),
+        ({"mas__policies": {"agnt": {}, "a": {"adapter_of": "agent"}}}, "did you mean agnt"),
+        (
+            {"mas__policies": TWO | {"a": {"adapter_of": "main", "overrides": {"actor": {"strategy": "fsdp"}}}}},
+            "base main has",
+        ),
+    ],
 )
-def test_an_adapter_on_fsdp1_is_not_found_by_the_names_of_peft_021(make, monkeypatch, strategy, installed, found):
-    monkeypatch.setattr("verl_mas.checks.adapters.version", lambda package: installed)
-    config = make(actor_rollout_ref__model__lora_rank=4, actor_rollout_ref__actor__strategy=strategy)
-    assert len(list(check_peft(config, "policy main"))) == found
+def test_what_adapters_and_their_base_cannot_have_is_refused(found, settings, says):
+    assert says in text_of(found(**settings))
+
+
+@pytest.mark.parametrize("weights", [True, "gaussian"])
+def test_an_adapter_starts_from_plain_lora_of_its_rank_and_scale(found, tmp_path, weights):
+    plain = {"bias": "none", "modules_to_save": None, "rank_pattern": {}, "init_lora_weights": weights}
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 4, "lora_alpha": 16} | plain))
+    assert found(actor_rollout_ref__model__lora_adapter_path=str(tmp_path)) == []
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": 8, "lora_alpha": 16, "use_dora": True}))
+    said = text_of(found(actor_rollout_ref__model__lora_adapter_path=str(tmp_path)))
+    assert "use_dora=True" in said and "lora_rank=8" in said

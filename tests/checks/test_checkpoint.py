@@ -4,9 +4,9 @@ import json
 
 from omegaconf import open_dict
 
+from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.run_folder import check_checkpoint
 from verl_mas.config.compose import compose
-from verl_mas.config.run import Run
 from verl_mas.run_folder import about, lock
 from verl_mas.run_folder.checkpoints import POINTER, complete
 from verl_mas.run_folder.lock import RunLock
@@ -36,7 +36,7 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
 
     def composed(*more: str):
         config = compose([*base, "algorithm.adv_estimator=agent_grpo", *more])
-        return Run.of(config)
+        return ExaminedRun.of(config)
 
     def errors(*more: str):
         return list(check_checkpoint(composed(*more)))
@@ -88,7 +88,7 @@ def test_a_resumed_run_is_compared_with_its_last_start_without_the_settings_of_h
     (tmp_path / about.FILE).write_text("{format: 1, config: {data: {seed: 1, shuffle: true}}}")
     folder = tmp_path / "global_step_3"
     folder.mkdir()
-    run = Run.of(config)
+    run = ExaminedRun.of(config)
     complete(folder, run_identity(run))
     (warning,) = check_checkpoint(run)
     assert warning.value == "data.seed=2, and 1 before"

@@ -14,17 +14,19 @@ def test_a_team_that_cannot_run_ends_the_driver(two):
         TeamCheck().on_job_start(two(mas__policies__c={}))
 
 
-def test_a_team_under_an_asynchronous_trainer_of_verl_ends_the_driver(two):
-    with pytest.raises(SystemExit, match=r"\+mas/mode=colocate_async after"):
-        TeamCheck().on_job_start(two(trainer__v1__trainer_mode="colocate_async"))
+def test_verls_asynchronous_mode_with_a_team_is_that_of_the_team(two, caplog):
+    config = two(trainer__v1__trainer_mode="colocate_async")
+    TeamCheck().on_run_start(config)
+    assert config.trainer.v1.trainer_mode == "mas_colocate_async"
+    assert config.algorithm.rollout_correction.rollout_is == "token" and "+mas/mode=colocate_async" in caplog.text
 
 
 def test_a_team_that_can_run_passes(two):
     TeamCheck().on_job_start(two())
 
 
-def test_a_block_that_cannot_be_read_ends_the_driver_with_the_other_errors(two):
-    with pytest.raises(SystemExit, match=r"V1 trainer(?s:.)*mas\.polices is not a setting"):
+def test_a_block_that_cannot_be_read_ends_the_driver(two):
+    with pytest.raises(SystemExit, match=r"mas\.polices is not a setting"):
         TeamCheck().on_run_start(two(trainer__use_v1=False, mas__polices={}))
 
 

@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 from recipe_configs import composed
 
+from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import image_tokens
-from verl_mas.checks.prompts import check_prompts
-from verl_mas.config.run import Run
+from verl_mas.checks.session import check_rows, check_session, play
+from verl_mas.config.run import load
 from verl_mas.testing.tiny_vision_model import tiny_vision_model
 
 
@@ -38,8 +39,9 @@ def look(make, letters, tmp_path):
         files = {f"data__{name}_files": str(tmp_path / "rows.parquet") for name in ("train", "val")}
         model = {"actor_rollout_ref__model__path": str(letters / "model")}
         lengths = {"data__max_prompt_length": 1000, "data__max_response_length": 32}
-        run = Run.of(make(**{**files, **model, **lengths, **settings}))
-        return sorted({str(problem) for problem in check_prompts(run)})
+        run = ExaminedRun.of(make(**{**files, **model, **lengths, **settings}))
+        problems = list(check_rows(run)) or list(check_session(run, play(run, {})))
+        return sorted({str(problem) for problem in problems})
 
     return look
 
@@ -62,7 +64,7 @@ def test_vllm_is_refused_images_that_another_processor_than_qwens_reads(look, se
     other = Path(shutil.copytree(sees, tmp_path / "other")) / "processor_config.json"
     other.write_text(other.read_text().replace("Qwen2VLImageProcessor", "SmolVLMImageProcessor"))
     one = {"actor_rollout_ref__model__path": str(other.parent)}
-    first, _ = look({"bytes": png()}, **one, actor_rollout_ref__rollout__name="vllm")
+    (first,) = look({"bytes": png()}, **one, actor_rollout_ref__rollout__name="vllm")
     assert "are not read by a Qwen2VLImageProcessor" in first and "verl sends vllm all tokens of an image" in first
     assert look({"bytes": png()}, **one, actor_rollout_ref__rollout__name="sglang") == []
     assert (
@@ -107,7 +109,7 @@ def test_a_text_model_of_a_run_without_a_team_is_refused(letters, tmp_path):
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     files = [f"data.{name}_files={tmp_path / 'rows.parquet'}" for name in ("train", "val")]
     config = composed([f"actor_rollout_ref.model.path={letters / 'model'}", *files])
-    assert any("is one of text" in str(problem) for problem in check_prompts(Run.of(config)))
+    assert any("is one of text" in str(problem) for problem in check_rows(ExaminedRun(config, load(None))))
 
 
 @pytest.mark.parametrize("size", [(48, 32), (1, 1), (300, 20), (127, 129), (64, 64), (1000, 700)])

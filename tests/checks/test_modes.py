@@ -1,16 +1,14 @@
-"""What an asynchronous mode accepts. `tests/support/wrong_configs/modes.yaml` has what it refuses."""
+"""What an asynchronous mode accepts; `rules/test_rules.py` has what it refuses."""
 
 from __future__ import annotations
 
 import pytest
 
-from verl_mas.checks.loss import check_correction, check_truncation
-from verl_mas.checks.trainer import check_phases, check_settings, check_together
+from verl_mas.checks.examined import ExaminedRun
+from verl_mas.checks.rules import every_rule
 from verl_mas.config.modes import COLOCATED, MODES, SEPARATE
-from verl_mas.config.run import Run
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.workflow.base import agents_of
 
 SAMPLER = {"trainer__v1__sampler__max_off_policy_threshold": 2, "trainer__v1__sampler__max_off_policy_strategy": "wait"}
 WAIT = {"trainer__v1__trainer_mode": COLOCATED.name, **SAMPLER}
@@ -25,9 +23,11 @@ APART = {
 
 
 def found(config):
-    run = Run.of(config)
-    problems = [*check_settings(config), *check_together(run), *check_correction(run)]
-    return [*problems, *check_phases(settled(run)), *check_truncation(run, agents_of(run.mas))]
+    """What the rules of modes and of training say."""
+    with_ways = settled(ExaminedRun.of(config))
+    run = ExaminedRun(with_ways.config, with_ways.mas)
+    rules = (one for one in every_rule().values() if one.check.__module__.rpartition(".")[2] in ("modes", "training"))
+    return [problem for rule in rules for problem in rule.problems(run)]
 
 
 MORE_AHEAD = {"trainer__v1__colocate_async__num_warmup_batches": 2, "trainer__v1__sampler__max_off_policy_threshold": 3}
@@ -61,7 +61,7 @@ def test_an_agent_that_does_not_train_may_leave_tokens_out(two):
 
 
 def test_adapters_are_trained_on_the_engines_gpus_and_not_apart_unless_merged(two):
-    rank = {"actor_rollout_ref__model__lora_rank": 4}
+    rank = {"actor_rollout_ref__model__lora_rank": 4, "actor_rollout_ref__rollout__name": "vllm"}
     assert found(two(**WAIT, **TOKEN, **rank)) == []
-    assert [str(error).count("#7495") for error in found(two(**APART, **rank))] == [1, 1]
+    assert ["leaves adapters out" in str(error) for error in found(two(**APART, **rank))] == [True, True]
     assert found(two(**APART, **rank, actor_rollout_ref__model__lora__merge=True)) == []

@@ -93,7 +93,7 @@ def test_a_run_without_arguments_is_not_checked(capsys):
 
 def test_json_has_the_run_the_machine_the_verdict_and_the_errors(capsys):
     report = json.loads(output_of(capsys, "check", "--json", *TEAM))
-    assert list(report) == ["verdict", "accepted", "errors", "warnings", "run", "machine"]
+    assert list(report) == ["verdict", "accepted", "errors", "warnings", "settled", "run", "machine"]
     assert report["verdict"] == "accepted with 2 warnings" and report["accepted"] is True
     assert [sorted(warning) for warning in report["warnings"]] == [["fix", "reason", "value"]] * 2
     assert report["run"]["policies"]["a"]["learning_rate"] == 1e-6

@@ -65,7 +65,7 @@ def test_json_is_one_object(plan):
         ("--gpus 8x80 --assume respone=9", 1, "did you mean 'response'"),
         ("--gpus 8x80 --assume mfu=2", 1, "between 0 and 1"),
         ("--gpus 8x80 --assume response=0", 1, "above 0"),
-        ("--gpus 8x80 --assume response=99999", 1, "assumed.response=99999 with data.max_response_length="),
+        ("--gpus 8x80 --assume response=99999", 1, "--assume response=99999 with data.max_response_length="),
         ("--gpus 8x80 trainer.nonsense=1", 1, "trainer.nonsense"),
         ("--gpus 8x80 mas.policies.solver.pool=other", 1, "other"),
     ],

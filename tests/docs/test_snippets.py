@@ -14,7 +14,7 @@ from page_blocks import ROOT, commands, fenced, indented
 
 import verl_mas
 from verl_mas.checks import machine
-from verl_mas.checks.team import validate
+from verl_mas.checks.run import validate
 from verl_mas.cli import main
 from verl_mas.cli.demo import demos
 from verl_mas.config.compose import compose

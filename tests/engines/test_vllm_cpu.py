@@ -22,9 +22,9 @@ import pytest
 import zmq
 from omegaconf import OmegaConf
 
-from verl_mas.checks.verl import served
 from verl_mas.engines import vllm_cpu
 from verl_mas.engines.contract import contracts
+from verl_mas.engines.facts import facts_of
 from verl_mas.engines.kinds import vllm
 from verl_mas.engines.vllm_cpu import alias, readiness
 from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
@@ -127,10 +127,13 @@ def test_the_script_makes_the_environments_that_are_tested_and_the_nightly_job_r
 
 def test_a_run_on_an_engine_that_is_not_ready_is_refused_before_it_starts(monkeypatch):
     monkeypatch.setattr(readiness, "readiness", lambda: ["vllm-cpu is not installed"])
-    (error,) = served.check_engine("vllm", device="cpu")
+    check = facts_of("vllm").check_ready
+    assert check and facts_of("transformers").check_ready is None
+    with pytest.raises(ConfigError) as refused:
+        check("cpu")
+    error = refused.value
     assert "rollout.name=vllm" in error.value and "not installed" in error.value and "make vllm-cpu" in error.fix
-    assert list(served.check_engine("vllm", device="cuda")) == []
-    assert list(served.check_engine("transformers", device="cpu")) == []
+    check("cuda")
 
 
 @pytest.mark.parametrize("platform", ["cpu", ""])

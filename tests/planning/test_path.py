@@ -13,9 +13,11 @@ from recipe_configs import composed
 from verl.utils import torch_functional
 from verl.workers.engine.utils import enable_full_determinism
 
+from verl_mas.checks import place
 from verl_mas.checks import run as checks
+from verl_mas.checks.examined import ExaminedRun
+from verl_mas.checks.rules import engines
 from verl_mas.checks.run import examine_command, finalize_team
-from verl_mas.checks.verl import place, served
 from verl_mas.config.verl_settings import ATTENTION, attention
 from verl_mas.planning import path
 from verl_mas.planning.hardware import parse_gpus
@@ -30,7 +32,7 @@ def finds(monkeypatch):
     """Lets the package look as if it were installed or not: flash-attn needs CUDA, so it is not."""
 
     def finds(*packages: str) -> None:
-        for module in (path, served):
+        for module in (path, engines):
             monkeypatch.setattr(module, "find_spec", lambda name: name in packages or None)
 
     return finds
@@ -69,7 +71,8 @@ def test_of_other_machines_flash_attn_is_assumed_unless_this_one_has_gpus(finds,
 def test_flash_attn_that_is_asked_for_and_not_there_is_one_error_here_and_a_warning_elsewhere(finds, where):
     finds("vllm", "cupy")
     with place.run_on(parse_gpus(where) if where else None):
-        (found,) = served.check_installed(settled(LARGE, f"++{ATTENTION}=flash_attention_2"))
+        run = ExaminedRun.of(settled(LARGE, f"++{ATTENTION}=flash_attention_2"))
+        found, *_ = engines.attention_installed(run)
     assert type(found).__name__ == ("ConfigWarning" if where else "ConfigError")
     assert found.value == f"{ATTENTION}=flash_attention_2, and flash_attn is not installed"
     assert f"set ++{ATTENTION}=sdpa, or install flash-attn" in found.fix

@@ -9,9 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 from recipe_configs import accepted, composed
 
 from verl_mas.checks import run as checks
-from verl_mas.checks.run import examine_command
-from verl_mas.checks.team import validate
-from verl_mas.checks.verl.model_folder import has_own_head
+from verl_mas.checks.model import has_own_head
+from verl_mas.checks.run import examine_command, validate
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError

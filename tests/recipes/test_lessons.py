@@ -9,7 +9,7 @@ import pytest
 from recipe_configs import composed
 from transformers import AutoTokenizer
 
-from verl_mas.checks.team import validate
+from verl_mas.checks.run import validate
 from verl_mas.gym import guide_driver, lookup, programs, split_clues
 from verl_mas.gym.guide_driver import GuideDriver
 from verl_mas.gym.puzzles.data import lessons as puzzle_lessons

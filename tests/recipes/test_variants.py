@@ -6,12 +6,12 @@ import pytest
 from recipe_configs import accepted, composed
 
 from benchmarks.code_team import ARMS
-from verl_mas.checks.team import agents_of, validate
+from verl_mas.checks.run import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import snapshots
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
-from verl_mas.workflow.base import resolve
+from verl_mas.workflow.base import agents_of, resolve
 
 PUZZLES = ["plan_path", "sokoban", "sudoku"]
 PER_ROLE = "++mas.policies.{0}={{}} ++mas.policies.{1}={{}} mas.agents.{0}.policy={0} mas.agents.{1}.policy={1}"

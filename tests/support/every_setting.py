@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from typing import Literal, get_args, get_origin, is_typeddict
 
-from verl_mas.checks.verl.values import takes
+from verl_mas.checks.settings import takes
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.values import Hint, core_type, problems, settable
 from verl_mas.config.verl_settings import SettingsSection, verl_settings

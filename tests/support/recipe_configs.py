@@ -8,7 +8,7 @@ from functools import cache
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.team import validate
+from verl_mas.checks.run import validate
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run
 

@@ -23,7 +23,7 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
         and then is not complete yet."""
 
         def __new__(cls, config: DictConfig) -> TeamTrainer:  # type: ignore[misc]
-            from verl_mas.checks.team import validate
+            from verl_mas.checks.run import validate
             from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer, SeparateAsyncTrainer
             from verl_mas.trainer.modes.sync import MasTrainer
 

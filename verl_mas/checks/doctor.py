@@ -17,8 +17,8 @@ from sysconfig import get_path
 
 from packaging.requirements import Requirement
 
+from verl_mas.checks.compiler import INSTALL, nvcc
 from verl_mas.checks.machine import PLUGIN, import_error, requirements
-from verl_mas.checks.verl.compiler import INSTALL, nvcc
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness

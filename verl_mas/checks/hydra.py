@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_mas import platform
 from verl_mas.checks.machine import check_plugin
 from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
-from verl_mas.checks.trainer import check_mode, is_team
 from verl_mas.config.cluster import adapt, send_command
-from verl_mas.errors import ConfigError, raise_all
+from verl_mas.config.modes import KEY, MODES, mode_of
+from verl_mas.errors import raise_all
 
 
 class UseCpu(Callback):
@@ -34,7 +34,7 @@ class UseCpu(Callback):
             raise_all(check_plugin())
             if not isinstance(get_platform(), PlatformCPU):
                 set_platform(PlatformCPU())
-            team = is_team(config)
+            team = mode_of(config)
         # With a team, TeamCheck reports all errors in one message.
         if not team:
             require_accepted(config)
@@ -49,9 +49,6 @@ class TeamCheck(Callback):
         send_command(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
-        with exit_on_error():
-            team = is_team(config)
-            if not team:
-                raise_all(problem for problem in check_mode(config) if isinstance(problem, ConfigError))
-        if team:
+        # Without a mode of a team the command has none, or verl's own trainer runs.
+        if mode_of(config) or OmegaConf.select(config, KEY) in MODES:
             require_accepted(config)

@@ -8,8 +8,8 @@ from typing import cast
 
 from omegaconf import DictConfig
 
-from verl_mas.checks.verl.model_folder import local_folder, readable_json, vision_of
-from verl_mas.checks.verl.rows import FirstRow
+from verl_mas.checks.data import FirstRows
+from verl_mas.checks.model import local_folder, readable_json, vision_of
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.data.own_rows import IMAGE, image_part, with_images
@@ -29,7 +29,7 @@ def seen(config: DictConfig, row: Fields) -> list[Message]:
     return with_images(messages, images) if len(images) else messages
 
 
-def check_images(config: DictConfig, first: FirstRow) -> Iterator[ConfigError | ConfigWarning]:
+def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError | ConfigWarning]:
     """The first of the rows here whose images verl cannot read, or cannot put into its prompt."""
     key, prompt = str(config.data.image_key), str(config.data.prompt_key)
     for number, row in enumerate(first.sample, 1):

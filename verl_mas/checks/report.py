@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.doctor import Aspect
-from verl_mas.checks.verl.model_folder import model_number
+from verl_mas.checks.model import model_number
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
@@ -36,6 +36,7 @@ class CheckReport:
     warnings: Sequence[ConfigWarning] = ()
     machine: Sequence[Aspect] = ()
     summary: Summary | None = None
+    settled: Sequence[str] = ()  # What the plugin set for the team, in lines
 
     @property
     def accepted(self) -> bool:
@@ -53,7 +54,8 @@ class CheckReport:
     def problems(self) -> str:
         """Every error and warning, and the verdict."""
         errors = [f"error: {error}" for error in self.errors]
-        return "\n".join([*errors, *(f"warning: {warning}" for warning in self.warnings), self.verdict])
+        settled = [f"set: {line}" for line in self.settled]
+        return "\n".join([*settled, *errors, *(f"warning: {warning}" for warning in self.warnings), self.verdict])
 
     def found(self) -> dict[str, object]:
         """The verdict and its reasons, for JSON."""
@@ -62,6 +64,7 @@ class CheckReport:
             "accepted": self.accepted,
             "errors": [{"value": error.value, "rule": error.rule, "fix": error.fix} for error in self.errors],
             "warnings": [asdict(warning) for warning in self.warnings],
+            "settled": list(self.settled),
         }
 
 

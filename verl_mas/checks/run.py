@@ -8,14 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.answers import check_answers, check_rewarded
+from verl_mas.checks.adapters import check_adapters
+from verl_mas.checks.answers import check_rewards
+from verl_mas.checks.data import check_data, check_files, sound_rows
 from verl_mas.checks.doctor import diagnose, problems
-from verl_mas.checks.environment import check_environment, environment_of_workers
+from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import seen, tokens_of
-from verl_mas.checks.lengths import check_stated_prompts
 from verl_mas.checks.machine import (
     check_addresses,
     check_cluster,
@@ -26,91 +28,199 @@ from verl_mas.checks.machine import (
     check_resources,
     check_versions,
 )
-from verl_mas.checks.policies import check_validated
-from verl_mas.checks.prompts import check_prompts
+from verl_mas.checks.model import chat_of, check_model
+from verl_mas.checks.model import settings as model_settings
+from verl_mas.checks.place import check_folders, no_connection, run_on, target, unless_elsewhere
+from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import CheckReport, summary
-from verl_mas.checks.run_folder import check_checkpoint, check_logger
-from verl_mas.checks.team import check_assignment, check_config
-from verl_mas.checks.tools import ConfiguredTools, check_tool_prompts, configured_tools
-from verl_mas.checks.trainer import check_mode, check_own_estimator, is_team
-from verl_mas.checks.verl.combinations import combinations
-from verl_mas.checks.verl.files import check_data, check_scored
-from verl_mas.checks.verl.functions import check_functions
-from verl_mas.checks.verl.model_folder import ChatTemplate
-from verl_mas.checks.verl.model_folder import settings as model_settings
-from verl_mas.checks.verl.place import check_folders, no_connection, run_on, target, unless_elsewhere
-from verl_mas.checks.verl.refusals import Problem, Refusals, raised_by
-from verl_mas.checks.verl.rows import sound_rows
-from verl_mas.checks.verl.served import check_served
-from verl_mas.checks.verl.settings import check_keys, check_sections, check_values
-from verl_mas.checks.verl.training_engine import check_lengths
+from verl_mas.checks.rules import every_rule
+from verl_mas.checks.rules.learning import no_team
+from verl_mas.checks.run_folder import check_checkpoint
+from verl_mas.checks.session import check_rows, check_session, play
+from verl_mas.checks.settings import check_keys, check_overrides, check_sections, check_values
+from verl_mas.checks.tools import check_tool_prompts, configured_tools
+from verl_mas.checks.verls_own import check_validated
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
+from verl_mas.config.modes import KEY, MODES, mode_of
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run, load
+from verl_mas.config.schema import MasConfig
+from verl_mas.config.settle import settle
+from verl_mas.engines.facts import facts_of
+from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware, has_gpu
-from verl_mas.planning.known_models import KNOWN, known
+from verl_mas.planning.known_models import known
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.path import settle_attention, training_path
 from verl_mas.planning.plan import RunPlan, make_plan, part_of
 from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
 from verl_mas.platform import DEVICE as CPU
+from verl_mas.user_code import load_user_code
 from verl_mas.util import installed_version
-from verl_mas.workflow.base import agents_of, resolve
+from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.tools import Tool
 
-# Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.
+logger = logging.getLogger(__name__)
 
 
 class UnknownSize(ConfigError):
     """Of a model whose architecture is not known here."""
 
 
-def plan_of(run: Run, hardware: Hardware, assumed: Assumed | None = None) -> RunPlan:
-    """Of a run with or without a team. Raises ConfigError where a model's size is unknown."""
-    # Rows are counted by policy.
-    raise_all(check_assignment(run.mas, agents_of(run.mas)))
-    served = {name: _served(run, name) for name in local_policies(run.mas)}
-    return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run)))
+def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
+    """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments, on this machine or on
+    another one."""
+    refusals, arguments = Refusals(), list(arguments)
+    with run_on(hardware, arguments):
+        config = refusals.result(lambda: compose(arguments))
+        if config is None:
+            return CheckReport(errors=refusals.errors)
+        lines = refusals.result(lambda: complete(config)) or []
+        report = replace(examine(config), settled=lines)
+    # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
+    return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
-def _sample(run: Run) -> Sample:
-    """The first training prompts, as the model of the first policy reads them."""
-    data, names = run.config.data, local_policies(run.mas)
-    first = next((one for one in sound_rows(run.config) if not one.validation), None)
-    chat = ChatTemplate.of_model(run.view(names[0]).section("model")) if names else None
-    total = first.total if first and isinstance(data.train_files, str) else None
-    if first is None or chat is None or not first.sample:
-        return Sample(rows=total)
-    settings = {**(data.get("apply_chat_template_kwargs") or {})}
-    try:
-        prompts = [seen(run.config, row) for row in first.sample]
-        texts = [chat.render(messages, settings) for messages in prompts]
-        of_images = sum(tokens_of(run.view(names[0]), messages) for messages in prompts)
-    except (ValueError, LookupError, OSError):  # check_prompts says why.
-        return Sample(rows=total)
-    tokens = chat.length("".join(texts), 0)
-    return Sample((tokens + of_images) / len(texts) if tokens else None, len(texts), total)
+def plan_command(
+    arguments: Iterable[str], hardware: Hardware, assumed: Assumed | None = None
+) -> tuple[RunPlan | None, CheckReport]:
+    """What the run takes of the machines; data files and model folders need not be here."""
+    refusals, plan = Refusals(), None
+    with run_on(hardware):
+        config = refusals.result(lambda: compose(arguments))
+        if config is not None and refusals.of(check_sections(config)) and refusals.of(check_device(config)):
+            refusals.result(lambda: complete(config))
+            run = _run(config, refusals)
+            plan = refusals.result(lambda: plan_of(run, hardware, assumed)) if run else None
+    refusals.of(plan.errors if plan else [])
+    return plan, CheckReport(refusals.errors, plan.warnings if plan else ())
 
 
-def training_lines(run: Run) -> dict[str, str]:
-    """By policy that is trained on GPUs: the path of its training, and what that takes where the model is known."""
-    if run.config.trainer.device == CPU:
-        return {}
-    step, found = usual_step(run, Assumed(), _sample(run)), {}
-    rows = rows_of(run, step)
-    for name in local_policies(run.mas):
-        try:
-            found[name] = training_line(part_of(run, _served(run, name), rows.get(name, 0.0)), step)
-        except UnknownSize:
-            found[name] = str(training_path(run.view(name).config))
-    return found
+def complete(config: DictConfig) -> list[str]:
+    """Finish a composed configuration as the job will have it; the lines say what was set for a team."""
+    adapt(config)
+    lines = settle(config)
+    if mode_of(config):
+        # What is installed here tells nothing of a machine with GPUs where this one has none.
+        if target() is None or has_gpu():
+            settle_attention(config)
+        finalize(config, load(config.get("mas")))
+    return lines
 
 
-def check_capacity(run: Run) -> Iterator[Problem]:
+def examine(config: DictConfig) -> CheckReport:
+    """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
+    refusals = Refusals()
+    machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
+    refusals.of(check_platform(), check_plugin(), problems(machine))
+    # The other checks import verl, and read every section.
+    sound = refusals.of(check_versions()) and refusals.of(check_sections(config))
+    if sound and refusals.of(check_device(config), check_platform(config.trainer.device)):
+        refusals.of(check_keys(config), check_cluster(config))
+        if run := _run(config, refusals, here=True):
+            _examine_run(run, refusals)
+        found = refusals.result(lambda: summary(run, training_lines(run))) if run and not refusals.errors else None
+        return CheckReport(refusals.errors, refusals.warnings, machine, found)
+    return CheckReport(refusals.errors, refusals.warnings, machine)
+
+
+def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> ExaminedRun | None:
+    """The run; its rules are checked, with `here` those about this machine, too. None if a value cannot be read."""
+    if config.get("mas") is None and OmegaConf.select(config, KEY) in MODES:
+        refusals.of([no_team(OmegaConf.select(config, KEY))])
+        return None
+    # The rules calculate with these values.
+    sound = refusals.of(check_values(config))
+    run = refusals.result(lambda: ExaminedRun.of(config) if mode_of(config) else ExaminedRun(config, load(None)))
+    if run is None or not refusals.of(check_overrides(run)) or not sound:
+        return None
+    if run.mode and not refusals.of(raised_by(_made, run, seconds=run.mas.workflow.check_timeout_s)):
+        return None
+    if run.mode and all(spec.pool in run.mas.pools for spec in run.mas.policies.values()):
+        run = refusals.result(partial(_settled, run)) or run
+    for rule in every_rule().values():
+        refusals.of(rule.problems(run) if here or not rule.here else ())
+    refusals.of(check_adapters(run) if run.mode else ())
+    return run
+
+
+def _made(run: ExaminedRun) -> None:
+    """Run what is the user's: files, plugins, the workflow and its agents, the commit rule."""
+    load_user_code(run.mas)
+    assert run.workflow and run.members
+    rule, k = COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit"), min(run.mas.branch.k, 8)
+    chosen = rule.choose([float(place) for place in range(k)], run.mas.branch.temperature, Random(0))
+    if chosen not in range(k):
+        value = f"mas.branch.commit={run.mas.branch.commit} chooses {chosen!r} of {k} candidates"
+        raise ConfigError(value, rule="the places of candidates begin with 0", fix="correct the commit rule")
+
+
+def _settled(run: ExaminedRun) -> ExaminedRun:
+    with_ways = settled(run)
+    return ExaminedRun(with_ways.config, with_ways.mas)
+
+
+def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
+    config, usable = run.config, not refusals.errors
+    refusals.of(check_validated(run) if usable else ())
+    refusals.of(check_resources(run), check_data(run), check_files(config), check_packages(config))
+    refusals.of(check_folders(config), *(_served(run, name) for name in local_policies(run.mas)))
+    tools: Mapping[str, Tool] = {}
+    if run.mode:
+        tools, wrong = refusals.result(partial(configured_tools, run)) or ({}, [])
+        refusals.of(wrong, check_tool_prompts(run, tools), check_workflow_ready(run))
+        refusals.of(check_addresses(run), check_finalized(run), check_reachable(run))
+    refusals.of(check_checkpoint(run))
+    if not refusals.errors:
+        refusals.of(check_rows(run))
+        played = refusals.result(partial(play, run, tools)) if run.mode else None
+        refusals.of(check_session(run, played) if played else (), check_rewards(run, played))
+    refusals.of(check_capacity(run))
+
+
+def _served(run: ExaminedRun, name: str) -> Iterator[Problem]:
+    view = run.view(name).config
+    wrong = list(check_model(view))
+    yield from wrong
+    facts, rollout = facts_of(view[SECTION].rollout.name), view[SECTION].rollout
+    if facts.check_options:
+        yield from raised_by(facts.check_options, rollout.engine_kwargs)
+    if facts.check_model and not any(isinstance(problem, ConfigError) for problem in wrong):
+        path = str(view[SECTION].model.path)
+        yield from raised_by(facts.check_model, path, view.trainer.device, rollout.engine_kwargs)
+
+
+def check_workflow_ready(run: ExaminedRun) -> Iterator[Problem]:
+    """What the workflow itself checks. With `--gpus`, a server may be one that only the machines of the run reach."""
+    for error in raised_by(run.workflow.check, seconds=run.mas.workflow.check_timeout_s):
+        yield unless_elsewhere(run.config, error) if target() else error
+
+
+def check_reachable(run: Run) -> Iterator[Problem]:
+    """The endpoints of remote policies answer before the run starts: Alibaba-NLP/ZeroSearch#24, TideDra/lmm-r1#30."""
+    for name, spec in run.mas.policies.items():
+        if spec.remote and (why := no_connection(spec.remote.base_url)):
+            value, rule = f"mas.policies.{name}.remote.base_url: {why}", "the endpoint runs before the run starts"
+            yield unless_elsewhere(run.config, ConfigError(value, rule=rule, fix="start it, or correct base_url"))
+
+
+def check_finalized(run: Run) -> Iterator[ConfigError]:
+    """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
+    overriding = any(spec.overrides for spec in run.mas.policies.values())
+    if overriding and (missing := materialize_interpolations(run.copy(), run.mas)):
+        value = "in a multirun, interpolated settings do not follow a policy's overrides"
+        rule = "verl resolves interpolations before it builds the trainer"
+        yield ConfigError(value, rule=rule, fix="add " + " ".join(f"+{item}" for item in missing))
+
+
+# Whether a run fits on the machines of `--gpus`, by the formulas of `verl_mas.planning`.
+
+
+def check_capacity(run: ExaminedRun) -> Iterator[Problem]:
     if (hardware := target()) is None:
         return
     try:
@@ -123,18 +233,60 @@ def check_capacity(run: Run) -> Iterator[Problem]:
     yield from plan.warnings
 
 
-def _served(run: Run, name: str) -> Policy:
+def plan_of(run: ExaminedRun, hardware: Hardware, assumed: Assumed | None = None) -> RunPlan:
+    """Raises ConfigError where a model's size is unknown, or an agent's policy."""
+    # Rows are counted by policy.
+    raise_all(problem for problem in every_rule()["acting"].problems(run) if isinstance(problem, ConfigError))
+    for name in ("prompt", "response") if assumed else ():
+        most = run.config.data[f"max_{name}_length"]
+        if (given := getattr(assumed, name) or 0) > most:
+            rule, fix = "this is the most tokens that an act has", "lower it, or raise the other"
+            raise ConfigError(f"--assume {name}={given} with data.max_{name}_length={most}", rule=rule, fix=fix)
+    served = {name: _policy(run, name) for name in local_policies(run.mas)}
+    return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run)))
+
+
+def training_lines(run: ExaminedRun) -> dict[str, str]:
+    """By policy that is trained on GPUs: the path of its training, and what that takes where the model is known."""
+    if run.config.trainer.device == CPU:
+        return {}
+    step, found = usual_step(run, Assumed(), _sample(run)), {}
+    rows = rows_of(run, step)
+    for name in local_policies(run.mas):
+        try:
+            found[name] = training_line(part_of(run, _policy(run, name), rows.get(name, 0.0)), step)
+        except UnknownSize:
+            found[name] = str(training_path(run.view(name).config))
+    return found
+
+
+def _sample(run: Run) -> Sample:
+    """The first training prompts, as the model of the first policy reads them."""
+    data, names = run.config.data, local_policies(run.mas)
+    first = next((rows for rows in sound_rows(run.config) if not rows.validation), None)
+    chat = chat_of(run.view(names[0]).section("model")) if names else None
+    total = first.total if first and isinstance(data.train_files, str) else None
+    if first is None or chat is None:
+        return Sample(rows=total)
+    settings = {**(data.get("apply_chat_template_kwargs") or {})}
+    try:
+        prompts = [seen(run.config, row) for row in first.sample]
+        texts = [chat.render(messages, settings) for messages in prompts]
+        of_images = sum(tokens_of(run.view(names[0]), messages) for messages in prompts)
+    except (MasError, ValueError, LookupError, OSError):  # check_rows says why.
+        return Sample(rows=total)
+    return Sample((chat.length("".join(texts)) + of_images) / len(texts), len(texts), total)
+
+
+def _policy(run: Run, name: str) -> Policy:
     model = run.view(name).section("model")
     fields, source = model_settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
     if not fields:
         fields, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
     if not fields:
-        raise UnknownSize(
-            f"policy {name}: the size of model.path={model.path} is not known",
-            rule="the plan reads the model's config.json, in a folder or in the cache of the hub; without it, it knows "
-            f"{', '.join(KNOWN)}",
-            fix=f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it",
-        )
+        value, rule = f"the size of model.path={model.path} is not known", "the plan reads the model's config.json"
+        fix = f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it"
+        raise UnknownSize(f"policy {name}: {value}", rule=rule, fix=fix)
     if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
         fields = {**fields, "max_position_embeddings": own}
     try:
@@ -148,117 +300,20 @@ def _served(run: Run, name: str) -> Policy:
     return replace(read_policy(run, name, size), path=str(model.path), source=source)
 
 
-logger = logging.getLogger(__name__)
+# In the driver, and in the trainer's process.
 
 
-def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
-    """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments, on this machine or on
-    another one."""
+def validate(config: DictConfig) -> MasConfig:
+    """The team, or every error between its settings, each with value, rule and fix."""
     refusals = Refusals()
-    with run_on(hardware):
-        config = refusals.result(lambda: compose(arguments))
-        if config is None:
-            return CheckReport(errors=refusals.errors)
-        refusals.result(lambda: _complete(config))
-        report = examine(config)
-    # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
-    return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
-
-
-def plan_command(
-    arguments: Iterable[str], hardware: Hardware, assumed: Assumed | None = None
-) -> tuple[RunPlan | None, CheckReport]:
-    """What the run takes of the machines; data files and model folders need not be here."""
-    refusals, plan = Refusals(), None
-    with run_on(hardware):
-        config = refusals.result(lambda: compose(arguments))
-        if config is not None and refusals.of(check_sections(config)) and refusals.of(check_device(config)):
-            refusals.result(lambda: _complete(config))
-            refusals.of(combinations("assumed", config, assumed=assumed))
-            run = _planned(config, refusals)
-            plan = refusals.result(lambda: plan_of(run, hardware, assumed)) if run else None
-    refusals.of([*plan.errors, *plan.warnings] if plan else [])
-    return plan, CheckReport(refusals.errors, refusals.warnings)
-
-
-def _planned(config: DictConfig, refusals: Refusals) -> Run | None:
-    if not refusals.result(lambda: is_team(config)):
-        return Run(config, load(None)) if refusals.of(check_values(config)) else None
-    run, _ = check_config(config, refusals)
-    refusals.of(check_stated_prompts(run) if run and not refusals.errors else ())
-    return run
-
-
-def examine(config: DictConfig) -> CheckReport:
-    """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
-    refusals = Refusals()
-    refusals.of(check_environment(config), check_platform())  # The driver's own
-    with environment_of_workers(config):
-        return _examine(config, refusals)
-
-
-def _examine(config: DictConfig, refusals: Refusals) -> CheckReport:
-    machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_plugin(), check_environment(config), problems(machine))
-    if not refusals.of(check_versions()):
-        # The other checks read settings and sources of versions that they do not know.
-        return CheckReport(refusals.errors, refusals.warnings, machine)
-    refusals.of(check_platform(OmegaConf.select(config, "trainer.device")))
-    run = Run(config, load(None))
-    # The other checks read every section.
-    if refusals.of(check_sections(config)):
-        refusals.of(check_keys(config), check_cluster(config))
-        if not refusals.of(check_device(config)):
-            return CheckReport(refusals.errors, refusals.warnings, machine)
-        if refusals.result(lambda: is_team(config)):
-            run = _examine_team(config, refusals) or run
-        else:
-            _examine_run(run, refusals)
-    # A team whose pools are sound fits or does not, whatever else is wrong.
-    if not refusals.errors or all(spec.serving != "auto" for spec in run.mas.pools.values()):
-        refusals.of(check_capacity(run))
-    contents = refusals.result(lambda: summary(run, training_lines(run))) if not refusals.errors else None
-    return CheckReport(refusals.errors, refusals.warnings, machine, contents)
-
-
-def _examine_run(run: Run, refusals: Refusals) -> None:
-    config = run.config
-    refusals.of(check_mode(config), check_own_estimator(config))
-    if not refusals.of(check_values(config)):
-        return  # Other checks calculate with these values.
-    refusals.of(check_served(config), check_resources(run), check_data(config, scored=True))
-    refusals.of(check_lengths(config, "main", trained=True), check_validated(run.copy()))
-    refusals.of(check_functions(config), check_packages(config), check_folders(config), combinations("rewards", config))
-    refusals.of(check_checkpoint(run), check_scored(config))
-    if not refusals.errors:
-        refusals.of(check_prompts(run), check_rewarded(run))
-
-
-def _examine_team(config: DictConfig, refusals: Refusals) -> Run | None:
-    run, usable = check_config(config, refusals)
-    tools: Mapping[str, Tool] = {}
-    if run is not None:
-        refusals.of(
-            check_policies(run),
-            check_functions(config),
-            check_packages(config),
-            check_folders(config),
-            combinations("rewards", config),
-            check_data(config, scored=False),
-        )
-        # What cannot be loaded is not loaded again: it may take its whole time limit.
-        if usable:
-            refusals.of(check_workflow_ready(run))
-            configured = refusals.result(partial(configured_tools, run)) or ConfiguredTools()
-            refusals.of(configured.problems, check_tool_prompts(run, configured.tools))
-            tools = configured.tools
-            refusals.of(check_checkpoint(run), check_logger(config))
-            refusals.of(check_addresses(run, vars(resolve(run.mas.workflow))))
-            refusals.of(check_answers(run, resolve(run.mas.workflow)))
-        refusals.of(check_finalized(run))
-        if not refusals.errors:
-            refusals.of(check_prompts(run, tools))
-    return run
+    if config.get("mas") is None:
+        raise no_team()
+    run = _run(config, refusals)
+    if run and not refusals.errors:
+        refusals.of(check_validated(run), check_resources(run))
+    raise_all(refusals.errors)
+    assert run is not None
+    return run.mas
 
 
 def require_accepted(config: DictConfig) -> None:
@@ -287,43 +342,9 @@ def exit_on_error() -> Iterator[None]:
 def finalize_team(config: DictConfig) -> None:
     """Complete a composed configuration for `examine`, or raise every error in it."""
     try:
-        _complete(config)
+        for line in complete(config):
+            logger.warning("verl-mas set: %s", line)
     except Exception:
         # The checks report the same error, and all others with it.
         raise_all(examine(config).errors)
         raise
-
-
-def _complete(config: DictConfig) -> None:
-    adapt(config)
-    if is_team(config):
-        # What is installed here tells nothing of a machine with GPUs where this one has none.
-        if target() is None or has_gpu():
-            settle_attention(config)
-        finalize(config, load(config.get("mas")))
-
-
-def check_policies(run: Run) -> Iterator[Problem]:
-    """The model and the engine of every policy that is served here, and whether the endpoint of another answers."""
-    for name, spec in run.mas.policies.items():
-        if spec.remote is None:
-            yield from check_served(run.view(name).config)
-        elif why := no_connection(spec.remote.base_url):
-            value, fix = f"mas.policies.{name}.remote.base_url: {why}", "start the endpoint, or correct base_url"
-            error = ConfigError(value, rule="the endpoint of a remote policy runs before the run starts", fix=fix)
-            yield unless_elsewhere(run.config, error)
-
-
-def check_workflow_ready(run: Run) -> Iterator[Problem]:
-    """What the workflow itself checks. With `--gpus`, a server may be one that only the machines of the run reach."""
-    for error in raised_by(lambda: resolve(run.mas.workflow).check(), seconds=run.mas.workflow.check_timeout_s):
-        yield unless_elsewhere(run.config, error) if target() else error
-
-
-def check_finalized(run: Run) -> Iterator[Problem]:
-    """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
-    overriding = any(spec.overrides for spec in run.mas.policies.values())
-    if overriding and (missing := materialize_interpolations(run.copy(), run.mas)):
-        value = "in a multirun, interpolated settings do not follow a policy's overrides"
-        rule = "verl resolves interpolations before it builds the trainer"
-        yield ConfigError(value, rule=rule, fix="add " + " ".join(f"+{item}" for item in missing))

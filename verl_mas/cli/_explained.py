@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 
 from verl_mas.advantage.options import AdvantageOptions
-from verl_mas.checks.verl.combinations import naming
 from verl_mas.cli.list import KINDS, recipe_command
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import Setting, settings
@@ -45,7 +44,6 @@ class Explained:
     default: str = ""
     set_by: str = ""
     settings: Sequence[str] = ()
-    combinations: Sequence[str] = ()  # What it cannot be together with
     names: Mapping[str, str] = field(default_factory=dict)  # What it can name of verl-mas, each with a line
 
     def as_json(self) -> dict[str, object]:
@@ -58,9 +56,6 @@ class Explained:
             lines += [*textwrap.wrap(" ".join(paragraph.split()), WIDTH, initial_indent="  ", subsequent_indent="  ")]
         lines += [f"  {label + ':':9}{text}" for label, text in fields.items() if text]
         lines += ["  settings:", *(f"    {path}" for path in self.settings)] if self.settings else []
-        lines += ["  checked with other settings:"] if self.combinations else []
-        for text in self.combinations:
-            lines += textwrap.wrap(text, WIDTH, initial_indent="    - ", subsequent_indent="      ")
         lines += ["  names of verl-mas:", listed(self.names, WIDTH, "    ")] if self.names else []
         return "\n".join(lines)
 
@@ -99,7 +94,7 @@ def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained
     path = one.path
     plain = path in _in_yaml() and "<name>" not in path
     set_by = f"{'' if plain else '++'}{path}=VALUE" + ("" if plain else ", or in a YAML file of the team")
-    return Explained(path, kind, one.meaning, one.takes, one.default, set_by, below, naming(path), _names(path))
+    return Explained(path, kind, one.meaning, one.takes, one.default, set_by, below, _names(path))
 
 
 def _names(path: str) -> Mapping[str, str]:
@@ -142,7 +137,6 @@ def _of_verl(name: str) -> Iterator[Explained]:
         default="" if below else str(default),
         set_by="" if below else set_by,
         settings=[f"{name}.{one}" for one in below.keys][:MOST] if below else (),
-        combinations=naming(name),
         names=_names(name),
     )
 

@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
         raise UsageError("--api-key-env", rule="it is the key of --endpoint", fix="give --endpoint, or leave it out")
     if options.truth and not (options.task or options.row):
         raise UsageError("--truth without --task", rule="it is the answer of a task", fix="give --task")
-    from verl_mas.checks.verl.refusals import user_code
+    from verl_mas.checks.refusals import user_code
     from verl_mas.config.values import load_dataclass
     from verl_mas.testing.check_workflow import check_workflow
     from verl_mas.workflow.base import find

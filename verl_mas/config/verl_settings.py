@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import importlib.util
 import inspect
 import re
-import typing
 from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.values import Hint, core_type
+from verl_mas.config.values import Hint, core_type, settable
 from verl_mas.util import read_yaml
-from verl_mas.verl_.sources import Definition, ancestors, named
 
 Tree = Mapping[str, object]
 
@@ -55,23 +51,21 @@ class SettingsSection:
 
     path: str
     yaml: Tree
-    declared: Definition | None = None
+    declared: type | None = None
 
     @cached_property
-    def hints(self) -> dict[str, Hint]:
+    def hints(self) -> Mapping[str, Hint]:
         """The fields of the dataclass that verl makes of the section."""
         target = self.yaml.get("_target_")
         if isinstance(target, str):
             module, _, name = target.rpartition(".")
-            found = named(module, name)
-            assert found, target
-            return _fields(found)
-        return _fields(self.declared) if isinstance(self.declared, Definition) else {}
+            return _fields(getattr(importlib.import_module(module), name))
+        return _fields(self.declared) if self.declared else {}
 
-    def _nested(self, key: str) -> Definition | None:
-        """The dataclass of verl that a field holds."""
+    def _nested(self, key: str) -> type | None:
+        """The dataclass that a field holds."""
         kind = core_type(self.hints.get(key))
-        return kind.definition if isinstance(kind, type) and issubclass(kind, Nested) else None
+        return cast(type, kind) if is_dataclass(kind) else None
 
     @cached_property
     def keys(self) -> list[str]:
@@ -141,34 +135,10 @@ class SettingDifference:
         return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-class Nested:
-    """Stands for a dataclass of verl in the types of fields: each has a subclass."""
-
-    definition: Definition
-
-
 @cache
-def _fields(found: Definition) -> dict[str, Hint]:
-    """The types of the fields that a dataclass of verl is made with, from its source: importing verl takes seconds."""
-    hints: dict[str, Hint] = {}
-    for own in reversed(ancestors(found)):
-        for node in getattr(own.node, "body", []):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                hints.pop(node.target.id, None)
-                if node.value and "init=False" in ast.unparse(node.value):
-                    continue
-                names = {one.id for one in ast.walk(node.annotation) if isinstance(one, ast.Name)}
-                ours = names - vars(builtins).keys()
-                scope = {name: getattr(typing, name, None) or _class(own.module, name) for name in ours}
-                # The source of an installed package, as importing it would evaluate it.
-                hints[node.target.id] = eval(ast.unparse(node.annotation), scope)
-    return hints
-
-
-def _class(module: str, name: str) -> Hint:
-    """A class of verl, or any value for one that is not verl's."""
-    found = named(module, name)
-    return type(name, (Nested,), {"definition": found}) if found and isinstance(found.node, ast.ClassDef) else Any
+def _fields(kind: type) -> Mapping[str, Hint]:
+    """The types of the fields that a dataclass of verl is made with."""
+    return settable(kind)
 
 
 def differences(

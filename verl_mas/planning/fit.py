@@ -62,7 +62,7 @@ def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
     """Settings with which the pool of `gpus` fits, the fewest first; each was tried in the formulas."""
     start = Change((), tuple(pool.policies), pool.phases, gpus)
     more: Kind = partial(_more_gpus, larger)
-    kinds: tuple[Kind, ...] = (more, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)
+    kinds: tuple[Kind, ...] = (_shards, more, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)
     for count in (1, 2, 3):
         found = []
         for chosen in combinations(kinds, count):
@@ -139,6 +139,15 @@ def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
             for policy in change.policies
         ]
         yield replace(_changed(change, setting, policies), gpus=gpus)
+
+
+def _shards(change: Change) -> Iterator[Change]:
+    """Parameters and optimiser divided among all GPUs of the pool."""
+    few = [policy for policy in change.policies if policy.training and policy.training.shards < change.gpus]
+    if few:
+        policies = [_training(one, shards=change.gpus) if one in few else one for one in change.policies]
+        settings = " ".join(f"{one.section}.actor.fsdp_config.fsdp_size=-1" for one in few)
+        yield _changed(change, settings, policies)
 
 
 def _fractions(change: Change) -> Iterator[Change]:

@@ -124,7 +124,8 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
         change = _fix(pool, sum(shapes[name]), larger)
         # What the usual rows take does not fit either: every step would fail.
         lacking = [*_memory(name, fit.one_row(pool), change)] or [*_memory(name, usual[name], change)]
-        errors += lacking
+        errors += [problem for problem in lacking if isinstance(problem, ConfigError)]
+        warnings += [problem for problem in lacking if isinstance(problem, ConfigWarning)]
         warnings += [] if lacking else [_crowded(name, (pool, usual[name]), parts, step, change)]
     return RunPlan(
         hardware=hardware,
@@ -270,24 +271,25 @@ def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
     return "; or ".join(f"set {settings}" for settings in found) or f"use more or larger GPUs, a smaller model{apart}"
 
 
-def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError]:
-    """`pool`: with one longest row in each micro batch, or with usual ones."""
-    event, most = worst(pool), SAFE * pool.card / GIB
-    if event.total > SAFE * pool.card:
-        rule = (
-            f"with usual rows, and with one longest row, it is at most {SAFE:g} of the card, {most:.1f} GiB; estimated"
-        )
-        yield ConfigError(_taken(name, pool, event), rule=f"{rule}, see docs/plan.md", fix=change)
+def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError | ConfigWarning]:
+    """`pool`: with one longest row in each micro batch, or with usual ones. An estimate above the card is refused; one
+    that leaves less than the usual reserve is warned of."""
+    event, card = worst(pool), pool.card / GIB
+    taken = _taken(name, pool, event)
+    if event.total > pool.card:
+        rule = f"a GPU has {card:.1f} GiB; with usual rows, and with one longest row, estimated: docs/plan.md"
+        yield ConfigError(taken, rule=rule, fix=change)
+    elif event.total > SAFE * pool.card:
+        yield ConfigWarning(taken, f"estimated, of {card:.1f} GiB: fragments may take more than what is left", change)
     for policy in too_small(pool):
         held, needed = tokens(pool, policy), needed_tokens(policy)
-        if policy.serving.engine == SGLANG:
-            rule = f"a row has up to {needed} tokens"
-        else:
-            unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
-            rule = f"it starts only if it can hold a request of {needed} tokens{unset}"
-        yield ConfigError(
-            f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens", rule=rule, fix=change
-        )
+        value = f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens"
+        if held < policy.serving.row:
+            yield ConfigError(value, rule=f"a row has up to {policy.serving.row} tokens", fix=change)
+            continue
+        unset = "" if policy.serving.context else ", the model's context, as rollout.max_model_len is null"
+        reason = f"estimated; vLLM starts only if it can hold a request of {needed} tokens{unset}"
+        yield ConfigWarning(value, reason, change)
 
 
 def _taken(name: str, pool: Pool, event: Moment) -> str:

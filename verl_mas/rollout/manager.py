@@ -38,6 +38,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
         self._full = False
+        self._spec = load(self.config.get("mas")).trajectories
         # verl's __init__ sets its own class.
         worker = RemoteEarlyWorker if self.llm_client is None else RemoteMasAgentLoopWorker
         self.agent_loop_workers_class = worker  # type: ignore[assignment]
@@ -82,9 +83,9 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
 
     def record_advantages(self, step: int, advantages: Mapping[str, float]) -> None:
         """Written beside the sessions on disk; keys are those of the rows."""
-        spec = load(self.config.get("mas")).trajectories
-        if spec.enabled:
-            write_advantages(self._records, step, self.config[ATTEMPT], advantages, compressed=spec.format == "zst")
+        if self._spec.enabled:
+            compressed = self._spec.format == "zst"
+            write_advantages(self._records, step, self.config[ATTEMPT], advantages, compressed=compressed)
 
     def pop_counts(self, validate: bool = False) -> SessionCounts:
         """The sessions since the last call: how many, what they reported, how many failed and why.
@@ -95,18 +96,17 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         counts = sum(parts, SessionCounts())
         if counts.without_space and not self._full:
             self._full = True
-            spec = load(self.config.get("mas")).trajectories
             logger.warning(
                 "sessions are no longer recorded: %s has reached mas.trajectories.max_gib=%g. The training continues. "
                 "To record again, raise it when the run is resumed, or set mas.trajectories.dir to another folder",
                 self._records,
-                spec.max_gib,
+                self._spec.max_gib,
             )
         return counts
 
     @property
     def _records(self) -> Path:
-        return folder_of(load(self.config.get("mas")).trajectories, self.config.trainer.default_local_dir)
+        return folder_of(self._spec, self.config.trainer.default_local_dir)
 
     @property
     def _workers(self) -> list[Actor]:

@@ -7,7 +7,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from benchmarks.evidence.floors import blind_bound
 from verl_mas.checks import machine
-from verl_mas.checks.team import validate
+from verl_mas.checks.run import validate
 from verl_mas.config.adapters import adapters
 from verl_mas.config.compose import compose
 from verl_mas.config.run import Run

@@ -1,32 +1,11 @@
-"""Wrong command lines, a YAML file per class beside this one, and what `verl-mas check` makes of them.
-
-    cases:
-      - trainer.n_gpus_per_node=4 ray_kwargs.ray_init.num_gpus=2: needs 4 GPUs, Ray has 2
-      - data.train_batch_size=7: {warned: a whole number of optimiser steps}
-      - trainer.default_local_dir={folder}/file: is a file
-        files: {file: ""}
-      - algorithm.adv_estimator=...:
-        - gpro: did you mean 'agent_grpo'?
-        - agent_grpo critic.enable=true: a critic would need
-
-The first pair of a case: its arguments, and words that the message must contain; `warned` for what is legal but surely
-a mistake. A list of cases in place of the words: their arguments are put for the `...`, or follow.
-
-Its other keys prepare it, or every case of its list: `alone: true` if the arguments are the whole command and do not
-follow the sound one, `environment`, `dead: true` where nothing accepts a connection (elsewhere everything does), and
-the functions of `prepare.py`, which fill {folder}, a folder of the case's own.
-{task} is that of a tiny model and its data. $NAME stands for a text of `words` in the file, or of WORDS. `parts` are
-values that cases refer to by YAML's anchors.
-"""
+"""A sound command, and what `verl-mas check` makes of it when it is broken in one place."""
 
 from __future__ import annotations
 
 import functools
 import os
 import pickle
-import re
 import signal
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,8 +15,6 @@ from types import FrameType
 from typing import Any
 from unittest.mock import MagicMock, Mock, patch
 
-import yaml
-from data_rows import PUZZLES
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -53,34 +30,15 @@ from verl_mas.errors import ConfigError
 from wrong_configs.prepare import PREPARE
 
 HERE = Path(__file__).parent
-CLASSES = tuple(sorted(file.stem for file in HERE.glob("*.yaml")))
 # A sound command; the arguments of a case follow it.
 TEAM = (
     "+platform=cpu +mas=solver_verifier algorithm.adv_estimator=agent_grpo data.train_batch_size=8 "
-    "actor_rollout_ref.rollout.n=4 actor_rollout_ref.actor.ppo_mini_batch_size=8 "
+    "actor_rollout_ref.rollout.n=4 actor_rollout_ref.actor.ppo_mini_batch_size=8 trainer.save_freq=20 "
     "reward.custom_reward_function.path=pkg://verl_mas.testing.letters reward.custom_reward_function.name=score "
     "actor_rollout_ref.model.path={task}/model data.train_files={task}/train.parquet "
     "data.val_files={task}/test.parquet trainer.default_local_dir={folder}/checkpoints"
 ).split()
-WORDS = {
-    "ACTOR": "actor_rollout_ref.actor",
-    "MODEL": "actor_rollout_ref.model",
-    "ROLLOUT": "actor_rollout_ref.rollout",
-    "CORRECTION": "algorithm.rollout_correction",
-    "ESTIMATOR": "algorithm.adv_estimator",
-    "ARGS": "++mas.workflow.args",
-    "BARE": "mas.agents=null mas.workflow.args={}",
-    "ROWS": "data.train_files={folder}/rows.parquet data.val_files={folder}/rows.parquet",
-    "PUZZLES": " ".join(PUZZLES),
-    "PYTHON": sys.executable,
-    "SERVER": str(HERE.with_name("mcp_server.py")),
-    "ON_GPUS": " ".join(word for word in TEAM if word != "+platform=cpu"),
-    "NO_TEAM": " ".join(word for word in TEAM if "mas=" not in word and "adv_estimator" not in word),
-    "CUT_VOCABULARY": '{"vocab": "' + "a" * (3 << 20),
-    "HALF_PAIR": "\ud800",  # libyaml refuses it
-}
-# Arguments are separated by spaces outside of quotes and not after a comma or a colon.
-ARGUMENT = re.compile(r"""(?:"[^"]*"|'[^']*'|[,:][ ]|\S)+""")
+SERVER = str(HERE.with_name("mcp_server.py"))
 TIME_LIMIT = 90  # seconds; a user's `check()` may take 60
 
 
@@ -123,37 +81,6 @@ class Seen:
 
     def answers(self, case: Case) -> bool:
         return self.verdict is (Verdict.WARNED if case.warned else Verdict.REFUSED)
-
-
-def cases(name: str) -> tuple[Case, ...]:
-    """The cases of a class."""
-    file = yaml.safe_load((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
-    return tuple(_cases(file["cases"], "...", {}, WORDS | file.get("words", {})))
-
-
-def _cases(
-    entries: Sequence[Mapping[str, Any]], frame: str, around: Mapping[str, Any], words: Mapping[str, str]
-) -> Iterator[Case]:
-    for entry in entries:
-        (given, says), *others = entry.items()
-        given, settings = frame.replace("...", given), {**around, **dict(others)}
-        if isinstance(says, list):
-            yield from _cases(says, given if "..." in given else f"{given} ...", settings, words)
-            continue
-        warned = isinstance(says, dict)
-        arguments = tuple(ARGUMENT.findall(_full(given, words)))
-        yield Case(arguments, _full(says["warned"] if warned else says, words), warned, _full(settings, words))
-
-
-def _full(value: Any, words: Mapping[str, str]) -> Any:
-    """With what every $NAME in it stands for."""
-    if isinstance(value, dict):
-        return {_full(key, words): _full(item, words) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_full(item, words) for item in value]
-    if not isinstance(value, str):
-        return value
-    return re.sub(r"\$([A-Z_]+)", lambda match: _full(words[match[1]], words), value)
 
 
 def look(case: Case, task: Path, folder: Path) -> Seen:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from verl_mas.checks.verl.rows import prompt_fault
+from verl_mas.checks.data import prompt_fault
 from verl_mas.cli._arguments import add_json, add_limit, add_out, free
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+import yaml
+
+from verl_mas.checks import place
+from verl_mas.checks.place import run_on
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.hardware import parse_gpus
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+TEXT = " ".join(page.read_text() for page in [*RECIPES.glob("*/README.md"), *RECIPES.parent.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("command", place.made_by().values())
+def test_the_command_that_creates_a_recipes_data_is_on_a_page(command):
+    assert command in re.sub(r"\s*\\?\n\s*", " ", TEXT)
+
+
+def test_the_data_and_models_of_every_recipe_have_their_command():
+    for file in RECIPES.glob("*/*.yaml"):
+        recipe = yaml.safe_load(file.read_text())
+        named = [recipe.get("data", {}).get("train_files"), recipe.get("data", {}).get("val_files")]
+        named.append(recipe.get("actor_rollout_ref", {}).get("model", {}).get("path"))
+        for path in named:
+            assert path is None or not path.startswith("runs/") or str(Path(path).parent) in place.made_by(), (
+                file,
+                path,
+            )
+
+
+def test_a_missing_file_is_an_error_with_the_command_that_creates_it_unless_the_run_is_elsewhere(make, monkeypatch):
+    problem = place.missing(make(), "data.train_files", "runs/math/train.parquet", "a file")
+    assert isinstance(problem, ConfigError) and problem.fix == "create it with: verl-mas data math --out runs/math"
+    with run_on(parse_gpus("8x80")):
+        problem = place.missing(make(), "data.train_files", "runs/math/train.parquet", "a file")
+        assert isinstance(problem, ConfigWarning) and "the run is on 8 GPUs of 80 GB" in problem.reason
+    assert not place.elsewhere(make(trainer__device="cuda", ray_kwargs__ray_init__num_gpus=8))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    assert place.elsewhere(make()) == "the run joins the Ray cluster at 10.0.0.1:6379"
+
+
+def test_an_address_is_tried_once_unless_a_proxy_is_between(monkeypatch):
+    monkeypatch.setattr(place, "getproxies", dict)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        at = f"127.0.0.1:{server.getsockname()[1]}"
+        assert place.no_connection(f"http://{at}/v1") == place.no_connection(at) == ""
+    assert place.no_connection(at).startswith(f"a connection to {at}, tried once for 3 s: ")
+    monkeypatch.setattr(place, "getproxies", lambda: {"http": "http://proxy"})
+    assert place.no_connection(f"http://{at}") == place.no_connection("http://h:99999") == ""
+
+
+def test_a_folder_can_be_written_where_its_nearest_parent_can(tmp_path):
+    assert place.not_writable(tmp_path / "a/b/c") == ""
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    assert place.not_writable(tmp_path / "file/b") == f"{tmp_path}/file is a file"
+    (tmp_path / "link").symlink_to("link")
+    assert place.not_writable(tmp_path / "link/b") == f"{tmp_path}/link is a link to nowhere"
+    assert "File name too long" in place.not_writable(tmp_path / ("x" * 300))
+    assert place.not_writable(Path("/proc/nowhere")).startswith("/proc")

@@ -1,0 +1,127 @@
+"""The one session that is played, and what scores its answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from verl_mas.checks.answers import check_rewards
+from verl_mas.checks.examined import ExaminedRun
+from verl_mas.checks.session import check_rows, check_session, longest_prompts, play
+from verl_mas.config.run import load
+
+STOCK = {"mas": None, "trainer__v1__trainer_mode": "sync", "algorithm__adv_estimator": "grpo"}
+ASKS = "What is 2 + 3? "
+FORMS = {"####": 'Write the answer after "####".', "box": "Put the answer within \\boxed{}."}
+SCORED = """
+def compute_score(data_source, solution_str, ground_truth, extra_info=None):
+    return {}
+"""
+TEAM = """
+from verl_mas.workflow import Outcome, Workflow
+
+
+class Mine(Workflow):
+    agents = ("solver",)
+
+    async def run(self, task, team):
+        {}
+"""
+
+
+def row(ask="####", source="openai/gsm8k", truth="5", **more):
+    prompt = [{"role": "user", "content": ASKS + FORMS.get(ask, ask)}]
+    return {"data_source": source, "prompt": prompt, "reward_model": {"ground_truth": truth}, **more}
+
+
+@pytest.fixture
+def say(make, letters, tmp_path):
+    """All that is said of a run on these rows."""
+
+    def say(*rows: Mapping[str, object], **settings: object) -> str:
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows or [row()]))
+        files = {f"data__{name}_files": str(tmp_path / "rows.jsonl") for name in ("train", "val")}
+        given = {**files, "actor_rollout_ref__model__path": str(letters / "model"), "data__max_prompt_length": 2000}
+        config = make(**{**given, **settings})
+        if config.mas is None:
+            run, played = ExaminedRun(config, load(None)), None
+            problems = list(check_rows(run))
+        else:
+            run = ExaminedRun.of(config)
+            played = play(run, {})
+            problems = [*check_rows(run), *check_session(run, played)]
+        return "\n".join(map(str, [*problems, *check_rewards(run, played)]))
+
+    return say
+
+
+def test_a_sound_run_has_nothing_said_of_it(say):
+    assert say() == say(**STOCK) == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "says"),
+    [
+        ([row("box")], STOCK, "gives \\boxed{5}, the ground truth of the first row"),
+        ([row(source="medical")], STOCK, "column 'data_source', first row: 'medical'"),
+        ([row()], {**STOCK, "data__max_prompt_length": 8}, "and 8 are allowed"),
+        ([row()], {**STOCK, "data__max_prompt_length": 8, "data__filter_overlong_prompts": True}, "leaves them out"),
+        ([row()], {**STOCK, "reward__reward_manager__name": "batch"}, "reward_manager.name=batch"),
+        ([row()], {"data__max_prompt_length": 100, "data__max_response_length": 1000}, "needs prompts of"),
+        ([row()], {"mas__workflow__args": {"form": "box"}}, "set ++mas.workflow.args.form=hashes"),
+    ],
+)
+def test_what_would_be_lost_is_said_with_the_setting(say, rows, settings, says):
+    assert says in say(*rows, **settings)
+
+
+@pytest.mark.parametrize(
+    ("result", "says"),
+    [
+        ("float(ground_truth in solution_str)", ""),
+        ("[1.0]", "one finite number"),
+        ("0.0 / 0", "ZeroDivisionError"),
+        ("undefined", "NameError"),
+    ],
+)
+def test_a_reward_function_gives_one_number(say, tmp_path, result, says):
+    (tmp_path / "score.py").write_text(SCORED.format(result))
+    found = say(**STOCK, reward__custom_reward_function__path=str(tmp_path / "score.py"))
+    assert (says in found) if says else found == "", found
+
+
+def test_a_reward_function_that_loads_a_model_onto_a_gpu_is_named(say, tmp_path):
+    (tmp_path / "score.py").write_text(
+        "import torch\nmodel = torch.nn.Linear(4, 1).to('cuda')\n" + SCORED.format("1.0")
+    )
+    found = say(**STOCK, reward__custom_reward_function__path=str(tmp_path / "score.py"))
+    assert "Ray hides GPUs from reward workers" in found
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("return Outcome(await team.solver.act(task.messages))", ""),
+        ("await team.solver.act(task.messages); return Outcome()", "gives no reward and no answer"),
+        ("return Outcome(reward=1.0)", "no agent acted"),
+        ("raise ValueError('no such row')", "no such row"),
+        ("await team.solver.act(task.messages); raise KeyError('x')", "such a session is not trained on"),
+        ("return Outcome(await team.solver.act([{'role': 'user'}]))", "content"),
+    ],
+)
+def test_a_workflow_is_played_on_the_first_row(say, workflow_file, body, says):
+    found = say(**workflow_file(TEAM.format(body)))
+    assert (says in found) if says else found == "", found
+
+
+def test_prompts_are_measured_with_short_and_with_long_replies(make, letters, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row()))
+    files = {f"data__{name}_files": str(tmp_path / "rows.jsonl") for name in ("train", "val")}
+    path = {"actor_rollout_ref__model__path": str(letters / "model")}
+    run = ExaminedRun.of(make(**files, **path, data__max_response_length=800))
+    played = play(run, {})
+    least, longest = longest_prompts(run, played.requests)["verifier"]
+    # The tokenizer of the tiny model has a token per byte, so a word has two.
+    assert longest > 2 * 800 and least == pytest.approx(longest - 0.875 * 800, abs=20)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_mas.checks.settings import VALUES, check_keys, check_sections, check_values, takes
+from verl_mas.config.compose import compose
+from verl_mas.config.values import problems
+from verl_mas.config.verl_settings import section_at, verl_settings
+
+
+@pytest.mark.parametrize("engine", ["dp", "megatron", "veomni", "torchtitan"])
+def test_verls_own_configurations_have_no_unknown_key(engine):
+    config = compose([f"model_engine={engine}"])
+    assert [*check_sections(config), *check_keys(config), *check_values(config)] == []
+
+
+def test_every_key_of_the_table_is_one_of_verl_and_takes_verls_own_value():
+    verl = verl_settings()
+    for path in VALUES:
+        parent, _, name = path.rpartition(".")
+        section = section_at(parent, verl)
+        if parent.endswith(("mixed_precision", "override_config")):
+            continue  # dictionaries in dataclasses of verl; platform/cpu.yaml sets them
+        assert section is not None and section.knows(name), path
+        default = section.yaml.get(name)
+        if default is not None and not (isinstance(default, str) and ("${" in default or default == "???")):
+            assert problems(takes(path), default, path) == []
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"actor_rollout_ref__rollout__repetition_penalty": 1.1},  # a field of RolloutConfig that its YAML lacks
+        {"actor_rollout_ref__rollout__engine_kwargs__vllm__any_argument": {"of": "vLLM"}},
+        {"actor_rollout_ref__model__override_config__rope_theta": 1e6},
+        {"reward__custom_reward_function__reward_kwargs": {"mine": 1}},
+        {"ray_kwargs__ray_init__object_store_memory": 10**9, "ray_kwargs__ray_init___temp_dir": "/tmp/ray"},
+        {"ray_kwargs__ray_init__runtime_env__pip": ["x"]},
+        {"transfer_queue__backend__MooncakeStore__hard_pin": True},
+        {"my_rate": 1e-5, "actor_rollout_ref__actor__optim__lr": "${my_rate}"},
+        {"trainer__logger": "console", "data__train_files": ["a.parquet", "b.parquet"]},
+        {"trainer__experiment_name": "größe_7b/lr 1e-6"},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_what_verl_reads_or_passes_on_is_accepted(make, settings):
+    config = make(**settings)
+    assert [*check_sections(config), *check_keys(config), *check_values(config)] == []
+
+
+def test_a_resolved_configuration_is_checked_as_one_with_interpolations(make):
+    config = make()
+    OmegaConf.resolve(config)
+    assert list(check_values(config)) == []

@@ -1,0 +1,87 @@
+"""A run as rules read it: its workflow, its agents and its policies are made once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.advantage import ESTIMATORS, AdvantageOptions
+from verl_mas.advantage.estimator import Estimator
+from verl_mas.config.merge import SECTION
+from verl_mas.config.placement import local_policies, pool_shape
+from verl_mas.config.run import Run, View
+from verl_mas.workflow.base import Workflow, agents_of, resolve
+from verl_mas.workflow.members import Member
+
+
+@dataclass(frozen=True, eq=False)
+class ExaminedRun(Run):
+    @staticmethod
+    def of(config: DictConfig) -> ExaminedRun:
+        run = Run.of(config)
+        return ExaminedRun(run.config, run.mas)
+
+    @cached_property
+    def workflow(self) -> Workflow:
+        return resolve(self.mas.workflow)
+
+    @cached_property
+    def members(self) -> Mapping[str, Member]:
+        """Every agent by name; none in a run without a team."""
+        return agents_of(self.mas) if self.mode else {}
+
+    @cached_property
+    def estimator(self) -> Estimator | None:
+        """None: one of verl's own."""
+        name = str(self.config.algorithm.adv_estimator)
+        return ESTIMATORS[name] if name in ESTIMATORS else None  # noqa: SIM401  # a registry has no get
+
+    @cached_property
+    def options(self) -> AdvantageOptions:
+        """`mas.advantage`, without the defaults of the estimator."""
+        return AdvantageOptions.from_config(self.mas.advantage)
+
+    @property
+    def candidates(self) -> int:
+        """Candidates of an act that branches in training."""
+        return self.mas.branch.k if self.mode and self.workflow.branches else 1
+
+    @cached_property
+    def learning(self) -> list[View]:
+        """The policies that are updated."""
+        return [] if self.config.trainer.val_only else [self.view(name) for name in self.trained]
+
+    @cached_property
+    def served(self) -> list[View]:
+        """The policies with engines of this run."""
+        return [self.view(name) for name in dict.fromkeys([*local_policies(self.mas), *self.trained])]
+
+    def get(self, key: str) -> Any:
+        """A setting of the run; None where it is not set."""
+        return OmegaConf.select(self.config, key)
+
+    def gpus(self, view: View) -> int:
+        """GPUs that train a policy."""
+        return sum(pool_shape(self, view.spec.pool))
+
+
+def setting(view: View, key: str) -> str:
+    """The full name of a policy's setting, where the user has set it."""
+    own = OmegaConf.select(OmegaConf.create(view.spec.overrides), key) is not None
+    return f"mas.policies.{view.name}.overrides.{key}" if own else f"{SECTION}.{key}"
+
+
+def stated(view: View, *keys: str) -> str:
+    """`a=1 with b=2`, for a message."""
+    first, *others = (f"{setting(view, key)}={view.get(key)}" for key in keys)
+    return f"{first} with {' and '.join(others)}" if others else first
+
+
+def parts_of(view: View) -> int:
+    """Workers among which a sequence is divided."""
+    sizes = (view.get(f"actor.{key}ulysses_sequence_parallel_size") for key in ("", "fsdp_config."))
+    return max([1, *(size for size in sizes if type(size) is int)])

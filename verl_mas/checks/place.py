@@ -1,0 +1,142 @@
+"""Where a run reads and writes its files: on this machine, or on another one that cannot be looked at from here."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.checks.refusals import Problem
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.hardware import Hardware
+from verl_mas.util import read_yaml
+
+# The machines of a run that is checked elsewhere: `--gpus` of `verl-mas check` and `verl-mas plan`.
+_TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
+_ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
+CONNECT_S = 3.0
+# Setting -> whether it must be set. null turns the others off, or takes a folder below the first.
+FOLDERS = {
+    "trainer.default_local_dir": True,
+    "trainer.rollout_data_dir": False,
+    "trainer.validation_data_dir": False,
+    "mas.trajectories.dir": False,
+}
+
+
+def target() -> Hardware | None:
+    """None: the run is on this machine, or joins a cluster."""
+    return _TARGET.get()
+
+
+@contextmanager
+def run_on(hardware: Hardware | None, arguments: Sequence[str] = ()) -> Iterator[None]:
+    tokens = _TARGET.set(hardware), _ARGUMENTS.set(arguments)
+    try:
+        yield
+    finally:
+        _TARGET.reset(tokens[0])
+        _ARGUMENTS.reset(tokens[1])
+
+
+def was_written(setting: str) -> bool:
+    """Whether the command itself sets it, which is then meant."""
+    from hydra.core.hydra_config import HydraConfig
+
+    given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _ARGUMENTS.get()
+    return any(argument.lstrip("+").partition("=")[0] == setting for argument in given)
+
+
+@cache
+def made_by() -> dict[str, str]:
+    """The folders of the shipped recipes' data and models, and the commands that create them."""
+    return read_yaml(Path(__file__).with_name("made_by.yaml"))
+
+
+def elsewhere(config: DictConfig) -> str:
+    """Why the run is not on this machine; empty if it is."""
+    if hardware := target():
+        return f"the run is on {hardware}"
+    address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
+    return f"the run joins the Ray cluster at {address}" if address and address not in ("auto", "local") else ""
+
+
+def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
+    """What is missing on this machine is an error only if the run is on this machine."""
+    if why := elsewhere(config):
+        reason = f"true of this machine; {why}, and that machine was not checked"
+        return ConfigWarning(error.value, reason=reason, fix=f"if it is so there, too: {error.fix}")
+    return error
+
+
+def missing(config: DictConfig, setting: str, path: str, noun: str) -> Problem:
+    """A file or folder that is not there."""
+    command = made_by().get(str(Path(path).parent))
+    value = f"{setting}={path} does not exist".replace("\0", "\\0")
+    fix = f"create it with: {command}" if command else f"set {setting} to an existing one"
+    return unless_elsewhere(config, ConfigError(value, rule=f"it is {noun}", fix=fix))
+
+
+def is_remote(path: str) -> bool:
+    """hdfs://, s3:// and others, which are read when the run starts."""
+    return "://" in path
+
+
+def no_connection(address: str) -> str:
+    """Why nothing accepts a connection at host:port or a URL, by one attempt; empty if something does, if there is a
+    proxy between, or if it is no address, which is refused elsewhere."""
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return ""
+    host = parts.hostname
+    if not (host and port) or (parts.scheme in getproxies() and not proxy_bypass(host)):
+        return ""
+    try:
+        with socket.create_connection((host, port), CONNECT_S):
+            return ""
+    except (OSError, UnicodeError) as error:
+        return f"a connection to {host}:{port}, tried once for {CONNECT_S:g} s: {error}"
+
+
+def not_writable(folder: Path) -> str:
+    """Why a run cannot write a folder that may not exist yet; empty if it can."""
+    parent = folder
+    try:
+        # A link to nowhere is there, and cannot be made.
+        while not parent.is_symlink() and not parent.exists():
+            parent = parent.parent
+        if not parent.is_dir():
+            return f"{parent} is a {'file' if parent.exists() else 'link to nowhere'}"
+        # Permissions alone do not tell: root has them in /proc and on a read-only disk.
+        with tempfile.TemporaryFile(dir=parent):
+            return ""
+    except (OSError, ValueError) as error:
+        return f"{parent}: {error}"
+
+
+def check_folders(config: DictConfig) -> Iterator[Problem]:
+    for setting, required in FOLDERS.items():
+        folder = OmegaConf.select(config, setting)
+        if folder is None and not required:
+            continue
+        if not isinstance(folder, str) or not folder.strip() or is_remote(folder):
+            rule = "it is the path of a local or mounted folder"
+            yield ConfigError(f"{setting}={folder!r}", rule=rule, fix=f"set {setting}=<folder>")
+        elif folder.startswith("~") or "$" in folder:
+            reason, fix = "a folder of this name is made: no shell has put a path there", "write the whole path"
+            yield ConfigWarning(f"{setting}={folder}", reason, fix)
+        elif why := not_writable(Path(folder)):
+            rule = "a run creates this folder and writes its checkpoints or records there"
+            value, fix = f"{setting}={folder!r} cannot be written: {why}", f"set {setting} to another folder"
+            yield unless_elsewhere(config, ConfigError(value, rule=rule, fix=fix))

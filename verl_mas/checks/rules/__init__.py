@@ -1,0 +1,63 @@
+"""Rules between settings: each is a plain function of a run, about something that a person or a run has met.
+
+To add one, write a function into a module of this folder:
+
+    @rule(seen="trl#3199, ms-swift#3980")
+    def group_of_one(run: ExaminedRun) -> ConfigError | None:
+        \"\"\"Estimators that compare sessions need more than one per task.\"\"\"
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
+
+from verl_mas.checks.examined import ExaminedRun
+from verl_mas.errors import ConfigError, ConfigWarning
+
+Problem = ConfigError | ConfigWarning
+Check: TypeAlias = Callable[[ExaminedRun], Iterable[Problem] | Problem | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    check: Check
+    seen: str  # Public threads, or a run that failed
+    team: bool | None  # Of teams alone, of runs without one alone, or of both
+    here: bool  # About what is installed on this machine
+
+    @property
+    def name(self) -> str:
+        return self.check.__name__
+
+    @property
+    def says(self) -> str:
+        return (self.check.__doc__ or "").strip()
+
+    def problems(self, run: ExaminedRun) -> Iterator[Problem]:
+        if self.team in (None, run.mode is not None):
+            found = self.check(run)
+            yield from [found] if isinstance(found, Problem) else found or ()
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def rule(*, seen: str, team: bool | None = None, here: bool = False) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        assert check.__name__ not in _RULES, check.__name__
+        _RULES[check.__name__] = Rule(check, seen, team, here)
+        return check
+
+    return register
+
+
+@cache
+def every_rule() -> Mapping[str, Rule]:
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")
+    return _RULES

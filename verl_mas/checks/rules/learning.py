@@ -1,0 +1,260 @@
+"""Whether a team can learn: estimator, rewards, sampling, and which agents are trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verl_mas.advantage import ESTIMATORS, options_for
+from verl_mas.advantage.record import COLUMNS, PARTS
+from verl_mas.checks.examined import ExaminedRun, stated
+from verl_mas.checks.rules import Problem, rule
+from verl_mas.config.merge import LOSS_MODES, SECTION
+from verl_mas.config.modes import KEY
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.registry import closest, nearest
+from verl_mas.row import Act
+from verl_mas.workflow.members import flat
+
+# Estimator of verl -> the nearest one that compares the rows of one agent.
+PER_AGENT = {
+    **dict.fromkeys(("rloo", "rloo_vectorized"), "agent_rloo"),
+    **dict.fromkeys(("reinforce_plus_plus", "reinforce_plus_plus_baseline"), "agent_reinforce_pp"),
+    **dict.fromkeys(("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax"), "agent_grpo"),
+    **dict.fromkeys(("optimal_token_baseline", "tir_optimal_token_baseline"), "agent_grpo"),
+}
+# verl's settings with which no team can be trained -> what they have to be, and why.
+OF_TEAM = {
+    "trainer.use_v1": (True, "teams need verl's V1 trainer"),
+    "distillation.enabled": (False, "a teacher is not supported for a team"),
+    "trainer.critic_warmup": (0, "a team has no critic, and its policies are updated from the first step"),
+}
+# Sampling with which every reply to a prompt is the same.
+SAME = {"temperature": 0, "top_k": 1}
+# They number the acts of a session, which forks number alike.
+WITHOUT_FORKS = ("at_grpo", "agent_gigpo", "hierarchical_grpo")
+
+
+@rule(seen="verl's own scripts with +mas=solver_verifier alone", team=True)
+def estimator_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
+    """A team's rows are compared per agent."""
+    name = str(run.config.algorithm.adv_estimator)
+    if critic(run):
+        value = f"algorithm.adv_estimator={name}, critic.enable={run.config.critic.enable}"
+        rule = "a critic would need a value model per policy; verl-mas compares sessions"
+        fix = "set algorithm.adv_estimator=agent_grpo, and do not set critic.enable"
+        yield ConfigError(value, rule=rule, fix=fix)
+    elif name in PER_AGENT:
+        rule = "a team's rows are compared per agent; verl's estimators compare all rows of a prompt"
+        fix = f"set algorithm.adv_estimator={PER_AGENT[name]}"
+        yield ConfigError(f"algorithm.adv_estimator={name}", rule=rule, fix=fix)
+    elif name not in ESTIMATORS and (close := closest(name, PER_AGENT)):
+        fix = f"did you mean {PER_AGENT[close]!r}? known: {', '.join(ESTIMATORS)}"
+        yield ConfigError(f"algorithm.adv_estimator={name}", rule="a team's estimators are per agent", fix=fix)
+    else:
+        options_for(name, run.mas.advantage)  # Raises what is wrong with them.
+        columns = [*COLUMNS, *PARTS, *Act.__dataclass_fields__]
+        for column in (column for column in ESTIMATORS[name].needs if column not in columns):
+            value, fix = f"estimator {name} needs {column!r}", f"correct its needs; {nearest(column, columns)}"
+            yield ConfigError(value, rule="it is a column of the rows", fix=fix)
+
+
+def critic(run: ExaminedRun) -> bool:
+    enabled = run.config.critic.enable
+    return bool(enabled) or (enabled is None and run.config.algorithm.adv_estimator == "gae")
+
+
+@rule(seen="verl's own scripts of distillation and of a colocated reward model with +mas=solver_verifier", team=True)
+def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Some settings of verl have one value for a team."""
+    apart = run.mode is not None and run.mode.name == "mas_separate_async"
+    hybrid = {} if apart else {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
+    for key, (value, why) in {**OF_TEAM, **hybrid}.items():
+        if (run.get(key) or False) != value and run.get(key) is not None:
+            yield ConfigError(f"{key}={run.get(key)}", rule=why, fix=f"set {key}={value}")
+    reward = run.config.reward.reward_model
+    if reward.enable and not (reward.enable_resource_pool and reward.nnodes and reward.n_gpus_per_node):
+        fix = (
+            "set reward.reward_model.enable_resource_pool=True reward.reward_model.nnodes=1 and n_gpus_per_node=<GPUs>"
+        )
+        rule = "a session is scored when it ends, while the engines are awake"
+        yield ConfigError("reward.reward_model.enable=True without GPUs of its own", rule=rule, fix=fix)
+
+
+@rule(seen="commit 1656e98e: agent_rae without a team has no earlier scores", team=False)
+def estimator_without_team(run: ExaminedRun) -> ConfigError | None:
+    """Some estimators read what verl's own trainers do not keep."""
+    own = run.estimator
+    if own is None or not (own.remembers or own.needs):
+        return None
+    rule = f"it reads {' and '.join(own.needs) or 'the scores of earlier steps'}, which verl's own trainers do not keep"
+    fix = "add +mas=<team>, or set algorithm.adv_estimator=agent_grpo"
+    return ConfigError(f"algorithm.adv_estimator={own.name} without a team", rule=rule, fix=fix)
+
+
+@rule(seen="commit 0d6f9763: at_grpo on a workflow that does not branch", team=True)
+def branches_compared(run: ExaminedRun) -> Iterator[ConfigError]:
+    """What compares candidates needs a workflow that branches, and branches are for such a workflow."""
+    own, branching = run.estimator, run.workflow.branches
+    fix = "in a workflow of yours that calls `branch`, set `branches = True` in its class"
+    who = f"workflow {run.mas.workflow.name}"
+    if own and "branch" in own.needs and not branching:
+        value, rule = f"algorithm.adv_estimator={own.name} with {who}", "it compares the candidates of one act"
+        yield ConfigError(value, rule=rule, fix=f"set algorithm.adv_estimator=agent_grpo; or, {fix}")
+    if not branching and max(run.mas.branch.k, run.mas.branch.validation_k) > 1:
+        value = f"mas.branch.k={run.mas.branch.k}, validation_k={run.mas.branch.validation_k} with {who}"
+        yield ConfigError(value, rule="the workflow never branches", fix=f"set both to 1; or, {fix}")
+    if (size := run.options.group_size) not in (None, run.candidates) and run.candidates > 1:
+        rule, fix = f"every group has {run.candidates} candidates", f"set mas.advantage.group_size={run.candidates}"
+        yield ConfigError(f"mas.advantage.group_size={size}", rule=rule, fix=fix)
+
+
+@rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
+def forks_compared(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Forks of a session number their acts alike."""
+    name = str(run.config.algorithm.adv_estimator)
+    if run.workflow.forks and name in WITHOUT_FORKS:
+        rule = "it compares acts by their number, and the forks of a session number theirs alike"
+        fix = "set algorithm.adv_estimator=mhgpo or agent_grpo, which compare all acts of an agent on a task"
+        yield ConfigError(f"algorithm.adv_estimator={name} with forks", rule=rule, fix=fix)
+    if run.workflow.forks and run.options.gamma is not None:
+        rule = "rewards are credited to earlier acts of the session, and each fork has acts of its own"
+        yield ConfigError(f"mas.advantage.gamma={run.options.gamma} with forks", rule=rule, fix="remove it")
+
+
+@rule(seen="tulerfeng/Video-R1#86, huggingface/trl#3857", team=True)
+def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Rewards without weight teach nothing."""
+    reward, name = run.mas.reward, str(run.config.algorithm.adv_estimator)
+    penalties = reward.penalty_on != "none" and any(spec.format_penalty for spec in run.mas.agents.values())
+    if not run.learning or penalties:
+        return
+    if not reward.team and not reward.local:
+        rule = "a score is the team's reward and the act's own, each times its weight: all scores are 0"
+        yield ConfigError("mas.reward.team=0 with mas.reward.local=0", rule=rule, fix="set mas.reward.team=1")
+    needs_own = run.estimator and "local_reward" in run.estimator.needs
+    if not reward.local and (needs_own or (run.options.gamma is not None and name != "agent_gigpo")):
+        rule = "acts' own rewards are read, and they have no weight"
+        fix = "set ++mas.reward.local=1, or another estimator, without mas.advantage.gamma"
+        yield ConfigError(f"mas.reward.local=0 with algorithm.adv_estimator={name}", rule=rule, fix=fix)
+
+
+@rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980", team=True)
+def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Tasks are kept by what their sessions differ in."""
+    wanted, sessions = run.mas.filter, run.config[SECTION].rollout.n
+    by_sessions = wanted.keep_share is not None or (wanted.drop and wanted.by != "score")
+    if run.learning and by_sessions and sessions == 1:
+        rule, fix = "a task is kept by how its sessions differ, and there is one", f"set {SECTION}.rollout.n=8"
+        yield ConfigError(f"mas.filter with {SECTION}.rollout.n=1", rule=rule, fix=fix)
+    own = run.estimator
+    across = own and (own.reads_running(run.options) or not (own.compares_sessions or "branch" in own.needs))
+    if run.learning and wanted.drop and wanted.by == "score" and across:
+        value = f"mas.filter.drop=uniform with algorithm.adv_estimator={run.config.algorithm.adv_estimator}"
+        rule = "rows of equal scores have an advantage, too, where all tasks are compared"
+        yield ConfigError(value, rule=rule, fix="set mas.filter.by=team, or algorithm.adv_estimator=agent_grpo")
+
+
+@rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True)
+def same_replies(run: ExaminedRun) -> Iterator[ConfigWarning]:
+    """An agent that is trained samples different replies."""
+    for name, member in run.members.items():
+        if member.trainable and any(view.name == member.spec.policy for view in run.learning):
+            own, view = flat(member.spec.sampling), run.view(member.spec.policy)
+            drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in ("temperature", "top_k")}
+            fixed: dict[str, object] = {key: each for key, each in drawn.items() if each == SAME[key]}
+            fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
+            for key, value in fixed.items():
+                reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
+                fix = f"set it in ++mas.agents.{member.role}.validation_sampling"
+                yield ConfigWarning(f"agent {name} is trained with {key}={value}", reason, fix)
+
+
+@rule(seen="commit 6cf930eb: agents of different temperatures on fused kernels", team=True)
+def one_temperature(run: ExaminedRun) -> Iterator[ConfigError]:
+    """verl's fused kernels score all rows of a policy at one temperature."""
+    for view in run.learning:
+        acting = [one for one in run.members.values() if one.trainable and view.name in one.policies]
+        usual = view.get("rollout.temperature")
+        if (
+            view.get("model.use_fused_kernels")
+            and len({one.spec.sampling.get("temperature", usual) for one in acting}) > 1
+        ):
+            rule = "verl's fused kernels score all rows of a policy at one temperature, and its agents have several"
+            fix = f"set {SECTION}.model.use_fused_kernels=False, or one temperature"
+            yield ConfigError(stated(view, "model.use_fused_kernels"), rule=rule, fix=fix)
+
+
+@rule(seen="commit 5fc0fcd4: commands in which nothing is learned", team=True)
+def somebody_learns(run: ExaminedRun) -> Iterator[Problem]:
+    """Training needs a policy, and an agent on it, that are trained."""
+    if run.config.trainer.val_only or any(one.spec.policy not in run.mas.policies for one in run.members.values()):
+        return  # That is another error.
+    learning = {policy for one in run.members.values() if one.trainable for policy in one.policies}
+    idle = [view.name for view in run.learning if view.name not in learning]
+    if len(idle) == len(run.learning):
+        fix = (
+            "set mas.policies.<policy>.trainable=True and ++mas.agents.<agent>.trainable=true, or trainer.val_only=True"
+        )
+        yield ConfigError("no agent and policy is trainable", rule="training needs rows that are trained on", fix=fix)
+        return
+    for name in idle:
+        reason, fix = "it is never updated, and has an optimiser", f"set ++mas.policies.{name}.trainable=false"
+        yield ConfigWarning(f"mas.policies.{name}: every agent on it has trainable=false", reason, fix)
+
+
+@rule(seen="verl's own scripts run_qwen3_8b_fsdp.sh of RLOO and REINFORCE++ with two policies", team=True)
+def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
+    """One reward cannot have the KL of several policies in it."""
+    if not run.get("algorithm.use_kl_in_reward") or len(run.trained) < 2:
+        return None
+    rule = "agents on different policies, each with its own reference, share one reward"
+    fix = f"set algorithm.use_kl_in_reward=False {SECTION}.actor.use_kl_loss=True"
+    return ConfigError("algorithm.use_kl_in_reward=True with several policies", rule=rule, fix=fix)
+
+
+@rule(seen="docs/loss.md", team=True)
+def one_weighting(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Only one setting says how rows are added up to the loss."""
+    weighting = run.mas.loss.weighting
+    for view in run.learning:
+        if weighting is None:
+            continue
+        loss, mode = view.get("actor.policy_loss.loss_mode"), view.get("actor.loss_agg_mode")
+        if loss == "geo_mean" or (loss == "sapo" and weighting in ("token", "agent_token")):
+            rule = "this loss adds rows up in a way of its own"
+            yield ConfigError(stated(view, "actor.policy_loss.loss_mode"), rule=rule, fix="remove mas.loss.weighting")
+        elif mode not in ("token-mean", LOSS_MODES[weighting]):
+            value = f"mas.loss.weighting={weighting} with {stated(view, 'actor.loss_agg_mode')}"
+            yield ConfigError(value, rule="both say how rows are added up to the loss", fix="remove one of the two")
+
+
+@rule(seen="commit e6ea2ae8: rows with a KL term are not skipped", team=True)
+def skipped_rows(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Rows without advantage count in a KL or entropy term, and in some losses."""
+    for view in run.learning if run.mas.skip_zero_advantage is True else ():
+        terms = [key for key in ("actor.use_kl_loss", "actor.entropy_coeff") if view.get(key)]
+        terms += [] if view.proportional else ["actor.policy_loss.loss_mode"]
+        if terms:
+            value = f"mas.skip_zero_advantage=True with {stated(view, terms[0])}"
+            rule, fix = "rows without advantage still count in this term of the loss", "set it to auto"
+            yield ConfigError(value, rule=rule, fix=fix)
+
+
+@rule(seen="docs/configuration.md", team=False)
+def team_meant(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
+    """A run that names a team's mode, or a team, is one of a team."""
+    from verl_mas.config.modes import MODES, SYNC
+
+    mode, team = run.get(KEY), run.config.get("mas") is not None
+    if team and str(mode).startswith(SYNC.name):
+        return ConfigError(f"{KEY}={mode}", rule=f"a team is trained by {', '.join(MODES)}", fix=f"remove {KEY}")
+    if team:
+        reason = "verl's own trainer runs, which knows no agents and no policies"
+        return ConfigWarning(f"{KEY}={mode} with a team (`mas`)", reason, "add +mas=<team>, which sets it")
+    return no_team(mode) if mode in MODES else None
+
+
+def no_team(mode: str = "mas") -> ConfigError:
+    rule = f"{KEY}={mode} trains the team of the `mas` block, which a group adds"
+    fix = "add +mas=<team>, such as +mas=solver_verifier, or a recipe with a team, such as +recipe=math/shared"
+    return ConfigError("the command has no team", rule=rule, fix=fix)

@@ -1,0 +1,152 @@
+"""What an asynchronous mode, and engines on GPUs of their own, need: docs/async.md has the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verl_mas.checks.examined import ExaminedRun, setting, stated
+from verl_mas.checks.rules import Problem, rule
+from verl_mas.config.merge import SECTION
+from verl_mas.config.modes import KEY, SEPARATE, THRESHOLD
+from verl_mas.config.placement import local_policies, time_sliced, used_pools
+from verl_mas.config.run import CORRECTION, READERS, Run
+from verl_mas.engines.serving import MOST, serving
+from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.platform import DEVICE as CPU
+
+# Settings of verl with which a team's asynchronous trainer would hang, or replay other rows -> what they have to be.
+ASYNCHRONOUS = {
+    "trainer.v1.sampler.custom_sampler.path": (None, "the team chooses the oldest complete tasks for a step"),
+    "skip.rollout_tq.enable": (False, "tasks are dispatched and trained on in different steps"),
+}
+APART = {
+    "trainer.v1.separate_async.parameter_sync_step": (1, "weights are sent after every step"),
+    "trainer.v1.separate_async.hybrid_rollout.enable_switch": (False, "it lets one policy use the training's GPUs"),
+}
+STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
+
+
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
+def settings_of_mode(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Some settings of verl have one value in an asynchronous mode."""
+    if run.mode is None or not run.mode.asynchronous:
+        return
+    for key, (value, why) in {**ASYNCHRONOUS, **(APART if run.mode is SEPARATE else {})}.items():
+        if (given := run.get(key)) != value and not (given is None and not value):
+            yield ConfigError(f"{key}={given} with {KEY}={run.mode.name}", rule=why, fix=f"set {key}={value}")
+
+
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
+def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Tasks that are dispatched some steps ahead are as many versions of the weights old."""
+    stale, mode, total = run.staleness, run.mode, run.config.trainer.total_training_steps
+    if stale is None or mode is None or not stale.warmup:
+        return
+    if stale.threshold is None or stale.threshold < stale.least:
+        rule = f"tasks are {stale.warmup:g} steps ahead, so a group is of up to {stale.least} versions of the weights"
+        yield ConfigError(f"{THRESHOLD}={stale.threshold}", rule=rule, fix=f"set {THRESHOLD}={stale.least}")
+    if total and stale.warmup >= total:
+        rule = "all tasks of the run would be dispatched before its first step"
+        value = f"{mode.warmup_key}={stale.warmup:g} with trainer.total_training_steps={total}"
+        yield ConfigError(value, rule=rule, fix=f"set {mode.warmup_key}=1")
+    if run.get("transfer_queue.backend.storage_backend") != "SimpleStorage" and run.config.trainer.save_freq > 0:
+        rule = "a checkpoint has the rows of later steps, and verl saves those of SimpleStorage only"
+        fix = "set transfer_queue.backend.storage_backend=SimpleStorage, or trainer.save_freq=-1"
+        yield ConfigError("transfer_queue.backend.storage_backend", rule=rule, fix=fix)
+
+
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
+def rows_stored(run: ExaminedRun) -> ConfigError | None:
+    """The storage holds the rows of every step in flight."""
+    size, batches = run.get(STORAGE), run.staleness.least if run.staleness else 1
+    needed = batches * run.sessions_per_step
+    if not size or size >= needed:
+        return None
+    rule = f"up to {batches} steps are in flight, each of {run.sessions_per_step} sessions and at least as many rows"
+    return ConfigError(f"{STORAGE}={size}", rule=rule, fix="set it to null: the storage then grows as needed")
+
+
+@rule(seen="verl#2953, docs/async.md", team=True)
+def corrected(run: ExaminedRun) -> Iterator[Problem]:
+    """Rows of older weights are corrected."""
+    stale = run.staleness
+    for view in run.learning if stale and stale.warmup else ():
+        assert stale
+        if any(view.correction.get(key) for key in READERS):
+            continue
+        value = f"policy {view.name}: rows of older weights without {CORRECTION}, {THRESHOLD}={stale.threshold}"
+        why = "the loss is clipped around the weights of the step, which did not write the text"
+        fix = f"set {CORRECTION}.rollout_is=token, or {CORRECTION}.bypass_mode=True"
+        far = stale.threshold is None or stale.threshold > 2
+        yield ConfigError(value, rule=why, fix=fix) if far else ConfigWarning(value, why, fix)
+
+
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
+def awake_together(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Engines of an asynchronous mode are awake all the time."""
+    asked = Run.of(run.config)
+    for pool in used_pools(run.mas) if run.mode and run.mode.asynchronous else ():
+        if asked.mas.pools[pool].serving == "phases" or time_sliced(run.mas, pool):
+            value = f"mas.pools.{pool}.serving={asked.mas.pools[pool].serving}: {serving(asked, pool).reason}"
+            rule = "a phase ends only when no request runs, and here requests run during the training"
+            fix = f"set ++mas.pools.{pool}.serving=together with memory fractions that add up to at most {MOST:g}"
+            yield ConfigError(value, rule=rule, fix=f"{fix}, or a pool for each policy")
+
+
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
+def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Trained policies have engines on GPUs of their own in one mode, and on the training's in the others."""
+    apart = run.mode is SEPARATE
+    training = {run.mas.policies[name].pool for name in run.trained if not run.mas.policies[name].adapter_of}
+    for name in local_policies(run.mas):
+        view, spec = run.view(name), run.mas.policies[name]
+        backend = view.get("rollout.checkpoint_engine.backend")
+        serves = spec.engines or spec.pool
+        if apart and serves in training:
+            value, rule = (
+                f"mas.policies.{name} is served on pool {serves}",
+                "engines never free GPUs for training",
+            )
+            fix = f"set ++mas.policies.{name}.engines=serve ++mas.pools.serve.n_gpus_per_node=1, or another pool"
+            yield ConfigError(value, rule=rule, fix=fix)
+        if not apart and spec.engines:
+            fix = "remove it, or add +mas/mode=separate_async"
+            yield ConfigError(
+                f"mas.policies.{name}.engines={spec.engines}", rule="policies serve where they train", fix=fix
+            )
+        able = ("ray",) if run.config.trainer.device == CPU else ("ray", "nccl", "nixl", "delta_sharded", "mooncake")
+        custom = view.get("rollout.checkpoint_engine.custom_backend_module")
+        if spec.is_trained and not custom and backend not in (able if apart else ("naive",)):
+            key = "rollout.checkpoint_engine.backend"
+            rule = f"in this mode weights are sent by {', '.join(able) if apart else 'naive, within the process'}"
+            fix = (
+                f"leave {setting(view, key)} to +mas/mode=separate_async"
+                if apart
+                else f"set {setting(view, key)}=naive"
+            )
+            yield ConfigError(stated(view, key), rule=rule, fix=fix)
+        if apart and (spec.adapter_of or spec.snapshot):
+            what = "adapter_of" if spec.adapter_of else "snapshot"
+            rule = "the training sends whole weights, and only to a policy's own engines"
+            yield ConfigError(f"mas.policies.{name}.{what} with {KEY}={SEPARATE.name}", rule=rule, fix=f"remove {what}")
+
+
+@rule(seen="commit 93f105e2, docs/async.md", team=True)
+def never_repeats(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Asynchronous engines are stopped and resumed whole, and no run repeats another."""
+    for view in run.served if run.mode and run.mode.asynchronous else ():
+        wrong = {"rollout.disaggregation.enabled": "verl stops and resumes whole engines, not pairs of them"}
+        if run.staleness and run.staleness.warmup:
+            wrong["rollout.full_determinism"] = "when a step ends decides which weights write a token"
+        for key in (key for key in wrong if view.get(key)):
+            yield ConfigError(stated(view, key), rule=wrong[key], fix=f"set {setting(view, key)}=False")
+
+
+@rule(seen="commit 06a04dd2: verl ended a run whose engine logged nothing")
+def logged(run: ExaminedRun) -> Iterator[ConfigError]:
+    """verl collects what the engine logs."""
+    for view in run.served:
+        if view.get("rollout.prometheus.enable") and view.get("rollout.disable_log_stats"):
+            value = stated(view, "rollout.prometheus.enable", "rollout.disable_log_stats")
+            fix = f"set {SECTION}.rollout.disable_log_stats=False"
+            yield ConfigError(value, rule="verl ends the run without what the engine logs", fix=fix)

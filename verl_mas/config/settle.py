@@ -1,0 +1,93 @@
+"""Settings of a command for one agent, in the words of a team: the plugin sets them, and says so in one line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.merge import SECTION, leaves
+from verl_mas.config.modes import KEY, MODES
+from verl_mas.config.verl_settings import verl_settings
+from verl_mas.util import read_yaml
+
+MANAGER = "verl_mas.rollout.manager.MasAgentLoopManager"
+AGENT = f"{SECTION}.rollout.agent"
+MODE_FILES = Path(__file__).parent / "hydra" / "mas" / "mode"
+# verl's modes -> those of a team.
+OF_VERL = {mode.verl: mode.name for mode in MODES.values() if mode.asynchronous}
+
+
+def settle(config: DictConfig) -> list[str]:
+    """Change a composed configuration with a team; a line for each change."""
+    if config.get("mas") is None:
+        return []
+    return [line for change in (_mode, _loops, _deviation, _sum_norm, _filter, _kl) for line in change(config)]
+
+
+def _set(config: DictConfig, values: Mapping[str, object]) -> str:
+    for key, value in values.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _mode(config: DictConfig) -> Iterator[str]:
+    """verl's asynchronous mode, with what `+mas/mode=` sets and the command does not."""
+    mode = OmegaConf.select(config, KEY)
+    if mode not in OF_VERL:
+        return
+    given = {".".join(path): value for path, value in leaves(read_yaml(MODE_FILES / f"{mode}.yaml"))}
+    unset = {key: value for key, value in given.items() if OmegaConf.select(config, key) == _default(key)}
+    _set(config, {**unset, KEY: OF_VERL[mode]})
+    yield f"{KEY}={mode} with a team is {OF_VERL[mode]}, as +mas/mode={mode} sets it"
+
+
+def _default(key: str) -> object:
+    found: object = verl_settings().yaml
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def _loops(config: DictConfig) -> Iterator[str]:
+    """Every task of a team is played by its workflow."""
+    wanted = {"default_agent_loop": "mas", "agent_loop_manager_class": MANAGER}
+    if other := {
+        f"{AGENT}.{key}": value for key, value in wanted.items() if config[SECTION].rollout.agent.get(key) != value
+    }:
+        yield f"every task of a team is played by its workflow: {_set(config, other)}"
+
+
+def _deviation(config: DictConfig) -> Iterator[str]:
+    """Dr. GRPO divides by no deviation."""
+    scale = OmegaConf.select(config, "mas.advantage.scale")
+    if config.algorithm.norm_adv_by_std_in_grpo is False and scale is None:
+        done = _set(config, {"mas.advantage.scale": "none", "algorithm.norm_adv_by_std_in_grpo": True})
+        yield f"algorithm.norm_adv_by_std_in_grpo=False: {done.partition(',')[0]}"
+
+
+def _sum_norm(config: DictConfig) -> Iterator[str]:
+    """Without a factor, verl divides by the longest row of each micro batch, so the gradient depends on their sizes."""
+    actor = config[SECTION].actor
+    if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
+        values = {f"{SECTION}.actor.loss_scale_factor": config.data.max_response_length}
+        yield f"loss_agg_mode=seq-mean-token-sum-norm without a factor: {_set(config, values)}"
+
+
+def _filter(config: DictConfig) -> Iterator[str]:
+    """verl drops a task if all its rows agree; a team's rows are compared per agent."""
+    if OmegaConf.select(config, "algorithm.filter_groups.enable"):
+        values: dict[str, object] = {"mas.filter.drop": "uniform", "mas.filter.refill": True}
+        _set(config, {"algorithm.filter_groups.enable": False})
+        yield f"algorithm.filter_groups.enable=True: {_set(config, values)}"
+
+
+def _kl(config: DictConfig) -> Iterator[str]:
+    """The KL of one policy in its loss, in place of the reward that its agents share."""
+    policies = OmegaConf.select(config, "mas.policies") or {}
+    if config.algorithm.use_kl_in_reward and len(policies) < 2:
+        weight = config.algorithm.kl_ctrl.kl_coef
+        values = {f"{SECTION}.actor.use_kl_loss": True, f"{SECTION}.actor.kl_loss_coef": weight}
+        _set(config, {"algorithm.use_kl_in_reward": False})
+        yield f"algorithm.use_kl_in_reward=True: {_set(config, values)}, as the agents share one reward"
