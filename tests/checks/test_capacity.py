@@ -167,7 +167,7 @@ def test_prompts_are_measured_where_data_and_tokenizer_are_here(tmp_path, letter
     prompt = [{"role": "user", "content": "1 2 3 4 5 6 7 8"}]
     pandas.DataFrame({"prompt": [prompt] * 100}).to_parquet(tmp_path / "train.parquet")
     data = [f"data.train_files={tmp_path}/train.parquet", "data.train_batch_size=10", "trainer.total_epochs=3"]
-    data.append("actor_rollout_ref.actor.ppo_mini_batch_size=10")
+    data.append("actor_rollout_ref.actor.ppo_mini_batch_size=8")
     plan, report = plan_command([*STOCK, *data, f"actor_rollout_ref.model.path={letters}/model"], EIGHT)
     assert report.accepted, report.problems
     step = plan.time.step
