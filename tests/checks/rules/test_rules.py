@@ -95,6 +95,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**APART, f"{MODEL}.lora_rank": 4},
         {**APART, f"{MODEL}.lora_rank": 4, f"{MODEL}.lora.merge": True},
     ),
+    "unread_by_verl": ({f"{ACTOR}.clip_ratio": 0.3}, {f"{ACTOR}.clip_ratio_high": 0.28}),
     "bypass_unread": ({f"{CORRECTION}.bypass_mode": True, **TOKEN}, TOKEN),
     "log_probs_of_engine": (
         {**TOKEN, f"{ROLLOUT}.calculate_log_probs": False},
@@ -187,7 +188,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     ),
 }
 # A public thread, a page or a commit of ours that says what had happened, or a script of verl.
-WITNESS = re.compile(r"[\w./-]+#\d+|docs/[\w-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
+WITNESS = re.compile(r"[\w./-]+#\d+|(docs|patches)/[\w-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
 
 
 @pytest.fixture
