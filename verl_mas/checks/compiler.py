@@ -25,5 +25,6 @@ def compiled(view: View) -> str:
     import torch
 
     # None with ROCm.
-    here = torch.version.cuda and torch.cuda.is_available()
-    return compiles(view.section("rollout"), torch.cuda.get_device_capability()) or "" if here else ""
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return ""
+    return compiles(view.section("rollout"), torch.cuda.get_device_capability()) or ""

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Problem = ConfigError | ConfigWarning
 
 HEADER = "Traceback (most recent call last):\n"
-PACKAGE = str(Path(__file__).parents[2])
+PACKAGE = str(Path(__file__).parents[1])
 
 
 class Refusals:

@@ -241,7 +241,7 @@ def plan_of(run: ExaminedRun, hardware: Hardware, assumed: Assumed | None = None
         most = run.config.data[f"max_{name}_length"]
         if (given := getattr(assumed, name) or 0) > most:
             rule, fix = "this is the most tokens that an act has", "lower it, or raise the other"
-            raise ConfigError(f"--assume {name}={given} with data.max_{name}_length={most}", rule=rule, fix=fix)
+            raise ConfigError(f"--assume {name}={given:g} with data.max_{name}_length={most}", rule=rule, fix=fix)
     served = {name: _policy(run, name) for name in local_policies(run.mas)}
     return make_plan(run, served, hardware, usual_step(run, assumed or Assumed(), _sample(run)))
 

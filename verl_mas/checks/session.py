@@ -156,11 +156,11 @@ def _prompts(run: ExaminedRun, view: View, first: FirstRows) -> Iterator[Problem
 def _thinking(run: ExaminedRun) -> Iterator[ConfigWarning]:
     """Witnesses: NVIDIA-NeMo/RL#2725, modelscope/ms-swift#4950, verl#7412, Xuekai-Zhu/FlowRL#8."""
     given = run.config.data.get("apply_chat_template_kwargs") or {}
-    room = int(run.config.data.max_response_length)
+    longest = int(run.config.data.max_response_length)
     for view in run.learning:
         chat = chat_of(view.section("model"))
-        if chat and "enable_thinking" in chat.template and given.get("enable_thinking", True) and room < THINKING:
-            value = f"data.max_response_length={room} with {view.get('model.path')}, a model that thinks first"
+        if chat and "enable_thinking" in chat.template and given.get("enable_thinking", True) and longest < THINKING:
+            value = f"data.max_response_length={longest} with {view.get('model.path')}, a model that thinks first"
             reason = "most replies are cut before the answer, so that no reward comes"
             fix = "set data.max_response_length=8192, or ++data.apply_chat_template_kwargs.enable_thinking=false"
             yield ConfigWarning(value, reason, fix)

@@ -108,7 +108,7 @@ def _native(run: ExaminedRun, setting: str) -> Sequence[JsonObject | None]:
             kind = tool["config"]["type"]
             assert kind == "native", f"{name} is of type {kind}; configure MCP servers by mas.mcp.<name>"
             if not hasattr(getattr(importlib.import_module(module), name), "execute"):
-                raise TypeError(f"class_name {name} is no BaseTool of verl")
+                raise TypeError(f"class_name {name} is not a BaseTool of verl")
             if (schema := tool.get("tool_schema")) is not None:
                 OpenAIFunctionToolSchema.model_validate(schema)
             schemas.append(schema)

@@ -67,7 +67,7 @@ def _deviation(config: DictConfig) -> Iterator[str]:
         yield f"algorithm.norm_adv_by_std_in_grpo=False: {done.partition(',')[0]}"
 
 
-def _sum_norm(config: DictConfig) -> Iterator[str]:
+def _sum_norm(config: DictConfig) -> Iterator[str]:  # patch: sum-norm-factor
     """Without a factor, verl divides by the longest row of each micro batch, so the gradient depends on their sizes."""
     actor = config[SECTION].actor
     if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:

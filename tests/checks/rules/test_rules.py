@@ -107,6 +107,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {f"{MODEL}.lora_rank": 4, f"{ACTOR}.strategy": "fsdp"},
         {f"{MODEL}.lora_rank": 4, f"{ACTOR}.strategy": "fsdp2"},
     ),
+    "unread_by_verl": ({f"{ACTOR}.clip_ratio": 0.3}, {f"{ACTOR}.clip_ratio_high": 0.28}),
     "bypass_unread": ({f"{CORRECTION}.bypass_mode": True, **TOKEN}, TOKEN),
     "log_probs_of_engine": (
         {**TOKEN, f"{ROLLOUT}.calculate_log_probs": False},
@@ -213,7 +214,7 @@ THERE: Mapping[str, Mapping[str, object]] = {
     "adapter_found": {"verl_mas.checks.rules.training.version": lambda package: "0.21.0"},
 }
 # A public thread, a page or a commit of ours that says what had happened, or a script of verl.
-WITNESS = re.compile(r"[\w./-]+#\d+|docs/[\w-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
+WITNESS = re.compile(r"[\w./-]+#\d+|(docs|patches)/[\w-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")
 
 
 @pytest.fixture

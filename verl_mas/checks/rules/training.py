@@ -121,7 +121,7 @@ def saved_in_time(run: ExaminedRun) -> Iterator[ConfigError]:
     for view in run.learning:
         key = "actor.checkpoint.async_save"
         if view.get(key) and str(view.get("actor.strategy")).startswith("fsdp"):
-            rule = "nobody writes the pointer to such a checkpoint, so a run that resumes starts from step 0"
+            rule = "no process writes the pointer to such a checkpoint, so a run that resumes starts from step 0"
             yield ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}=False")
 
 
@@ -129,7 +129,7 @@ def saved_in_time(run: ExaminedRun) -> Iterator[ConfigError]:
 
 
 @rule(seen="verl's own script examples/tuning/lora/run_qwen3_8b_from_adapter_fsdp.sh")
-def unread_adapter(run: ExaminedRun) -> Iterator[Problem]:
+def unread_adapter(run: ExaminedRun) -> Iterator[Problem]:  # patch: lora-adapter-path
     """verl reads an adapter, and Megatron's rank, only where lora_rank is above 0."""
     for view in run.learning:
         if view.get("model.lora_rank"):
@@ -173,6 +173,22 @@ def adapter_found(run: ExaminedRun) -> Iterator[ConfigError]:
         rule = "verl then finds no tensor of the adapter to send, and the engine samples with the base"
         fix = f"pip install 'peft<0.21', or set {setting(view, 'actor.strategy')}=fsdp2"
         yield ConfigError(value, rule=rule, fix=fix)
+
+
+@rule(seen="patches/README.md: clip-ratio, freeze-vision-tower")
+def unread_by_verl(run: ExaminedRun) -> Iterator[ConfigWarning]:
+    """verl reads clip_ratio only where both of its bounds are null, and never freeze_vision_tower."""
+    for view in run.learning:
+        ratio, low, high = (view.get(f"actor.clip_ratio{part}") for part in ("", "_low", "_high"))
+        if ratio not in (0.2, low, high) and None not in (low, high):
+            reason, fix = (
+                "verl reads clip_ratio where the two others are null only",
+                "set clip_ratio_low and clip_ratio_high",
+            )
+            yield ConfigWarning(stated(view, "actor.clip_ratio"), reason, fix)
+        if view.get("actor.freeze_vision_tower"):
+            reason = "verl 0.9.1 reads it nowhere, so the tower is trained"
+            yield ConfigWarning(stated(view, "actor.freeze_vision_tower"), reason, "remove it, or apply the patch")
 
 
 # The correction of rows of other weights.

@@ -124,24 +124,25 @@ def write_rows(options: argparse.Namespace) -> int:
     rows = own_rows.convert(islice(own_rows.read(options.file), options.limit), form, options.file.parent)
     found = (prompt_fault(f"the prompt of row {number}", row[own_rows.PROMPT]) for number, row in enumerate(rows, 1))
     fault = next(filter(None, found), None)
-    if isinstance(fault, ConfigError):
+    if fault:
         raise fault
+    doubt: ConfigWarning | None = None
     truths = (str(row[REWARD_MODEL][GROUND_TRUTH]) for row in rows)
     solution = next((truth for truth in truths if any(mark in truth for mark in MARKS.values())), None)
-    if solution and not fault:
+    if solution:
         reason, fix = "an answer is compared with it", "write the answer alone"
-        fault = ConfigWarning(f"a ground truth that is a solution: {solution!r:.120}", reason, fix)
+        doubt = ConfigWarning(f"a ground truth that is a solution: {solution!r:.120}", reason, fix)
     for mark, fix in (
         ("${", "leave the $ out, unless it is of a price"),
         (r"\n", "write a line break, as $'...' does"),
     ):
-        if mark in options.template + (options.system or "") and not fault:
-            fault = ConfigWarning(f"{mark} in a template", "it stays in the text as it is", fix)
+        if mark in options.template + (options.system or "") and not doubt:
+            doubt = ConfigWarning(f"{mark} in a template", "it stays in the text as it is", fix)
     write_parquet(rows, out)
     sources, prompt = Counter(str(row[DATA_SOURCE]) for row in rows), rows[0][own_rows.PROMPT]
     head = f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n"
     lines = "".join(f"  {message['role']}: {message['content'][:500]}\n" for message in prompt)
-    warning = f"warning: {fault}\n" if fault else ""
+    warning = f"warning: {doubt}\n" if doubt else ""
     written = {"file": out, "rows": len(rows), "data_sources": sources, "first_prompt": prompt, "warning": warning}
     show(options, written, head + printable(lines) + warning)
     return 0
