@@ -162,7 +162,7 @@ def test_a_message_that_is_played_on_is_worth_what_the_receiver_makes_of_it():
         return [own, useless][branch] if request.agent == "sender" else told(request)
 
     workflow = SplitClues(text="compact", continuations=2)
-    assert workflow.probes and not workflow.sparse
+    assert workflow.probes
     session, _ = played(workflow, given, say, k=2)
     sent = [reply for reply in session.replies if reply.agent == "sender"]
     assert [reply.team_reward for reply in sent] == [1.0, 0.0]

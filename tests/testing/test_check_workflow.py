@@ -59,7 +59,7 @@ def test_shipped_workflows_pass_and_one_that_does_not_commit_all_acts_of_its_for
 
 
 class Sharing(Team):
-    branches = probes = True
+    branches = True
 
     async def run(self, task, team):
         candidates = await team.a.branch("q")

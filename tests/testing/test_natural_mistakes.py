@@ -98,7 +98,6 @@ def team(tmp_path, monkeypatch):
             ),
             "sessions change seen, which belongs to the class",
         ),
-        (f'agents = ("a",)\n    probes = True\n    {RUN}', "probes = True, and no act is a probe"),
     ],
 )
 def test_a_mistake_in_a_class_is_answered_without_a_traceback(team, capsys, body, says):

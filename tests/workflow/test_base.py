@@ -10,9 +10,6 @@ import pytest
 from verl_mas.config.schema import WorkflowSpec
 from verl_mas.errors import ConfigError, ConfigErrors
 from verl_mas.workflow.base import resolve
-from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflows.single import Single
-from verl_mas.workflows.solver_verifier import SolverVerifier
 
 FILE = """
 from verl_mas.workflow import Outcome, Workflow, register_workflow
@@ -108,15 +105,3 @@ def test_the_arguments_of_a_third_partys_workflow_are_checked_by_its_annotations
     # Those of unknown types are not checked.
     team = resolve(WorkflowSpec("Theirs", str(file), {"model": "m", "judge": "strict", "thing": 1, "key": "lower"}))
     assert (team.judge, team.thing, team.key) == ("strict", 1, "lower")
-
-
-def test_that_verl_scores_the_sessions_belongs_to_a_run_and_not_to_its_subclasses():
-    class Renamed(Single):
-        agents = ("other",)
-
-    class Rewards(Single):
-        async def run(self, task, team):
-            return Outcome(answer="", reward=1.0)
-
-    assert Single().scored_by_verl and Renamed().scored_by_verl and not Rewards().scored_by_verl
-    assert SolverVerifier().scored_by_verl and not SolverVerifier(score="math").scored_by_verl

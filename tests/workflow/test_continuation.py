@@ -185,7 +185,6 @@ class Adds(Workflow):
     """A digit by each; without its digit a sum has 0 in its place."""
 
     agents = ("first", "second")
-    probes = True
     n: int = 2
 
     async def run(self, task, team):

@@ -93,12 +93,11 @@ def test_every_agent_branches_and_the_judge_reads_the_committed_proposals():
     assert "boxed{9}" not in prompts_of(llm, "judge")[0]
 
 
-def test_scored_by_verl_it_does_not_branch():
+def test_it_does_not_branch_where_verl_scores_it():
     session, _ = play(box(0.5), ASKED, k=3, reasoners=1, score="verl")
     assert len(session.replies) == 2
     assert {(reply.reward, reply.team_reward) for reply in session.replies} == {(None, None)}
-    assert (Ensemble().branches, Ensemble().scored_by_verl) == (False, True)
-    assert (Ensemble(score="math").branches, Ensemble(score="math").scored_by_verl) == (True, False)
+    assert not Ensemble().branches and Ensemble(score="math").branches
 
 
 def test_an_executor_is_needed_only_for_tool_users():

@@ -55,7 +55,7 @@ def test_nothing_is_rated_in_validation():
 def test_ratings_do_not_stand_for_the_score_of_verls_reward_function(of, verls):
     settings = {} if verls else {"score": "math"}
     session, _ = play(Rated(of=of, settings=settings), TEAM | {"rater": '{"1": 1, "2": 1}'})
-    assert session.outcome.score_answer is verls is Rated(of=of, settings=settings).scored_by_verl
+    assert session.outcome.score_answer is verls
 
 
 @pytest.mark.parametrize(

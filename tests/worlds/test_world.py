@@ -68,14 +68,14 @@ def test_a_conversation_is_one_row_with_what_is_new():
         "right 2",
         "left 2",
     ]
-    assert not workflow.branches and "conversation" in workflow.unbranched
+    assert not workflow.branches and "conversation" in workflow.fixed
 
 
 def test_a_world_that_does_not_write_copy_has_no_branches(monkeypatch):
     workflow = WorldTeam(world=f"{TOY}/turns")
     assert workflow.branches
     monkeypatch.delattr(workflow.kind, "copy")
-    assert not workflow.branches and "does not write `copy`" in workflow.unbranched
+    assert not workflow.branches and "does not write `copy`" in workflow.fixed
 
 
 def test_candidates_are_steps_of_copies_and_one_is_committed():
@@ -94,7 +94,7 @@ def test_a_candidate_is_played_on_and_has_what_its_player_earns():
     first = [reply for reply in session.replies if reply.turn == 0 and reply.agent == "left" and not reply.probe]
     # One more act of `left` follows, in which the only candidate takes 1.
     assert [reply.team_reward for reply in first] == [2.0, 3.0]
-    assert session.info["reward_left"] == 4.0 and workflow.probes
+    assert session.info["reward_left"] == 4.0
 
 
 def test_the_chance_of_all_candidates_is_the_same():
@@ -105,7 +105,7 @@ def test_the_chance_of_all_candidates_is_the_same():
 
 def test_a_world_without_copies_says_so():
     workflow = WorldTeam(world=f"{TOY}/once")
-    assert not workflow.branches and workflow.unbranched == ": once has no copies"
+    assert not workflow.branches and workflow.fixed == "once has no copies"
     with pytest.raises(ConfigError, match="once has no copies"):
         WorldTeam(world=f"{TOY}/once", continuations=1)
 

@@ -48,10 +48,6 @@ class CodeTeam(Workflow):
     def prompts(self) -> Prompts:
         return PROMPTS[self.text]
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        """A task, and the last program and test."""
-        return 1, 2
-
     def check(self) -> None:
         self.execution.check()
 

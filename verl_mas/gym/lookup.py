@@ -196,9 +196,6 @@ class ShardedLookup(Delegating):
     max_rounds: Count = 2
     max_workers: Count = 8
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 0
-
     async def run(self, task: Task, team: Team) -> Outcome:
         shards = shards_of(task.extra_info)
         if len(shards) > self.max_workers:
@@ -235,9 +232,6 @@ class SingleReader(Workflow):
     agents = ("reader",)
     window: Literal["all", "shard"] = "shard"
     """What a prompt holds: one shard, as that of a worker, or the whole table."""
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 0
 
     async def run(self, task: Task, team: Team) -> Outcome:
         shards = shards_of(task.extra_info)

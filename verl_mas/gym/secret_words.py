@@ -114,9 +114,6 @@ class SecretWords(Workflow):
     """none: the team. all, own: the judge acts alone. It reads what the scout knows, which is the ceiling, or nothing
     of it, which is the floor."""
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 1
-
     async def run(self, task: Task, team: Team) -> Outcome:
         secret = secret_of(task.extra_info)
         note = {"all": secret.known, "own": ""}.get(self.control)

@@ -54,13 +54,6 @@ class States(Workflow, Generic[State]):
     def probes(self) -> bool:
         return self.continuations + self.left_out > 0
 
-    @property
-    def sparse(self) -> bool:
-        return not self.probes
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 0
-
     @abstractmethod
     def over(self, state: State) -> bool: ...
 

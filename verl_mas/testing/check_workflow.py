@@ -141,9 +141,6 @@ def _of_all_cases(good: _Runner, kept: Mapping[str, object]) -> Iterator[str]:
     for name, value in kept.items():
         if getattr(type(workflow), name) != value:
             yield _shared(name, "class")
-    if workflow.probes and not good.probed:
-        rule = "a continuation acts with the team that it is given, and its acts are then probes"
-        yield f"probes = True, and no act is a probe\n  rule: {rule}\n  fix:  act with it, or remove probes"
     source = ""
     with suppress(OSError, TypeError):  # of a class that no file has
         source = inspect.getsource(type(workflow))
@@ -173,7 +170,6 @@ class _Runner:
     endless: bool = False
     uses_tools: bool = False
     acted: set[str] = field(default_factory=set)  # the agents that acted, in all cases
-    probed: set[str] = field(default_factory=set)  # those with acts that are probes
 
     async def case(
         self,
@@ -250,12 +246,6 @@ class _Runner:
         self.acted |= {request.agent for request in llm.requests}
         problems = [f"{place} blocks the event loop, and with it every session" for place in sorted(watch.places)]
         problems += [*dict.fromkeys(unawaited), *_unknown_sampling(llm)]
-        probed = {reply.agent for reply in result.session.replies if reply.probe}
-        self.probed |= probed
-        if probed and not first.probes:
-            problems.append(
-                "has probes (team.continue_from, without or aside); a check of the run needs to know: set probes = True"
-            )
         return result, problems
 
 

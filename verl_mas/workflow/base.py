@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from verl_mas.config.schema import MasConfig, WorkflowSpec
 from verl_mas.config.values import check_fields, load_dataclass
@@ -22,16 +22,10 @@ from verl_mas.workflow.team import Team
 class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
 
-    Override: `agents`, `run`, and where needed `branches`, `unbranched`, `probes`, `forks`, `sparse`, `own_rewards`,
-    `never_trained`, `scored_by_verl`, `answered_by`, `answer_form`, `most_acts`, `longest_prompt` and `check`, and
-    annotated fields, which `mas.workflow.args` sets (subclasses are dataclasses). A value that does not fit its field's
-    type is refused. The base owns construction only.
+    Override `agents` and `run`, and where needed `branches`, `forks`, `answered_by`, `answer_form`, `most_acts` and
+    `check`. Annotated fields are set by `mas.workflow.args` (subclasses are dataclasses); a value that does not fit its
+    field's type is refused. The base owns construction only.
     """
-
-    # Arguments that are rewards of single acts: refused where `mas.reward.local` is 0.
-    own_rewards: ClassVar[Sequence[str]] = ()
-    # Agents all of whose acts are probes.
-    never_trained: ClassVar[Sequence[str]] = ()
 
     @property
     def agents(self) -> Sequence[str]:
@@ -44,29 +38,8 @@ class Workflow:
         return False
 
     @property
-    def unbranched(self) -> str:
-        """Why `run` does not branch, where its arguments decide: `: the reason`. Empty in most workflows."""
-        return ""
-
-    @property
-    def probes(self) -> bool:
-        """Whether `run` has acts that are not trained on: `team.continue_from`, `team.without`, `team.aside`."""
-        return False
-
-    @property
     def forks(self) -> bool:
         """Whether `run` plays candidates on by acts that are trained on: `team.fork`."""
-        return False
-
-    @property
-    def sparse(self) -> bool:
-        """Whether only an act that ends its session well is rewarded: candidates of earlier acts are then all equal."""
-        return False
-
-    @property
-    def scored_by_verl(self) -> bool:
-        """Whether verl's reward function scores every session, so that it must know the data sources. It belongs to
-        `run`: a subclass that has its own says it again."""
         return False
 
     @property
@@ -79,8 +52,8 @@ class Workflow:
         super().__init_subclass__(**kwargs)
         base = cls.__mro__[1]
         if "run" in vars(cls) and issubclass(base, Workflow) and base.run is not Workflow.run:
-            # What the base says of its `run` is not said of this one.
-            for name in {"scored_by_verl", "answered_by", "answer_form", "longest_prompt"} - vars(cls).keys():
+            # A subclass with its own `run` does not inherit these declarations.
+            for name in {"answered_by", "answer_form"} - vars(cls).keys():
                 setattr(cls, name, vars(Workflow)[name])
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
@@ -91,11 +64,6 @@ class Workflow:
     def most_acts(self, k: int) -> int | None:
         """The acts of the longest session where a branch has `k` candidates; None if they are not known. More than
         `mas.faults.max_acts` are refused."""
-        return None
-
-    def longest_prompt(self, role: str) -> tuple[int, int] | None:
-        """How many times the task, and how many replies, the longest prompt of an agent of this role has: more tokens
-        than a prompt may have are warned of. None: a check plays a session with replies of the longest length."""
         return None
 
     def answer_form(self, data_source: str | None) -> Codec[str] | None:

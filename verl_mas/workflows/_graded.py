@@ -63,10 +63,6 @@ class WithVerlOrGrader(Workflow):
         super().__post_init__()
         self.optional_grader()
 
-    @property
-    def scored_by_verl(self) -> bool:
-        return self.score == VERL
-
     def answer_form(self, data_source: str | None) -> Codec[str]:
         return FORMS[self.form or (form_of_verl(data_source or "") if self.score == VERL else "box")]
 

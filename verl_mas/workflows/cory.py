@@ -18,9 +18,6 @@ class Cory(WithGrader):
 
     agents = ("pioneer", "observer")
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, int(role == "observer")
-
     async def run(self, task: Task, team: Team) -> Outcome:
         graded = self.graded(task)
         first = await team.pioneer.act(solve(graded))

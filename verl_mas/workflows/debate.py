@@ -20,7 +20,6 @@ class Debate(WithGrader):
     The grader also says whether two answers are equal.
     """
 
-    own_rewards = ("answer_reward",)
     debaters: Count = 3
     """Agents of the role `debater`: debater_0, debater_1, ..."""
 
@@ -44,9 +43,6 @@ class Debate(WithGrader):
 
     def most_acts(self, k: int) -> int:
         return self.debaters * self.rounds + self.judge
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, self.debaters if role == "judge" or self.rounds > 1 else 0
 
     def __post_init__(self) -> None:
         super().__post_init__()

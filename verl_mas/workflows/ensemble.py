@@ -50,19 +50,12 @@ class Ensemble(Workflow):
         return (*instances("reasoner", self.reasoners), *instances("tool_user", self.tool_users), "judge")
 
     @property
-    def scored_by_verl(self) -> bool:
-        return self.score == "verl"
-
-    @property
     def branches(self) -> bool:
         """Candidates are compared by their rewards."""
         return self.score == "math"
 
     def answer_form(self, data_source: str | None) -> Codec[str]:
         return BoxedAnswer()
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, self.reasoners + self.tool_users if role == "judge" else 0
 
     def check(self) -> None:
         if self.score == "math":

@@ -46,15 +46,11 @@ class GenerateVerifyRefine(WithGrader):
 
     agents = ("generator", "verifier", "refiner")
     branches = True
-    own_rewards = ("verdict_reward",)
     verdict_reward: NotNegative = 0.0
     """The own reward of a verifier for a right verdict. 0: none."""
 
     def most_acts(self, k: int) -> int:
         return k + k**2 + k**3
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, {"verifier": 1, "refiner": 2}.get(role, 0)
 
     async def run(self, task: Task, team: Team) -> Outcome:
         graded = self.graded(task)

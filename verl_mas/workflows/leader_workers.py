@@ -191,10 +191,6 @@ class LeaderWorkers(Delegating, WithVerlOrGrader):
         if self.retriever is not None:
             check_source(self.retriever, self.topk)
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        """A conversation goes on in its row, so the leader's prompt is the task; the worker's is a subtask."""
-        return (0, 1) if role == "worker" else (1, 0)
-
     async def run(self, task: Task, team: Team) -> Outcome:
         graded = self.graded(task)
         played = await self.play(task, team)

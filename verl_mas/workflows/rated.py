@@ -30,9 +30,6 @@ class Rated(Workflow):
     """In training `rater` reads the task and all replies of a session, and its rating of a reply is the reply's own
     reward. Its acts are probes: they are not trained on, whatever its policy."""
 
-    own_rewards = ("weight",)
-    never_trained = (RATER,)
-    probes = True
     of: str = "solver_verifier"
     """The workflow whose acts are rated."""
 
@@ -56,15 +53,8 @@ class Rated(Workflow):
     def agents(self) -> Sequence[str]:
         return (*self._team.agents, RATER)
 
-    @property
-    def scored_by_verl(self) -> bool:
-        return self._team.scored_by_verl
-
     def answer_form(self, data_source: str | None) -> Codec[str] | None:
         return self._team.answer_form(data_source)
-
-    def longest_prompt(self, role: str) -> tuple[int, int] | None:
-        return None if role == RATER else self._team.longest_prompt(role)
 
     def most_acts(self, k: int) -> int | None:
         return self._team.most_acts(k)

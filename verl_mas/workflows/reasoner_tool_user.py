@@ -20,9 +20,6 @@ class ReasonerToolUser(WithToolUser):
     max_turns: Count = 4
     """Rounds at most."""
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 2
-
     async def run(self, task: Task, team: Team) -> Outcome:
         truth = ground_truth(task.ground_truth)
         thought = printed = None

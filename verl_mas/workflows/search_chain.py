@@ -57,10 +57,6 @@ class SearchChain(Searching):
     def forks(self) -> bool:
         return self.fork != "none"
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        """Without the passages, which are as long as the corpus has them."""
-        return 1, 0
-
     async def run(self, task: Task, team: Team) -> Outcome:
         self.require_truth(task)
         drawn = {"none": None, "first": self.agents[0], "round_robin": team.random("fork").choice(self.agents)}

@@ -71,10 +71,6 @@ class SearchTeam(Searching):
     max_turns: Count = 4
     """Turns at most, including the answer."""
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        """Without the passages, which are as long as the corpus has them."""
-        return 1, self.max_turns - 1
-
     async def run(self, task: Task, team: Team) -> Outcome:
         self.require_truth(task)
         passages = self.source()

@@ -31,9 +31,6 @@ class SingleToolUser(WithToolUser):
     max_turns: Count = 4
     """Programs at most."""
 
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, int(self.max_turns > 1)
-
     async def run(self, task: Task, team: Team) -> Outcome:
         truth = ground_truth(task.ground_truth)
         last: Solution | None = None

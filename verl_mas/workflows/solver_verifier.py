@@ -31,7 +31,6 @@ class SolverVerifier(WithVerlOrGrader):
     """`max_rounds` proposals at most, with a review between each two."""
 
     agents = ("solver", "verifier")
-    own_rewards = ("verdict_reward",)
     max_rounds: Count = 2
     """Proposals at most."""
 
@@ -44,9 +43,6 @@ class SolverVerifier(WithVerlOrGrader):
             value = f"mas.workflow.args.verdict_reward={self.verdict_reward} with score=verl"
             rule = "only a grader knows during the session whether a verdict is right"
             raise ConfigError(value, rule=rule, fix="set mas.workflow.args.score=math")
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        return 1, 1 if role == "verifier" else 2 * (self.max_rounds > 1)
 
     async def run(self, task: Task, team: Team) -> Outcome:
         graded = self.graded(task)

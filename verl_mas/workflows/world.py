@@ -112,14 +112,6 @@ class WorldTeam(Workflow):
     def branches(self) -> bool:
         return self.fixed is None
 
-    @property
-    def unbranched(self) -> str:
-        return f": {self.fixed}" if self.fixed else ""
-
-    @property
-    def probes(self) -> bool:
-        return self.continuations > 0
-
     def check(self) -> None:
         setup = self.setup()
         self.kind.check(setup)

@@ -226,7 +226,7 @@ def test_what_cannot_run_is_refused_before_the_run(server, world, options, messa
 
 def test_an_environment_has_no_copies():
     team = WorldTeam(world="openenv/Guessing")
-    assert not team.branches and "does not copy" in team.unbranched and team.agents == ("player",)
+    assert not team.branches and "does not copy" in team.fixed and team.agents == ("player",)
 
 
 @pytest.mark.e2e

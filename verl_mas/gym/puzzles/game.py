@@ -155,17 +155,9 @@ class Play(Workflow):
         return self.fork != "none"
 
     @property
-    def sparse(self) -> bool:
-        return self.reward == "sparse" and not self.probes and not self.forks
-
-    @property
     def dense(self) -> bool:
         """Whether an act has a reward of its own; with continuations the outcome alone counts."""
         return self.reward == "dense" and not self.probes
-
-    def longest_prompt(self, role: str) -> tuple[int, int]:
-        """What an agent reads of another is at most `moves` actions."""
-        return 1, 0
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
         """The puzzle after one turn. Each agent acts by `await choose(agent, puzzle, prompt)`."""
