@@ -13,9 +13,11 @@ from statistics import fmean
 from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.metrics.findings import STEPS, RunFinding, Trend, findings
+from verl_mas.metrics.finding import RunFinding
+from verl_mas.metrics.findings import STEPS, findings
 from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
+from verl_mas.metrics.trends import Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
@@ -191,10 +193,15 @@ def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Hel
         text = whole[0].text if whole else dict(places)[last].text
         holds = places[-1][0] == len(training)
         lasting.append(HeldFinding(kind, name, text, training[begin].number, training[last - 1].number, holds))
-    trend = Trend()
-    trends = [one for step in steps for one in trend.add(step.values)][-1:]
-    lasting += [HeldFinding(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
-    return sorted(lasting, key=lambda one: (not one.holds, one.first - one.last))
+    return sorted([*lasting, *_trends(steps)], key=lambda one: (not one.holds, one.first - one.last))
+
+
+def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
+    """Those over the whole run so far, as they were said last."""
+    trends = Trends()
+    said = {(one.kind, one.name): (one, step.number) for step in steps for one in trends.add(step.values)}
+    first, last = steps[0].number, steps[-1].number
+    return [HeldFinding(one.kind, one.name, one.text, first, number, number == last) for one, number in said.values()]
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
