@@ -46,7 +46,7 @@ def test_a_recorded_reward_that_falls_for_good_is_found(run, agent, falls):
 
 
 def test_few_recorded_runs_have_a_falling_reward():
-    """A finding that comes in every other run is read by nobody."""
+    """A finding in every other run would be ignored."""
     runs = [json.loads(path.read_text()).get("series", {}) for path in sorted(RECORDED.glob("agent_grpo*.json"))]
     curves = [values for series in runs for key, values in series.items() if key.endswith("/reward/score")]
     falling = [values for values in curves if "reward_falls" in curve("critic/score/mean", values)]

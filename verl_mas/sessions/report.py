@@ -197,11 +197,11 @@ def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Hel
 
 
 def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
-    """Those over the whole run so far, as they were said last."""
+    """Findings over the whole run so far, each as of the last step at which it held."""
     trends = Trends()
-    said = {(one.kind, one.name): (one, step.number) for step in steps for one in trends.add(step.values)}
+    latest = {(one.kind, one.name): (one, step.number) for step in steps for one in trends.add(step.values)}
     first, last = steps[0].number, steps[-1].number
-    return [HeldFinding(one.kind, one.name, one.text, first, number, number == last) for one, number in said.values()]
+    return [HeldFinding(one.kind, one.name, one.text, first, number, number == last) for one, number in latest.values()]
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
