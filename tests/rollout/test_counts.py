@@ -31,7 +31,11 @@ def sessions(draw):
             tool_calls=[SimpleNamespace(error=error)],
             probe=probe,
             trainable=draw(st.booleans()),
-            generation=SimpleNamespace(sampled=draw(st.integers(0, 5)), forged_tokens=draw(st.integers(0, 2))),
+            generation=SimpleNamespace(
+                sampled=draw(st.integers(0, 5)),
+                forged_tokens=draw(st.integers(0, 2)),
+                stop_reason=draw(st.sampled_from(["stop", "length"])),
+            ),
         )
         for error, probe in zip(errors, probes, strict=True)
     ]
@@ -65,6 +69,8 @@ def test_the_metrics_do_not_depend_on_which_worker_ran_a_session(finished, cut):
         assert metrics["agent/a/tool_calls"] == len(calls) / len(finished)
         forged = sum(reply.generation.forged_tokens for reply in replies if not reply.probe)
         assert metrics.get("agent/a/forged_tokens", 0) == forged / len(finished)
+        cut = [reply.generation.stop_reason == "length" for reply in replies if not reply.probe]
+        assert metrics["agent/a/cut"] == sum(cut) / len(cut)
         assert metrics["agent/a/tool_errors"] == calls.count("Error") / len(calls)
     turns = [one.session.info["turns"] for one in whole if isinstance(one.session.info.get("turns"), int)]
     assert metrics.get("session/turns/mean") == (pytest.approx(sum(turns) / len(turns)) if turns else None)

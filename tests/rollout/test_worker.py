@@ -134,6 +134,24 @@ def scored(monkeypatch):
     return scored
 
 
+def test_a_reward_that_does_not_return_is_named_while_it_is_awaited(make, monkeypatch, caplog):
+    """The session waits for it until its time is over; the log says for what, long before."""
+
+    async def unscored(task, team):
+        return Outcome(answer=await team.solver.act(task.messages))
+
+    it = make(unscored, n=1, faults=FaultSpec(retries=0, session_timeout_s=0.3))
+
+    async def never(outputs, kwargs):
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(it.worker, "_compute_score", never)
+    monkeypatch.setattr(module, "LATE_REWARD_S", 0.05)
+    it.run()
+    assert "the reward of session u_0 has been awaited for 0 s" in caplog.text
+    assert it.counts().faults == {"timeout": 1}
+
+
 @pytest.fixture
 def manager(monkeypatch):
     """Of workers with the given answers to `pop_counts`."""

@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import variance
-from typing import TypeAlias
+from collections.abc import Collection, Iterator, Sequence
 
 from verl_mas.errors import FaultKind
-from verl_mas.metrics.names import AGENT, CORE, POLICY, agent, key_of_policy, names_in, policy, session
+from verl_mas.metrics.finding import EVERYONE, Metrics, RunFinding, mean
+from verl_mas.metrics.names import AGENT, POLICY, agent, key_of_policy, names_in, policy, session
+from verl_mas.metrics.trends import Trends
 
-Metrics: TypeAlias = Mapping[str, float | None]
 STEPS = 3  # With few tasks per step, a step or two without any signal happen in sound runs
 AGAIN = 100  # Where most tasks are too easy or too hard, the same finding comes and goes all the time
 SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
@@ -25,20 +23,10 @@ MOST = 0.9  # of the groups
 NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have been another one
 OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
 LATE = 0.5  # seconds: what an act of a small model takes
-MARGIN = 0.02  # A difference in success that says nothing, where a validation has no interval
+CUT = 0.5  # of the replies
+ERRORS = 0.5  # of the calls of tools
 # Metrics that a step has only if old log-probs are computed in it: `mas.old_log_probs_every`.
 _NOW_AND_THEN = re.compile(r".*/log_probs/\w+|(.*/)?actor/entropy")
-_SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
-EVERYONE = "team"
-
-
-@dataclass(frozen=True)
-class RunFinding:
-    """`kind` and `name` identify it from step to step; `text` has the likely cause."""
-
-    kind: str
-    name: str
-    text: str
 
 
 def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) -> list[RunFinding]:
@@ -49,6 +37,8 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
         *_without_advantage(window, trained),
         *_of_agents(window, trained),
         *_malformed(window),
+        *_cut(window),
+        *_failing_tools(window),
         *_disagreeing(window),
         *_of_policies(window),
         *_stale(window),
@@ -69,7 +59,7 @@ class Findings:
         self._agents, self._again = agents, again
         self._window: deque[Metrics] = deque(maxlen=STEPS)
         self._step = 0
-        self._validated = Trend()
+        self._trends = Trends()
         self._returned: dict[tuple[str, str], int] = {}
 
     def add(self, metrics: Metrics) -> list[RunFinding]:
@@ -78,51 +68,11 @@ class Findings:
         self._window.append(held(self._window[-1] if self._window else {}, metrics))
         full = len(self._window) == self._window.maxlen
         found = findings(list(self._window), self._agents) if full else []
-        found += self._validated.add(metrics)
+        found += self._trends.add(self._window[-1])
         never = -self._again
         due = [one for one in found if self._step - self._returned.get((one.kind, one.name), never) >= self._again]
         self._returned.update({(one.kind, one.name): self._step for one in due})
         return due
-
-
-class Trend:
-    """Whether the reward rises and success in validation does not, over a whole run."""
-
-    def __init__(self) -> None:
-        self._rewards: list[float] = []
-        self._success: list[float] = []
-        self._margin = MARGIN
-
-    def add(self, metrics: Metrics) -> list[RunFinding]:
-        """Something is found at a validation only."""
-        reward = metrics.get("critic/score/mean")
-        if reward is not None and math.isfinite(reward):
-            self._rewards.append(reward)
-        # Of success: verl's mean accuracy, or else the first of its kind.
-        ours = [key for key in metrics if key.startswith(CORE)]
-        key = next((key for key in ours if _SUCCESS.fullmatch(key)), ours[0] if ours else None)
-        value = metrics.get(key) if key else None
-        if key is None or value is None:
-            return []
-        if not self._success and (matched := _SUCCESS.fullmatch(key)):
-            low, high = (metrics.get(f"{CORE}{matched[1]}/pass@1/{end}") for end in ("low", "high"))
-            self._margin = max(MARGIN, 0.0 if low is None or high is None else (high - low) / 2)
-        self._success.append(value)
-        third = len(self._rewards) // 3
-        if third < STEPS or len(self._success) < STEPS:
-            return []
-        before, after = self._rewards[:third], self._rewards[-third:]
-        noise = math.sqrt((variance(before) + variance(after)) / third)
-        rise, last = _mean(after) - _mean(before), max(self._success[-2:])
-        if rise <= max(0, 2 * noise) or last > self._success[0] + self._margin:
-            return []
-        text = (
-            f"the reward in training has risen from {_mean(before):.3g} to {_mean(after):.3g}, and {key} has not: "
-            f"{self._success[0]:.3g} at first, {self._success[-1]:.3g} now. The reward may be earned by something "
-            "else than success (compare agent/*/reward/local with reward/team, and read the sessions with the best "
-            "rewards), or the tasks of training are too few for what is learned to carry over"
-        )
-        return [RunFinding("reward_without_success", EVERYONE, text)]
 
 
 class Window:
@@ -159,10 +109,6 @@ def _always(series: Sequence[float], value: float) -> bool:
     return bool(series) and all(one == value for one in series)
 
 
-def _mean(series: Sequence[float]) -> float:
-    return sum(series) / len(series) if series else math.nan
-
-
 def _without_advantage(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
     zero = [name for name in trained if _always(window.of_agent(name, "advantage/zero"), 1.0)]
     if zero and len(zero) == len(trained):
@@ -183,7 +129,7 @@ def _why_without_advantage(window: Window, name: str) -> str:
             "that compares more rows"
         )
     if single and uniform and all(one + same >= SHARE for one, same in zip(single, uniform, strict=True)):
-        score = _mean(window.of_agent(name, "reward/score"))
+        score = mean(window.of_agent(name, "reward/score"))
         return (
             f"all rows of a group have the same score (mean {score:.3g}). The tasks are too hard or too easy, or the "
             "reward does not depend on the replies"
@@ -198,7 +144,7 @@ def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
         means, deviations = (window.of_agent(name, f"advantage/{key}") for key in ("mean", "std"))
         constant = means and all(abs(mean) > std for mean, std in zip(means, deviations, strict=True))
         if shares and constant and all(share < LITTLE for share in shares):
-            share = _mean(shares)
+            share = mean(shares)
             text = (
                 f"the advantages of agent {name} have mostly had one sign {window.span}: its mean score is far from "
                 f"the team's, and {share:.2f} of the signal is left, so it needs {1 / share:.0f} times the samples. "
@@ -209,8 +155,8 @@ def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
         if not shares or min(shares) < MOST or _always(window.of_agent(name, "advantage/zero"), 1.0):
             continue
         text = (
-            f"{_mean(shares):.0%} of the groups of agent {name} have had equal scores {window.span} (mean score "
-            f"{_mean(window.of_agent(name, 'reward/score')):.3g}), so most of its samples teach nothing. Unless it has "
+            f"{mean(shares):.0%} of the groups of agent {name} have had equal scores {window.span} (mean score "
+            f"{mean(window.of_agent(name, 'reward/score')):.3g}), so most of its samples teach nothing. Unless it has "
             "learned the tasks: choose harder or easier ones, raise rollout.n, or let other tasks take their place "
             "with mas.filter.drop=uniform and mas.filter.refill=true"
         )
@@ -229,12 +175,36 @@ def _malformed(window: Window) -> Iterator[RunFinding]:
         yield RunFinding("malformed", name, f"every reply of agent {name} has been malformed {window.span}: {cause}")
 
 
+def _cut(window: Window) -> Iterator[RunFinding]:
+    for name in window.names(AGENT, "cut"):
+        shares = window.of_agent(name, "cut")
+        if min(shares) >= CUT and not _always(window.of_agent(name, "malformed"), 1.0):
+            text = (
+                f"{mean(shares):.0%} of the replies of agent {name} have ended at the limit {window.span}, before "
+                "their end. Raise data.max_response_length or the agent's sampling.max_tokens, or turn thinking off "
+                "(chat_template_kwargs={enable_thinking: false})"
+            )
+            yield RunFinding("cut", name, text)
+
+
+def _failing_tools(window: Window) -> Iterator[RunFinding]:
+    for name in window.names(AGENT, "tool_errors"):
+        shares = window.of_agent(name, "tool_errors")
+        if min(shares) >= ERRORS:
+            text = (
+                f"{mean(shares):.0%} of the tool calls of agent {name} have failed {window.span}. Read the errors in a "
+                "session record: wrong names or arguments of tools (say in the prompt which there are), or a server "
+                "that does not answer"
+            )
+            yield RunFinding("failing_tools", name, text)
+
+
 def _disagreeing(window: Window) -> Iterator[RunFinding]:
     for name in window.names(AGENT, "log_probs/mean"):
         means, limits = (window.of_agent(name, f"log_probs/{key}") for key in ("mean", "limit"))
         if all(mean > limit for mean, limit in zip(means, limits, strict=True)):
             text = (
-                f"engine and trainer are {_mean(means):.2g} apart about the log-prob of a token of agent {name} "
+                f"engine and trainer are {mean(means):.2g} apart about the log-prob of a token of agent {name} "
                 f"{window.span}, and rounding explains {limits[-1]:g}: what is trained on is not what was sampled. "
                 "Compare the temperature and the dtype of both, and whether the engine has the trainer's weights"
             )
@@ -248,7 +218,7 @@ def _of_policies(window: Window) -> Iterator[RunFinding]:
         values = window.of_policy(name, "actor/entropy")
         if values and all(0 <= value < NO_ENTROPY for value in values):
             text = (
-                f"the entropy of policy {name} has been {_mean(values):.2g} {window.span}: it writes the same reply to "
+                f"the entropy of policy {name} has been {mean(values):.2g} {window.span}: it writes the same reply to "
                 "a prompt again and again, so groups have nothing to compare. If success is not high enough yet, "
                 "resume from an earlier checkpoint with a smaller optim.lr, an entropy_coeff or a higher temperature"
             )
@@ -278,11 +248,19 @@ def _stale(window: Window) -> Iterator[RunFinding]:
         old = [sum(of_step) for of_step in shares]
         if min(old) > OLD_SHARE:
             text = (
-                f"{_mean(old):.0%} of the rows of policy {name} were sampled {OLD} or more updates before they were "
+                f"{mean(old):.0%} of the rows of policy {name} were sampled {OLD} or more updates before they were "
                 f"trained on {window.span}. The engines are behind: lower num_warmup_batches or the off-policy "
                 "threshold, give the engines more devices, or set algorithm.rollout_correction"
             )
             yield RunFinding("stale", name, text)
+
+
+_READ = "Read the faults in the session records"
+_UNANSWERED = {
+    FaultKind.REFUSED: "An engine, an endpoint or a retriever does not serve requests: see whether its server runs",
+    FaultKind.TIMEOUT: "An engine, or the reward function, did not answer in time",
+    FaultKind.SESSION_TIMEOUT: "Sessions do not end: look for a tool or a world that waits or computes without end",
+}
 
 
 def _dropping(window: Window) -> Iterator[RunFinding]:
@@ -290,9 +268,10 @@ def _dropping(window: Window) -> Iterator[RunFinding]:
         return
     kinds = {kind.value: window.total(f"faults/{kind.value}") for kind in FaultKind}
     kind = max(kinds, key=lambda name: kinds[name])
+    advice = ". ".join(filter(None, (_UNANSWERED.get(FaultKind(kind)), _READ)))
     text = (
         f"sessions have been dropped in every step {window.span}, {window.total('dropped'):g} of "
-        f"{window.total('count'):g}: most faults are of the kind {kind}. Read the faults in the session records"
+        f"{window.total('count'):g}: most faults are of the kind {kind}. {advice}"
     )
     yield RunFinding("dropping", EVERYONE, text)
 

@@ -59,6 +59,7 @@ AGENTS = (
     Metric("agent/<agent>/advantage/mean", "mean advantage"),
     Metric("agent/<agent>/advantage/std", "standard deviation of its advantages"),
     Metric("agent/<agent>/malformed", "share of its replies the codec could not read", "share", "falls, or stays at 0"),
+    Metric("agent/<agent>/cut", "share of its replies that ended at the limit of tokens", "share", "near 0"),
     Metric("agent/<agent>/acts", "its rows: a conversation is one, however many acts it has", "rows"),
     Metric("agent/<agent>/acts_per_session", "the same per session", "rows"),
     Metric("agent/<agent>/length/response", "mean length of its responses", "tokens", "below data.max_response_length"),

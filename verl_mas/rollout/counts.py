@@ -49,6 +49,8 @@ class SessionCounts:
     first_faults: Mapping[str, str] = field(default_factory=dict)  # the first of each kind, whole
     tool_calls: Mapping[str, int] = field(default_factory=dict)  # by agent
     tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls of which an error came
+    replies: Mapping[str, int] = field(default_factory=dict)  # by agent
+    cut: Mapping[str, int] = field(default_factory=dict)  # by agent: replies that ended at the limit of tokens
     forged_tokens: Mapping[str, int] = field(default_factory=dict)  # by agent, where there are any
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
     record_bytes: int = 0  # on disk, of sessions
@@ -80,6 +82,8 @@ class SessionCounts:
             first_faults={fault.kind.value: described(finished, fault) for fault in reversed(finished.faults)},
             tool_calls=Counter(agent for agent, _ in calls),
             tool_errors=Counter(agent for agent, call in calls if call.error is not None),
+            replies=Counter(reply.agent for reply in played),
+            cut=Counter(reply.agent for reply in played if reply.generation.stop_reason == "length"),
             forged_tokens=sum((Counter({one.agent: one.generation.forged_tokens}) for one in played), Counter()),
             infos={name: Reported(float(value), 1) for name, value in numbers.items()},
         )
@@ -177,6 +181,10 @@ class SessionCounts:
             "session/retried": self.retried,
             **given_up,
             **({"session/record_mib": self.record_bytes / 2**20} if self.record_bytes else {}),
+            **{
+                metric_names.agent(agent, "cut"): self.cut.get(agent, 0) / count
+                for agent, count in self.replies.items()
+            },
             **{metric_names.agent(agent, "tool_calls"): count / sessions for agent, count in self.tool_calls.items()},
             **{
                 metric_names.agent(agent, "tool_errors"): self.tool_errors.get(agent, 0) / count

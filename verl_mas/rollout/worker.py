@@ -51,6 +51,8 @@ AGENT_LOOP = "mas"
 ATTEMPT = "mas_attempt"
 # Collections of young objects before one of all objects.
 NEVER = 1_000_000_000
+# Nearly every reward is there within a second.
+LATE_REWARD_S = 60.0
 logger = logging.getLogger(__name__)
 
 _StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: ignore[attr-defined]
@@ -217,10 +219,13 @@ class MasAgentLoopWorker(_StockWorker):
     async def _score(self, session: Session, dataset: Fields) -> Score:
         """verl's reward loop on the answer: one of verl's scorers, or the user's function."""
         answer = answer_of(session, self.models, self.tokenizer)
+        late = asyncio.get_running_loop().call_later(LATE_REWARD_S, _warn_of_late_reward, session.task.key)
         try:
             await self._compute_score([answer], kwargs=dataset)
         except ray.exceptions.RayActorError as error:
             raise EngineLost(f"a reward worker is gone: {error}") from error
+        finally:
+            late.cancel()
         if answer.reward_score is None:
             rule = "a team is scored when its session ends, and the colocated reward model scores later"
             fix = "set Outcome.reward, use a reward function, or reward.reward_model.enable_resource_pool=True"
@@ -277,6 +282,16 @@ class MasAgentLoopWorker(_StockWorker):
         """verl does not wait for the tasks that sessions run in, so their error is raised at the next call."""
         if self.broken is not None:
             raise self.broken
+
+
+def _warn_of_late_reward(session: str) -> None:
+    logger.warning(
+        "the reward of session %s has been awaited for %.0f s. One reply can make a regular expression or sympy "
+        "compute without end: give the reward function a time limit of its own. "
+        "mas.faults.session_timeout_s ends the session",
+        session,
+        LATE_REWARD_S,
+    )
 
 
 class EarlyAgentLoopWorker(MasAgentLoopWorker):

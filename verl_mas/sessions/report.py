@@ -14,9 +14,11 @@ from statistics import fmean
 from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.metrics.findings import STEPS, RunFinding, Trend, findings, held
+from verl_mas.metrics.finding import RunFinding
+from verl_mas.metrics.findings import STEPS, findings, held
 from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
+from verl_mas.metrics.trends import Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
@@ -204,10 +206,20 @@ def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Hel
         text = whole[0].text if whole else dict(places)[last].text
         holds = places[-1][0] == len(training)
         lasting.append(HeldFinding(kind, name, text, training[begin].number, training[last - 1].number, holds))
-    trend = Trend()
-    trends = [one for step in steps for one in trend.add(step.values)][-1:]
-    lasting += [HeldFinding(one.kind, one.name, one.text, steps[0].number, steps[-1].number, True) for one in trends]
-    return sorted(lasting, key=lambda one: (not one.holds, one.first - one.last))
+    return sorted([*lasting, *_trends(steps)], key=lambda one: (not one.holds, one.first - one.last))
+
+
+def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
+    """Findings over the whole run so far, each as of the last step at which it held."""
+    trends = Trends()
+    values = accumulate((step.values for step in steps), held)
+    latest = {
+        (one.kind, one.name): (one, step.number)
+        for step, metrics in zip(steps, values, strict=True)
+        for one in trends.add(metrics)
+    }
+    first, last = steps[0].number, steps[-1].number
+    return [HeldFinding(one.kind, one.name, one.text, first, number, number == last) for one, number in latest.values()]
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
