@@ -374,8 +374,8 @@ def test_the_manager_adds_up_its_workers(manager):
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_trainers_advantages_are_written_beside_the_sessions(manager, tmp_path, enabled):
     own, trainer = manager(), {"default_local_dir": str(tmp_path)}
-    mas = {"trajectories": {"enabled": enabled}}
-    own.config = OmegaConf.create({"mas": mas, "trainer": trainer, module.ATTEMPT: "1"})
+    vars(own).update(_spec=TrajectorySpec(enabled=enabled))
+    own.config = OmegaConf.create({"trainer": trainer, module.ATTEMPT: "1"})
     own.record_advantages(3, {"u_0_0": 0.5})
     assert (tmp_path / "trajectories" / "train" / "000003-1-advantages.jsonl.zst").exists() == enabled
 

@@ -67,6 +67,10 @@ class AdvantageOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, PATH)
+        if self.shrinkage is not None and self.gamma is not None:
+            rule = "running scores are those of acts without what followed them, and gamma adds that"
+            value = f"{PATH}.gamma={self.gamma} with shrinkage={self.shrinkage}"
+            raise ConfigError(value, rule=rule, fix="remove one of the two")
 
     @classmethod
     def from_config(cls, config: Mapping[str, object] | None) -> AdvantageOptions:
@@ -83,6 +87,11 @@ class AdvantageOptions:
             rule = f"{estimator} keeps running scores for shrinkage only"
             fix = "set ++mas.advantage.shrinkage=2, or remove decay"
             raise ConfigError(f"mas.advantage.decay={self.decay}", rule=rule, fix=fix)
+        remembers = "decay" in defaults and ("shrinkage" not in defaults or self.shrinkage is not None)
+        for name, value in (("scale", "batch_std"), ("baseline", "best_other")):
+            if remembers and getattr(self, name) == value:
+                rule = f"{estimator} compares with running scores: neither a deviation of one step nor a best of them"
+                raise ConfigError(f"{PATH}.{name}={value}", rule=rule, fix=f"remove {PATH}.{name}")
         chosen = {name: value for name, value in asdict(self).items() if value is not None}
         resolved = {**_COMMON, **defaults, **chosen}
         for name, value in resolved.items():

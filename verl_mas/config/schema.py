@@ -17,6 +17,7 @@ from verl_mas.config.values import (
     Share,
     Text,
 )
+from verl_mas.errors import ConfigError
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
 FreeSettings: TypeAlias = dict[str, Any]
@@ -175,6 +176,16 @@ class PolicySpec:
 
     overrides: FreeSettings = field(default_factory=dict)
     """Merged over `actor_rollout_ref`."""
+
+    def __post_init__(self) -> None:
+        sources = [name for name in ("snapshot", "remote", "adapter_of") if getattr(self, name) is not None]
+        if len(sources) > 1:
+            rule = "the weights of a policy come from one source: a snapshot, an endpoint, or an adapter on a base"
+            raise ConfigError(f"a policy with {' and '.join(sources)}", rule=rule, fix=f"keep one of {sources}")
+        if self.remote is not None and self.overrides:
+            rule = "a remote policy has no model, engine or optimiser here"
+            fix = "remove the overrides; sampling belongs to mas.agents.<agent>.sampling"
+            raise ConfigError(f"a remote policy with overrides {self.overrides}", rule=rule, fix=fix)
 
     @property
     def is_trained(self) -> bool:

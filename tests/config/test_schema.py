@@ -1,0 +1,30 @@
+"""Values of the `mas:` block that do not fit together are refused by the class that they are about."""
+
+from __future__ import annotations
+
+import pytest
+
+from verl_mas.config import load
+from verl_mas.errors import InvalidInput
+
+REMOTE = {"base_url": "http://localhost:8000/v1", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        ({"snapshot": {"of": "a", "every": 2}, "remote": REMOTE}, "a policy with snapshot and remote"),
+        ({"adapter_of": "base", "snapshot": {"of": "a", "every": 2}}, "a policy with snapshot and adapter_of"),
+        ({"remote": REMOTE, "overrides": {"model": {"path": "x"}}}, "a remote policy with overrides"),
+    ],
+)
+def test_a_policy_has_one_source_of_weights(policy, says):
+    with pytest.raises(InvalidInput, match=says):
+        load({"policies": {"p": policy}})
+
+
+@pytest.mark.parametrize(
+    "policy", [{"remote": REMOTE}, {"adapter_of": "base"}, {"overrides": {"model": {"path": "x"}}}]
+)
+def test_a_policy_with_one_source_is_loaded(policy):
+    assert "p" in load({"policies": {"p": policy}}).policies
