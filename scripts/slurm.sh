@@ -7,6 +7,7 @@
 # `ray symmetric-run` ends with `ray stop`, which ends every Ray on the machine, and `ray start` writes a file that other
 # runs join. So all of it has processes and a /tmp/ray of its own.
 set -euo pipefail
+unset OMP_NUM_THREADS  # nproc prints it in place of the cores
 cd "$(dirname "$0")/.."
 if [[ ${1:-} != inside ]]; then
     folder=$(realpath "${1:-$(mktemp -d)}")

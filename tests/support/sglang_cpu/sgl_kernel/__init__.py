@@ -6,12 +6,12 @@ import importlib.abc
 import importlib.machinery
 import multiprocessing
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import wraps
 from types import ModuleType
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 
 class Kernel:
@@ -31,15 +31,14 @@ class Kernels(ModuleType):
     __getattr__ = Kernel.__getattr__
 
 
-class Unpinned(TorchFunctionMode):
+def unpinned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """SGLang's adapters are in memory that a GPU reads, which torch does not give without one."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.pin_memory:
-            return args[0]
-        kwargs = kwargs or {}
-        kwargs.pop("pin_memory", None)
-        return func(*args, **kwargs)
+    @wraps(make)
+    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+        return make(*args, **kwargs)
+
+    return made
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -59,4 +58,6 @@ sys.meta_path.append(Finder())
 sys.modules[__name__].__class__ = Kernels
 if multiprocessing.parent_process():
     # In its scheduler, and not in the processes of verl that import SGLang.
-    Unpinned().__enter__()
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign,assignment]
+    for name in ("arange", "empty", "full", "ones", "tensor", "zeros"):
+        setattr(torch, name, unpinned(getattr(torch, name)))
