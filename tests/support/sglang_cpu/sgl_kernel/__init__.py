@@ -6,12 +6,12 @@ import importlib.abc
 import importlib.machinery
 import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 
 class Kernel:
@@ -31,14 +31,15 @@ class Kernels(ModuleType):
     __getattr__ = Kernel.__getattr__
 
 
-def unpinned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+class Unpinned(TorchFunctionMode):
     """SGLang's adapters are in memory that a GPU reads, which torch does not give without one."""
 
-    @wraps(make)
-    def made(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
-        return make(*args, **kwargs)
-
-    return made
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.pin_memory:
+            return args[0]
+        kwargs = kwargs or {}
+        kwargs.pop("pin_memory", None)
+        return func(*args, **kwargs)
 
 
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -58,6 +59,4 @@ sys.meta_path.append(Finder())
 sys.modules[__name__].__class__ = Kernels
 if multiprocessing.parent_process():
     # In its scheduler, and not in the processes of verl that import SGLang.
-    torch.Tensor.pin_memory = lambda tensor, *_: tensor  # type: ignore[method-assign,assignment]
-    for name in ("arange", "empty", "full", "ones", "tensor", "zeros"):
-        setattr(torch, name, unpinned(getattr(torch, name)))
+    Unpinned().__enter__()
