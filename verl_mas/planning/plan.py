@@ -123,7 +123,11 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
             continue
         change = _fix(pool, sum(shapes[name]), larger)
         # What the usual rows take does not fit either: every step would fail.
-        lacking = [*_memory(name, fit.one_row(pool), change)] or [*_memory(name, usual[name], change)]
+        found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual[name])]
+        # A refusal of either is more than a warning of the other.
+        lacking = next(
+            (each for each in found if any(isinstance(one, ConfigError) for one in each)), found[0] or found[1]
+        )
         errors += [problem for problem in lacking if isinstance(problem, ConfigError)]
         warnings += [problem for problem in lacking if isinstance(problem, ConfigWarning)]
         warnings += [] if lacking else [_crowded(name, (pool, usual[name]), parts, step, change)]

@@ -91,11 +91,12 @@ class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
         found = {"log_probs": tree.log_probs(logits)}
         if tu.get(micro_batch, "calculate_entropy"):
             found["entropy"] = tree.of_replies(entropy_from_logits(logits))
-        # Of the type that verl's own code gives: other micro batches of a batch may be no trees.
-        empty, places = output.logits.new_zeros(len(ids.values())), torch.tensor(tree.places)
+        # The types of verl's own code, as other micro batches of a batch may be no trees: log-probs are in float32.
+        types = {"log_probs": torch.promote_types(output.logits.dtype, torch.float32), "entropy": output.logits.dtype}
+        size, places = len(ids.values()), torch.tensor(tree.places)
         return {
             name: torch.nested.nested_tensor_from_jagged(
-                empty.index_put((places,), values.to(empty.dtype)), ids.offsets()
+                values.new_zeros(size, dtype=types[name]).index_put((places,), values.to(types[name])), ids.offsets()
             )
             for name, values in found.items()
         }

@@ -195,7 +195,7 @@ class PolicyTrainer(LocalPolicy):
         the means of rows by 0.02 to 0.05; in float32 on a CPU, single tokens by 1e-6."""
         section = self.config.actor_rollout_ref
         exact = PrecisionType.is_fp32(self.precision) and section.rollout.dtype == "float32"
-        # verl sends merged adapters in bfloat16, whatever the types of engine and trainer are.
+        # On a GPU verl sends merged adapters in bfloat16, whatever the types of engine and trainer are.
         merged = section.model.get("lora_rank") and section.model.lora.get("merge")
         return 1e-3 if exact and not merged else 0.1
 
