@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 
 from verl_mas.errors import FaultKind
-from verl_mas.metrics.finding import EVERYONE, Metrics, RunFinding, mean
 from verl_mas.metrics.names import AGENT, POLICY, agent, key_of_policy, names_in, policy, session
-from verl_mas.metrics.trends import Trends
+from verl_mas.metrics.trends import EVERYONE, Metrics, RunFinding, Trends, mean
 
 STEPS = 3  # With few tasks per step, a step or two without any signal happen in sound runs
 AGAIN = 100  # Where most tasks are too easy or too hard, the same finding comes and goes all the time

@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from statistics import variance
+from typing import TypeAlias
 
-from verl_mas.metrics.finding import EVERYONE, Metrics, RunFinding, mean
 from verl_mas.metrics.names import CORE, agent, names_in, policies_in
 
 BLOCK = 5  # steps that a mean is taken of
 # A fall is this many standard errors, and this share of the best block. Of 738 recorded reward curves of
-# benchmarks/evidence, 14 fall so far, each one for good.
+# benchmarks/evidence, 14 fall so far.
 ERRORS, FALL = 5, 0.2
 FLAT = 30  # steps without any change of the reward; sound runs with a small learning rate need some
 ENTROPY = 2.0, 0.3  # times, and by how many nats per token, the entropy has risen
@@ -26,6 +27,22 @@ _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 _ENTROPY = re.compile(r"(?:policy/([^/]+)/)?actor/entropy")
 _MEMORY = {"cpu_memory_used_gb": "the host", "max_memory_allocated_gb": "the GPUs"}
 Series = Sequence[float]
+# The values of a step, by name. None, null in a metrics file, counts as NaN.
+Metrics: TypeAlias = Mapping[str, float | None]
+EVERYONE = "team"
+
+
+@dataclass(frozen=True)
+class RunFinding:
+    """`kind` and `name` identify it from step to step; `text` has the likely cause and what to do."""
+
+    kind: str
+    name: str
+    text: str
+
+
+def mean(series: Series) -> float:
+    return sum(series) / len(series) if series else math.nan
 
 
 class Trends:

@@ -14,11 +14,10 @@ from statistics import fmean
 from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.metrics.finding import RunFinding
 from verl_mas.metrics.findings import STEPS, findings, held
 from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
-from verl_mas.metrics.trends import Trends
+from verl_mas.metrics.trends import RunFinding, Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
