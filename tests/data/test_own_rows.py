@@ -46,16 +46,6 @@ def test_templates_name_columns_and_braces_are_doubled(made):
     assert row["data_source"] == "my_sums" and row["extra_info"] == {"split": "test", "index": 0, "topic": "sums"}
 
 
-def test_a_prompt_that_says_its_answer_or_asks_nothing_is_warned_of(made, capsys):
-    asked, answered = {"role": "user", "content": "u"}, {"role": "assistant", "content": "2"}
-    for messages, says in (
-        ([asked, answered], "ends with a message of the assistant"),
-        ([{**asked, "role": "system"}], "of system"),
-    ):
-        made([{"chat": messages}], "--template", "{chat}", "--no-answer")
-        assert "warning: the prompt of row 1" in (written := capsys.readouterr().out) and says in written
-
-
 def test_a_dollar_before_a_column_is_warned_of(made, capsys):
     made(ROWS, "--template", "Solve ${question}")
     assert "${ in a template" in capsys.readouterr().out

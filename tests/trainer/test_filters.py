@@ -22,6 +22,7 @@ from verl_mas.errors import DataError
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.row import RowKey
 from verl_mas.sessions.reader import read_sessions
+from verl_mas.trainer.agreement import Agreement
 from verl_mas.trainer.filters import EMPTY_BATCHES, TaskFilter, sampled_tasks
 from verl_mas.trainer.step import Columns, Credit, step_advantages, with_advantage
 from verl_mas.trainer.trainer import TeamTrainer
@@ -232,7 +233,7 @@ def trainer(monkeypatch, rollout):
         monkeypatch.setattr(TeamTrainer, "_count_sessions", lambda self: None)
         monkeypatch.setattr(TeamTrainer, "_add_prompts_to_generate", lambda self, count: None)
         made.mas, made.global_steps, made.curr_step_profile = MasConfig(policies={"main": PolicySpec()}), 1, False
-        made.members = {}
+        made.members, made.agreement = {}, Agreement()
         config = OmegaConf.create({"algorithm": {"adv_estimator": "agent_grpo"}})
         made.credit = Credit(Run(config, made.mas), ["solver"])
         made.pools, made._sessions = SimpleNamespace(each=lambda members, do: None), SessionCounts()
