@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from verl_mas.config.compose import compose
-from verl_mas.errors import ConfigErrors
+from verl_mas.errors import ConfigError, ConfigErrors
 
 TEAM = ["+mas=solver_verifier", "+platform=cpu"]
 
@@ -25,3 +25,15 @@ def test_every_mistaken_override_is_refused_in_one_call_each_with_its_fix():
     assert set(errors) == set(fixes)
     assert [mistake for mistake, fix in fixes.items() if fix not in errors[mistake].fix] == []
     assert "+" not in errors["data.train_batch_sizee=3"].fix
+
+
+def test_the_folder_of_verls_configuration_is_taken_as_hydra_takes_it(tmp_path):
+    """`--config-path=./config` is in verl's own scripts; it is relative to the file of verl's entry point."""
+    assert compose(["--config-path=./config", "--config-name=ppo_trainer"]) == compose([])
+    (tmp_path / "mine.yaml").write_text(
+        "defaults: [ppo_trainer, _self_]\nhydra: {searchpath: [pkg://verl.trainer.config]}"
+    )
+    with pytest.raises(ConfigError, match="a relative path starts in the folder of verl's entry point"):
+        compose([f"--config-path={tmp_path}/other", "--config-name=mine"])
+    own = compose([f"--config-path={tmp_path}", "--config-name=mine", "data.train_batch_size=8"])
+    assert own.data.train_batch_size == 8 and own.algorithm.adv_estimator == "gae"

@@ -27,7 +27,7 @@ ALL_KEYS = "`python -m verl.trainer.main_ppo --cfg job` prints every key"
 APPLIED = re.compile(r"Could not (override|append to config|delete from config)\b[^']*'([^']+)'( does not exist)?\.?$")
 # Sections of `mas:` whose keys are names that the user chooses.
 OPEN = [".".join(path) for path, value in leaves(asdict(MasConfig()), ("mas",)) if value == {}]
-OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn")
+OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp")
 
 
 def compose(arguments: Iterable[str]) -> DictConfig:
@@ -38,16 +38,13 @@ def compose(arguments: Iterable[str]) -> DictConfig:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", type=Path)
     parser.add_argument("--config-name", "-cn", default="ppo_trainer")
+    parser.add_argument("--config-path", "-cp", type=Path, default=Path("config"))
     options, overrides = parser.parse_known_args(list(arguments))
-    if options.config_dir and not options.config_dir.is_dir():
-        parent = options.config_dir.absolute().parent
-        siblings = [path.name for path in parent.iterdir() if path.is_dir()] if parent.is_dir() else []
-        rule = "it is a folder that exists; a relative path starts where the command is run"
-        fix = f"give the path of a folder; in {parent}: {nearest(options.config_dir.name, siblings)}"
-        raise ConfigError(f"--config-dir {options.config_dir}", rule=rule, fix=fix)
-    rule = (
-        "the arguments are overrides (key=value) and these options of verl's entry point: --config-dir, --config-name"
-    )
+    # Hydra takes it relative to the file of verl's entry point. verl is found, not imported, which takes seconds.
+    main = folder_of("verl") / "trainer" / options.config_path
+    where = {"--config-dir": options.config_dir and options.config_dir.absolute(), "--config-path": main}
+    raise_all(_no_folder(option, path) for option, path in where.items() if path and not path.is_dir())
+    rule = f"the arguments are overrides (key=value) and these options of verl's entry point: {', '.join(OPTIONS)}"
     raise_all(
         ConfigError(f"option {text}", rule=rule, fix=f"leave it out; {nearest(text, list(OPTIONS))}")
         for text in overrides
@@ -58,17 +55,27 @@ def compose(arguments: Iterable[str]) -> DictConfig:
     # OmegaConf derives its loader from `yaml.SafeLoader`; the one of libyaml reads verl's files in half the time.
     before, yaml.SafeLoader = yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        return _composed(overrides, options.config_dir, options.config_name)
+        return _composed(overrides, main, options.config_dir, options.config_name)
     finally:
         yaml.SafeLoader = before
 
 
-def _composed(overrides: list[str], added: Path | None, name: str) -> DictConfig:
+def _no_folder(option: str, path: Path) -> ConfigError:
+    siblings = [each.name for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    start = "where the command is run" if option == "--config-dir" else "in the folder of verl's entry point"
+    return ConfigError(
+        f"{option} {path}",
+        rule=f"it is a folder that exists; a relative path starts {start}",
+        fix=f"give the path of a folder; in {path.parent}: {nearest(path.name, siblings)}",
+    )
+
+
+def _composed(overrides: list[str], main: Path, added: Path | None, name: str) -> DictConfig:
     """Hydra stops at its first error, so a wrong override is removed and Hydra runs again: all mistakes are found."""
     remaining, wrong, errors = list(overrides), [], []
     while True:
         try:
-            config = _hydra(remaining, added, name)
+            config = _hydra(remaining, str(main), added, name)
             break
         except OverrideParseException as error:
             rule = f"an override is key=value in Hydra's grammar ({error.message.splitlines()[0]})"
@@ -87,7 +94,7 @@ def _composed(overrides: list[str], added: Path | None, name: str) -> DictConfig
     return config
 
 
-def _hydra(overrides: list[str], added: Path | None, name: str) -> DictConfig:
+def _hydra(overrides: list[str], main: str, added: Path | None, name: str) -> DictConfig:
     from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra._internal.hydra import Hydra
@@ -95,8 +102,6 @@ def _hydra(overrides: list[str], added: Path | None, name: str) -> DictConfig:
     from hydra.core.config_search_path import SearchPathQuery
     from hydra.core.global_hydra import GlobalHydra
 
-    # verl is found and not imported, which takes seconds.
-    main = str(folder_of("verl") / "trainer/config")
     with initialize_config_dir(main, version_base=None):
         if added:
             # As Hydra's own command line does; its compose API has no option for it.
