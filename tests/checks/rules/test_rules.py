@@ -159,7 +159,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     ),
     "whole_replicas": (
         {**GPUS, "trainer.nnodes": 2, "trainer.n_gpus_per_node": 3, f"{ROLLOUT}.tensor_model_parallel_size": 4},
-        {**GPUS, "trainer.nnodes": 2, f"{ROLLOUT}.tensor_model_parallel_size": 16},
+        {**GPUS, "trainer.nnodes": 4, f"{ROLLOUT}.tensor_model_parallel_size": 16},
     ),
     "servers_apart": ({**TWO, f"{ROLLOUT}.name": "trtllm"}, {f"{ROLLOUT}.name": "trtllm"}),
     "memory_of_engines": (
