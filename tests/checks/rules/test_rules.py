@@ -52,7 +52,7 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     "many_updates": ({"data.train_batch_size": 64, f"{ACTOR}.ppo_mini_batch_size": 1}, {}),
     "rows_for_every_update": ({"mas.updates_per_step": 64}, {"mas.updates_per_step": 32}),
     "group_of_one": ({**STOCK, f"{ROLLOUT}.n": 1}, {f"{ROLLOUT}.n": 1, "mas.advantage": {"shrinkage": 2}}),
-    "token_budget": ({f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 100}, {}),
+    "token_budget": ({f"{ACTOR}.use_dynamic_bsz": True, f"{ACTOR}.ppo_max_token_len_per_gpu": 1000}, {}),
     "lengths_fit": ({"config.json": SEVEN, "data.max_response_length": 4000}, {"config.json": SEVEN}),
     "batched_tokens": (
         {
