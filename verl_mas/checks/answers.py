@@ -71,6 +71,8 @@ def _reward_manager(config: DictConfig) -> Iterator[Problem]:
         rule = "with reward.reward_manager.source=register it is a reward manager of verl"
         yield ConfigError(value, rule=rule, fix=nearest(str(manager.name), list(REWARD_MANAGER)))
         return
+    if not REWARD_MANAGER[manager.name].__module__.startswith("verl."):
+        return  # One of the user's may read the tokenizer, which is not loaded here.
     try:
         function = get_custom_reward_fn(config)
         REWARD_MANAGER[manager.name](config=config, tokenizer=object(), compute_score=function)  # type: ignore[arg-type]
