@@ -95,6 +95,14 @@ def test_modules_are_plain_english():
     ] == []
 
 
+def test_docstrings_begin_with_a_verb_or_a_noun():
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = (node for path in MODULES if "verl_mas" in path.parts for node in ast.walk(ast.parse(path.read_text())))
+    texts = [text for node in nodes if isinstance(node, kinds) and (text := ast.get_docstring(node))]
+    fragments = [text for text in texts if re.match(r"(Of|By|As|With)\b", text)]
+    assert len(fragments) <= len(texts) / 100, fragments
+
+
 def test_names_are_no_riddles():
     for module in (path for path in MODULES if "verl_mas" in path.parts):
         nodes = list(ast.walk(ast.parse(module.read_text())))

@@ -225,7 +225,7 @@ NOTHING = Moments()
 
 
 class RunningScores:
-    """Of every role's scores, per data source: exponentially weighted mass, mean and variance.
+    """Exponentially weighted mass, mean and variance of every role's scores, per data source.
 
     At a step in which a role acts, what it had before counts `decay` times as much, and the step's scores are joined to
     it. The weights of all scores in a mean sum to 1 from the first step on, so nothing draws it to 0.
@@ -287,7 +287,7 @@ def owners_of(batch: AdvantageInput) -> Partition:
 
 
 def _names(batch: AdvantageInput, owners: Partition) -> list[Owner]:
-    """Of every part, read from one of its rows."""
+    """Owner of every part, read from one of its rows."""
     rows = part_of_group(owners, Partition(torch.arange(len(batch), device=owners.ids.device), len(batch)))
     labels = [[str(names[i]) for i in ids[rows].tolist()] for ids, names in map(batch.codes, owner_columns(batch))]
     source = labels[0] if len(labels) == 2 else [""] * owners.count

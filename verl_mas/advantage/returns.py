@@ -17,8 +17,9 @@ def actors(batch: AdvantageInput) -> Partition:
 
 
 def later_rewards(batch: AdvantageInput, gamma: float | None) -> Tensor:
-    """Of a row at turn t: sum over k > t of gamma ** (k - t) * r_k [N], with the own reward r_k of its actor's act at
-    turn k. All candidates of an act share what followed the committed one, as they share the team's reward. None: 0.
+    """Discounted later rewards of a row at turn t: sum over k > t of gamma ** (k - t) * r_k [N], with the own reward
+    r_k of its actor's act at turn k. All candidates of an act share what followed the committed one, as they share the
+    team's reward. None: 0.
     """
     later = torch.zeros_like(batch.scores, dtype=torch.float64)
     if gamma is None:

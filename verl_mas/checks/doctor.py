@@ -37,7 +37,7 @@ SHOWN = ("verl", "TransferQueue", "torch", "transformers", "ray", "tensordict", 
 
 @dataclass(frozen=True)
 class Aspect:
-    """Of this machine. `ok` None: information, not a problem."""
+    """One finding about this machine. `ok` None: information, not a problem."""
 
     what: str
     seen: str

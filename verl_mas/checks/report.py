@@ -73,7 +73,7 @@ def _count(found: Sequence[object], noun: str) -> str:
 
 
 def summary(run: Run, training: Mapping[str, str]) -> Summary:
-    """Of a configuration without errors. `training`: by policy, the path of its training."""
+    """Summarize a configuration without errors. `training`: the training path of each policy."""
     config, mas, team = run.config, run.mas, run.mode is not None
     checkpoint = to_resume(config) if team else None
     return {

@@ -68,7 +68,7 @@ logger = logging.getLogger(__name__)
 
 
 class UnknownSize(ConfigError):
-    """Of a model whose architecture is not known here."""
+    """The architecture of the model is not known, so its size is not known."""
 
 
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
@@ -247,7 +247,7 @@ def plan_of(run: ExaminedRun, hardware: Hardware, assumed: Assumed | None = None
 
 
 def training_lines(run: ExaminedRun) -> dict[str, str]:
-    """By policy that is trained on GPUs: the path of its training, and what that takes where the model is known."""
+    """Training path of each policy that is trained on GPUs, with its memory where the model is known."""
     if run.config.trainer.device == CPU:
         return {}
     step, found = usual_step(run, Assumed(), _sample(run)), {}

@@ -95,7 +95,7 @@ def longest_reply(run: ExaminedRun, member: Member) -> int:
 
 
 def task_of(run: ExaminedRun, first: FirstRows) -> Task:
-    """As the agent-loop worker builds it from what verl's dataset returns."""
+    """Build the task as the agent-loop worker does from a row of verl's dataset."""
     extra = first.row.get(EXTRA_INFO) or {}
     added = {RAW_PROMPT: seen(run.config, first.row), EXTRA_INFO: extra, UID: "check", SESSION_ID: 0, GLOBAL_STEPS: 0}
     kwargs = {name: extra.get(name) or {} for name in ("tools_kwargs", "interaction_kwargs")}

@@ -98,7 +98,7 @@ def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained
 
 
 def _names(path: str) -> Mapping[str, str]:
-    """Of a setting that takes one of the names of a kind, such as that of the estimator."""
+    """Names that a setting accepts if it takes the name of a kind, such as an estimator."""
     return next((names() for where, names in KINDS.values() if where == f"{path}=NAME"), {})
 
 

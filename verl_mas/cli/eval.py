@@ -122,7 +122,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
 
 
 def _check(folder: Path, records: list[Fields]) -> None:
-    """As validation: where too many failed, that is an error and not a score."""
+    """Raise an error instead of giving a score if too many sessions failed, as validation does."""
     from verl_mas.serve.places import open_export
 
     failed = [record for record in records if record["failed"]]

@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
 
 
 def _templates(framework: str) -> dict[str, Path]:
-    """By the names of their files."""
+    """Templates by the name of the file that each one becomes."""
     team = {path.stem: path for path in TEMPLATES.glob("*.txt")}
     program = {path.stem: path for path in PROGRAM.glob("*.txt")}
     written = {f"{MODULE}.py": PROGRAM / "frameworks" / f"{framework}.py.txt"}

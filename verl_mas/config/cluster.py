@@ -34,7 +34,7 @@ def joined(config: DictConfig) -> bool:
 
 
 def address(config: DictConfig) -> str | None:
-    """Of the cluster, found as `ray.init` finds it; None if the run starts its own."""
+    """Address of the cluster, found as `ray.init` finds it; None if the run starts its own cluster."""
     from ray._private.utils import read_ray_address
 
     ray_init = OmegaConf.select(config, RAY_INIT)

@@ -71,7 +71,7 @@ class Run:
         return pickle.dumps(self.config)
 
     def copy(self) -> DictConfig:
-        """Of the configuration as it was at the first copy."""
+        """Return a copy of the configuration as of the first call."""
         config = pickle.loads(self._dump)
         assert isinstance(config, DictConfig)
         return config
@@ -211,7 +211,7 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
 
 
 def serve_apart(mas: MasConfig) -> MasConfig:
-    """With one pool that serves every policy, where none names the pool of its engines."""
+    """Add one pool that serves every policy, unless a policy names the pool of its engines."""
     served = [spec for spec in mas.policies.values() if not spec.remote and not spec.adapter_of]
     if not any(spec.engines for spec in served):
         mas.pools.setdefault(SERVING, PoolSpec())

@@ -90,7 +90,7 @@ class Below(ValueRule):
 
 @dataclass(frozen=True)
 class Length(Range):
-    """Of a text in characters, or of a list in items."""
+    """Range of the length of a string in characters, or of a list in items."""
 
     def holds(self, value: Any) -> bool:
         return super().holds(len(value))

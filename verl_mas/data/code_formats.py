@@ -206,7 +206,7 @@ def _of_livecodebench(tests: Iterable[object], function: str | None) -> list[Tes
 
 
 def _function_name(row: Row) -> str | None:
-    """Of a row or a test: `fn_name`, or `func_name` in its metadata."""
+    """Name of the function that a row or a test calls: `fn_name`, or `func_name` in its metadata."""
     name = row.get("fn_name") or _mapping(row.get("metadata")).get("func_name")
     return _text(name) if name else None
 

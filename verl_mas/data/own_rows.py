@@ -108,7 +108,7 @@ def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
 
 
 def with_images(messages: Sequence[Fields], images: Iterable[object]) -> list[Fields]:
-    """With the images where `<image>` stands, as verl's dataset puts them there."""
+    """Put the images in place of `<image>`, as verl's dataset does."""
     left = iter(images)
     return [{**message, "content": _placed(message["content"], left)} for message in messages]
 

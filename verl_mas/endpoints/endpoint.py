@@ -54,7 +54,7 @@ def _check_address(base_url: str, setting: str) -> Iterator[ConfigError]:
 
 
 def _check_proxies() -> Iterator[ConfigError]:
-    """Of the environment, which httpx reads."""
+    """Check the proxies of the environment, which httpx reads."""
     import httpx
 
     try:

@@ -16,7 +16,7 @@ Plain = object
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one program. `wall_s` None: three times the CPU time plus two seconds."""
+    """Limits of one program. `wall_s` None: three times the CPU time plus two seconds."""
 
     cpu_s: Positive = 2.0
     wall_s: Positive | None = None

@@ -56,7 +56,7 @@ class Problem:
         return limits if self.time_limit_s is None else replace(limits, cpu_s=self.time_limit_s)
 
     def text(self) -> str:
-        """As `read` reads it."""
+        """Write the problem in the format that `read` reads."""
         return json.dumps({name: getattr(self, name) for name in FIELDS}, default=_written)
 
     @classmethod

@@ -135,7 +135,7 @@ def same_value(got: Plain, expected: Plain) -> bool:
 
 
 def _key(value: Plain) -> Plain:
-    """Of a set or a dict: equal as `same_value` says, floats exactly."""
+    """Key of a value in a set or a dict: keys are equal where `same_value` holds, floats exactly."""
     if isinstance(value, bool):
         return (bool, value)
     return type(value)(map(_key, value)) if isinstance(value, tuple | frozenset) else value

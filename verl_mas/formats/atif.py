@@ -83,7 +83,7 @@ def _add(steps: list[Record], message: Record, **of_reply: object) -> None:
 
 
 def _numbers(act: Record, requests: int) -> Record:
-    """Of all requests of the act. Records have the text of a token, and not its id."""
+    """Token counts and log-probs of all requests of the act. Records have a token's text, not its id."""
     sampled, tokens = act["sampled_tokens"], act["tokens"] or []
     log_probs = [log_prob for _, log_prob in tokens if log_prob is not None]
     metrics = {"prompt_tokens": act["prompt_tokens"] + act["response_tokens"] - sampled, "completion_tokens": sampled}
@@ -94,7 +94,7 @@ def _numbers(act: Record, requests: int) -> Record:
 
 
 def trajectories(folder: Path) -> list[Path]:
-    """Of our export, or of a folder of Harbor's, which has them beside other files."""
+    """List the trajectories of our export, or of a folder of Harbor's, which has other files as well."""
     return [path for path in sorted(folder.rglob("*.json")) if '"ATIF-v' in path.read_text(errors="replace")]
 
 
@@ -153,7 +153,7 @@ def _texts(prompt: list[Record], reply: list[Record]) -> Record:
 
 
 def _messages(step: Record) -> list[Record]:
-    """Of a step: what was written, and the results of the tools that it called."""
+    """Messages of a step: its own, and the results of the tools that it called."""
     written: Record = {"role": ROLES[step["source"]], "content": as_text(step["message"])}
     for call in step.get("tool_calls") or []:
         arguments = call["arguments"]

@@ -24,7 +24,7 @@ class Canonical(NamedTuple):
 
 
 def canonical(message: Message) -> Canonical:
-    """Of a message whose content is text, and for a user also images."""
+    """Reduce a message to what is compared. Its content is text and, for a user, images."""
     role = str(message["role"])
     calls = tuple((call.name, _plain(call)) for call in calls_of(message))
     name = str(message.get("name") or "") if role == "user" else ""

@@ -158,7 +158,7 @@ def end() -> None:
 
 
 def failure(error: BaseException) -> dict[str, object]:
-    """With the frames of the program: those of this file come first."""
+    """Describe an error with the program's own frames, without those of this file, which come first."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename != __file__] or list(frames)
     text = "".join([*traceback.format_list(own), *traceback.format_exception_only(type(error), error)])

@@ -170,7 +170,7 @@ def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
 
 
 def _chosen(known: int, tips: Sequence[Tip]) -> Found:
-    """Of acts with equal replies, one whose row is open."""
+    """Choose among acts with equal replies: the last whose row is open, if there is one."""
     tip = next((tip for tip in reversed(tips) if not tip.taken), tips[-1])
     if tip.taken:
         return Found(f"branched after {known} messages, as another request continued them", known, tip)

@@ -130,7 +130,7 @@ class _ForkServer:
         raise MasError(f"the worker process of {self._command[3]} does not start: {' '.join(self._command)}")
 
     def kill(self, pid: int) -> None:
-        """By the fork server, since only it knows whether that pid is still its child."""
+        """Have the fork server kill it, since only the server knows whether that pid is still its child."""
         with self._lock, contextlib.suppress(ConnectionError):
             if self._control is not None:
                 self._control.sendall(b"k" + pid.to_bytes(8, "little"))

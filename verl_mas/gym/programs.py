@@ -203,7 +203,7 @@ class CodingExperts:
 
 
 class Interpreter(Executor):
-    """Of the programs of an expert, which are known, without a process: thousands per second."""
+    """Interprets the expert's programs, which are known, without a process: thousands per second."""
 
     def __init__(self, settings: Execution):
         self._known = {program.code: program for split in (TRAIN, TEST) for program in programs(split)}

@@ -65,7 +65,7 @@ def _groups(letters: Sequence[str], size: int) -> Iterator[tuple[tuple[str, ...]
 
 
 def _left(answer: str, groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Of each part the letters left, where part k rules out group k."""
+    """Letters that each part leaves possible, where part k rules out group k."""
     others = [itertools.chain(*groups[:k], *groups[k + 1 :]) for k in range(len(groups))]
     return tuple("".join(sorted((answer, *wrong))) for wrong in others)
 

@@ -78,7 +78,7 @@ class States(Workflow, Generic[State]):
 
     @abstractmethod
     def outcome(self, state: State) -> Outcome:
-        """Of a state in which the session is over."""
+        """Return the outcome of a state in which the session is over."""
 
     async def play(self, state: State, team: Team) -> Outcome:
         """From any state to the end."""

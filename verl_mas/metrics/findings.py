@@ -238,7 +238,7 @@ def _why_unmoved(window: Window, name: str) -> str | None:
 
 
 def _stale(window: Window) -> Iterator[RunFinding]:
-    """Of the asynchronous modes."""
+    """Find policies that train on too many stale rows, in an asynchronous mode."""
     for name in window.names(POLICY, "staleness/mean"):
         key = re.compile(re.escape(policy(name, "staleness/")) + r"(\d+)/rows")
         shares = [

@@ -78,7 +78,7 @@ def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
 
 
 def one_row(pool: Pool) -> Pool:
-    """With one longest row in each micro batch."""
+    """Reduce each micro batch to one row of the longest length."""
     return pool.of(_micro(policy, most=policy.serving.row) for policy in pool.policies)
 
 

@@ -184,7 +184,7 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
 
 
 def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:
-    """Of the policy's rows."""
+    """Temperatures at which the policy's rows are sampled."""
     swapped = {agent: mas.agents[agent].policy for agent in mas.swap.agents if agent in mas.agents}
     own = [
         spec.sampling.get("temperature")

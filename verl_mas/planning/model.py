@@ -135,7 +135,7 @@ def _size_of(fields: str) -> ModelSize:
 
 
 def _vision(config: Mapping[str, object], seeing: Mapping[str, int]) -> Vision | None:
-    """As Qwen2.5-VL's and Qwen3-VL's configurations name it."""
+    """Read the vision part from a configuration with the names of Qwen2.5-VL and Qwen3-VL."""
     names = "depth hidden_size intermediate_size patch_size temporal_patch_size spatial_merge_size".split()
     found = [config.get(name) for name in names]
     if not all(isinstance(number, int) for number in found):

@@ -75,7 +75,7 @@ class Step:
 
     @property
     def alone(self) -> Step:
-        """Of one agent that acts once."""
+        """The step of a single agent that acts once."""
         return replace(self, acts=1.0, turns=1.0, prompt=self.task)
 
 
@@ -129,7 +129,7 @@ def rows_of(run: Run, step: Step) -> Mapping[str, float]:
 
 
 def expected(policy: Policy, part: Part, step: Step) -> Policy:
-    """With micro batches of rows of the mean length, in place of the longest ones."""
+    """Replace micro batches of the longest rows by those of rows of the mean length."""
     training, of_gpu = policy.training, part.rows * step.length / part.trainers
     if training is None:
         return policy

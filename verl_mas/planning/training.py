@@ -133,7 +133,7 @@ def images(model: ModelSize, training: TrainingLoad, tokens: int, *, kept: bool)
 
 
 def activations(model: ModelSize | Vision, tokens: float, checkpointing: bool) -> float:
-    """With checkpointing the input of every layer, and what one layer recomputes; without it all of every layer."""
+    """Bytes of activations: with checkpointing every layer's input and one recomputed layer, else all layers."""
     if not checkpointing:
         return model.layers * layer_activations(model, tokens)
     return SERVED * model.layers * tokens * model.hidden + layer_activations(model, tokens)
@@ -186,5 +186,5 @@ def checkpoint(model: ModelSize, training: TrainingLoad | None) -> float:
 
 
 def adapter_checkpoint(parameters: int) -> float:
-    """Of one adapter on a base, which is not saved: weights and Adam in float32."""
+    """Bytes of one adapter's checkpoint: weights and Adam in float32. Its base is not saved."""
     return 4.0 * (1 + ADAM) * parameters

@@ -79,7 +79,7 @@ class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
     def prepare_model_outputs(
         self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Processor
     ) -> dict[str, torch.Tensor]:
-        """Of a tree: log-probs, and entropies if they are asked for, of replies, and 0 for the other tokens."""
+        """Log-probs, and entropies if requested, of a tree's replies; 0 for the other tokens."""
         tree: Tree | None = output_args.get(_TREE)
         if tree is None:
             done: dict[str, torch.Tensor] = super().prepare_model_outputs(

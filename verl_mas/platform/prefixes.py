@@ -72,7 +72,7 @@ class Tree:
         return torch.from_numpy(seen)
 
     def log_probs(self, logits: Tensor) -> Tensor:
-        """Of all reply tokens. `logits`: those of `predicting`."""
+        """Log-probs of all reply tokens. `logits`: those of `predicting`."""
         return logits[self._rows, torch.tensor(self.labels)] - self.of_replies(torch.logsumexp(logits, dim=-1))
 
     def of_replies(self, values: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def _parquet(path: Path) -> Iterator[Row]:
 
 
 def _arrow(path: Path) -> Iterator[Row]:
-    """As `datasets` writes it."""
+    """Read rows from an Arrow stream as `datasets` writes it."""
     import pyarrow
 
     with pyarrow.memory_map(str(path)) as file, pyarrow.ipc.open_stream(file) as batches:

@@ -13,7 +13,7 @@ Span: TypeAlias = tuple[float, float]
 
 
 class Busy:
-    """Of the requests of one process."""
+    """Records when the requests of one process are running."""
 
     def __init__(self) -> None:
         self._out = 0
@@ -45,7 +45,7 @@ class Busy:
         return tuple(spans)
 
     def pop_seconds(self) -> float:
-        """Of all requests that ended since the last call, added up."""
+        """Return and clear the summed seconds of all requests that ended since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

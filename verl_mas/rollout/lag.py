@@ -8,7 +8,7 @@ EVERY_S = 0.05
 
 
 class Longest(float):
-    """Of two, the sum is the longer one."""
+    """A duration whose sum with another is the longer of the two."""
 
     def __add__(self, other: float) -> Longest:
         return Longest(max(self, other))

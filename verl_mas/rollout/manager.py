@@ -55,7 +55,7 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         await asyncio.gather(*[worker.begin.remote(*given) for worker in self._workers])
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """As verl's, which gives fewer tasks than workers to the first ones, each time."""
+        """Rotate the workers, since verl always gives fewer tasks than workers to the first workers."""
         super().generate_sequences(prompts)
         if (count := len(prompts)) < len(self.agent_loop_workers):
             self.agent_loop_workers = [*self.agent_loop_workers[count:], *self.agent_loop_workers[:count]]

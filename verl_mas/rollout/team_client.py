@@ -21,7 +21,7 @@ Acquire = Callable[[], Awaitable[tuple[str, Actor]]]
 
 
 class Gate:
-    """Of one policy's engines, in one worker. It starts open; requests pass it before they reach an engine.
+    """Gate of one policy's engines, in one worker. It starts open; requests pass it before they reach an engine.
 
     The trainer closes the gates of all workers before it aborts the engines, and opens them when all engines serve.
     """
@@ -62,7 +62,7 @@ class Balanced:
 
 @dataclass(frozen=True)
 class Only:
-    """With one server there is nothing to balance, so a request needs no calls to the balancer's process."""
+    """The only server: nothing to balance, so a request needs no calls to the balancer's process."""
 
     server: Actor
 

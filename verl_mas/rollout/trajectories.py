@@ -197,8 +197,8 @@ def _draw(task: Task) -> float:
 
 
 def _rank(session: Session) -> tuple[float, float, int]:
-    """By the reward of the team, and then of the acts. Of equal ones the last is the best, and the first the worst, so
-    that a group of equal rewards has two records that show it."""
+    """Rank sessions by the team's reward, then by the rewards of the acts. Of equal sessions the last is the best and
+    the first the worst, so that a group of equal rewards has two records that show it."""
     own = sum((reply.team_reward or 0.0) + reply.local_reward for reply in session.replies if not reply.probe)
     return session.team_reward or 0.0, own, session.task.session
 

@@ -389,7 +389,7 @@ def _empty_reply(before: Generation) -> Generation:
 
 
 def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | None) -> AgentLoopMetrics:
-    """Of the whole row. As in verl, the count of preemptions is -1 if the first generation has none."""
+    """Metrics of the whole row. As in verl, the count of preemptions is -1 if the first generation has none."""
     if previous is None:
         return AgentLoopMetrics(generate_sequences=seconds, num_preempted=-1 if preempted is None else preempted)
     before = previous.metrics

@@ -51,7 +51,7 @@ class MetricsFile:
                 write_whole(self.path, "".join(f"{line}\n" for line in kept))
 
     def log(self, data: Mapping[str, object], step: int) -> None:
-        """As verl calls its loggers."""
+        """Append one step; same signature as verl's loggers."""
         # Numbers of Python, numpy and torch; verl logs some tables and texts.
         given = {k: float(v) for k, v in data.items() if isinstance(v, SupportsFloat) and not isinstance(v, str)}
         numbers = {key: value if math.isfinite(value) else None for key, value in given.items()}

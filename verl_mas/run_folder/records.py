@@ -105,7 +105,7 @@ def left_out(uid: str, session: int, step: int, partition: str) -> Record:
 
 
 def index_of(entries: Iterable[Listed]) -> bytes:
-    """By field: one list per name is a third of what one mapping per session takes."""
+    """Encode the entries by field: one list per name takes a third of one mapping per session."""
     rows = list(entries)
     return json.dumps({name: [getattr(row, name) for row in rows] for name in LISTED}, default=plain).encode()
 

@@ -128,7 +128,7 @@ def _set_precision(model: nn.Module, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def log_probs(model: nn.Module, ids: Sequence[int]) -> torch.Tensor:
-    """Of every token of a prompt but the first."""
+    """Log-probs of every token of a prompt except the first."""
     tokens = torch.tensor([ids])
     scores: torch.Tensor = model.eval()(input_ids=tokens).logits.float().log_softmax(-1)
     return scores[0, :-1].gather(-1, tokens[0, 1:, None]).squeeze(-1)

@@ -217,7 +217,7 @@ class Export:
         return f"merged into {base}: the log-probs of a prompt differ from the adapter's by at most {difference:.2g}"
 
     def _written(self, chosen: Mapping[str, TeamPolicy]) -> TeamFile:
-        """With the policies that agents act on, and the bases of these."""
+        """Team file with the policies that agents act on, and the bases of these policies."""
         policies = {}
         for name, policy in self.team.policies.items():
             base = None if self.merge else policy.adapter_of

@@ -66,7 +66,7 @@ class TrainedTeam:
         return finished(self._loop.result(self._session(task, listener)))
 
     async def arun(self, task: Question, *, listener: Listener | None = None) -> Session:
-        """As `run`, for async code. Cancelling it cancels the session."""
+        """Same as `run`, for async code. Cancelling it cancels the session."""
         return finished(await self._loop.aresult(self._session(task, listener)))
 
     def run_many(
@@ -78,7 +78,7 @@ class TrainedTeam:
     def arun_many(
         self, tasks: Iterable[Question], concurrency: int = CONCURRENCY, *, ordered: bool = True
     ) -> AsyncIterator[SessionResult]:
-        """As `run_many`, for async code."""
+        """Same as `run_many`, for async code."""
         return self._loop.aiterate(many(tasks, self._session, concurrency, ordered=ordered))
 
     def close(self) -> None:

@@ -49,7 +49,7 @@ def write_model(weights: Tensors, like: Path, folder: Path, *, trust: bool) -> s
 
 
 def copy_tokenizer(source: Path, folder: Path) -> None:
-    """With the chat template and what else is beside the weights of a model."""
+    """Copy the tokenizer, the chat template and all other files of a model except its weights."""
     shutil.copytree(source, folder, ignore=shutil.ignore_patterns(*_OF_WEIGHTS), dirs_exist_ok=True)
 
 

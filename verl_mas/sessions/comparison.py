@@ -129,7 +129,7 @@ def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
 
 
 def successes(report: RunReport, step: int) -> dict[Task, float]:
-    """By source and task: the mean over its sessions of `acc`, or of the team's reward where there is none.
+    """Success of each task, by source: the mean over its sessions of `acc`, or of the team's reward without `acc`.
 
     As in validation, a session that failed counts as 0. A sample of the sessions has the best and the worst of each
     task, and no mean.

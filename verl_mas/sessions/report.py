@@ -46,7 +46,7 @@ GRAD_NORM = "actor/grad_norm"
 
 @dataclass(frozen=True)
 class HeldFinding(RunFinding):
-    """With its evidence: the steps at all of which it held."""
+    """A finding with its evidence: the steps at all of which it held."""
 
     first: int
     last: int

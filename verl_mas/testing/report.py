@@ -63,7 +63,7 @@ class CaseResult:
     info: Mapping[str, object] = field(default_factory=dict)
 
     def shown(self, problems: Mapping[str, int], faults: Sequence[str]) -> str:
-        """With these of its problems, each with the number of cases that have it, and of its faults."""
+        """Format the case with these problems, each with the number of cases that have it, and these faults."""
         calls = f" {self.tool_calls} tool calls," if self.tool_calls else ""
         summary = f"{self.acts} acts,{calls} {self.malformed} malformed, answer {self.answer!r:.40}"
         rewards = ", ".join(f"{agent} {_numbers(scores)}" for agent, scores in self.rewards.items())
@@ -212,7 +212,7 @@ def _notes(session: Session) -> Iterator[str]:
 
 
 def described(fault: SessionFault) -> str:
-    """With the line of the workflow that raised it, and with a fix for an exception of Python's."""
+    """Describe a fault with the line of the workflow that raised it, and a fix for a Python exception."""
     first, *rest = [line.strip()[:400] for line in str(fault).splitlines()]
     if fault.kind is FaultKind.WORKFLOW and fault.__cause__ is not None:
         stack = traceback.extract_tb(fault.__cause__.__traceback__)

@@ -75,7 +75,7 @@ class ScriptedLLM:
         return [_generation(request, answer) for answer in answers]
 
     def _rule(self, agent: str) -> Script:
-        """By the agent's name or role."""
+        """Find the script by the agent's name or role."""
         if not isinstance(self.rules, Mapping):
             return self.rules
         for name in (agent, role_of(agent)):

@@ -68,7 +68,7 @@ class UpdatePlan:
 
 
 def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_TOKENS) -> UpdatePlan:
-    """As many optimiser steps as asked for, but never more than there are rows.
+    """Plan as many optimiser steps as requested, but never more than there are rows.
 
     verl requires that a fixed micro batch divides what is cut into micro batches.
     """

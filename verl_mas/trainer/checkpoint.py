@@ -295,7 +295,7 @@ def _adapter_settings(view: View) -> dict[str, object]:
 
 
 def fingerprint(model: Path) -> str | None:
-    """Of the configuration and the weights in a folder, of which it reads little; None for a name on the hub."""
+    """Hash a model folder's configuration and a small part of its weights; None for a name on the hub."""
     files = sorted([*model.glob("*.safetensors"), *model.glob("*.bin")]) if model.is_dir() else []
     if not files:
         return None

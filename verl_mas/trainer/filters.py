@@ -44,8 +44,8 @@ def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[S
 
 
 def session_values(rows: Rows, by: str) -> dict[str, list[float]]:
-    """Of every task the accuracies or team rewards of its sessions: the mean over rows, which only differ where a
-    workflow rewards single acts."""
+    """Accuracies or team rewards of each task's sessions. A session's value is the mean over its rows, which
+    differ only where a workflow rewards single acts."""
     values = accuracies(rows) if by == "acc" else [RowTags.of(tag).team_reward for tag in rows.tags]
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, value in zip(map(RowKey.parse, rows.keys), values, strict=True):

@@ -136,7 +136,7 @@ def now() -> str:
 
 
 def versions(run: Run) -> dict[str, str | None]:
-    """Of the packages that decide what a run computes, the engines of its policies among them."""
+    """Versions of the packages that decide what a run computes, including its engines."""
     names = {run.view(name).get("rollout.name") for name, spec in run.mas.policies.items() if not spec.remote}
     engines = sorted(filter(None, (facts_of(str(name)).package for name in names)))
     installed = {package: installed_version(package) for package in dict.fromkeys([*PACKAGES, *engines])}

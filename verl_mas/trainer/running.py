@@ -32,7 +32,7 @@ class RunningState:
         (folder / RUNNING_FILE).write_text(json.dumps({**self.of, _SCORES: self.scores.to_list()}, indent=1))
 
     def load(self, folder: Path) -> None:
-        """Of the checkpoint in a folder. Raises ConfigError if that is of another team."""
+        """Load the running scores from a checkpoint's folder. Raises ConfigError if it belongs to another team."""
         problems = list(self.problems(folder))
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
         for warning in problems:

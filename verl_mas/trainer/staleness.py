@@ -50,7 +50,7 @@ def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfi
 
 
 def row_metrics(tags: Sequence[RowTags], extras: Sequence[Fields], step: int) -> dict[str, float]:
-    """Of rows of engines that count versions; none of others."""
+    """Staleness of the rows from engines that count weight versions; empty for other engines."""
     ages = [step - 1 - tag.min_global_steps for tag in tags if tag.min_global_steps is not None]
     if not ages:
         return {}
@@ -102,7 +102,7 @@ def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
 
 
 def weight_metrics(staleness: Numbers, log_ratio: Ratios, limits: Limits | None) -> dict[str, float]:
-    """By staleness: the share of the tokens, the mean weight, the KL, and the share outside the limits."""
+    """For each staleness, the share of the tokens, the mean weight, the KL, and the share outside the limits."""
     values: dict[str, float] = {}
     weights = np.exp(log_ratio)
     classes = np.minimum(staleness, LAST)

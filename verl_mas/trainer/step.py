@@ -66,7 +66,7 @@ def read_columns(batch: Rows) -> Columns:
 
 
 def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
-    """Of every row of the step. Those of the parts are read already; a call to TransferQueue costs a driver's time."""
+    """Columns of every row of the step. Only rows outside of the parts are read, as each read costs the driver time."""
     fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
     if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
         untrained = data_plane.select(batch, rest)

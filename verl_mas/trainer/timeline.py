@@ -58,13 +58,13 @@ class TimelineEvent:
 
     @property
     def row(self) -> str:
-        """Of a picture: an engine and a trainer have one each."""
+        """Row of a picture: each engine and each trainer has its own."""
         if self.event in WORKERS:
             return self.event.replace("_", " ")
         return f"{'engine' if self.event in (ENGINE, LAUNCH) else 'trainer'} {self.policy}".strip()
 
     def trace(self) -> dict[str, object]:
-        """As a Trace Event, in microseconds."""
+        """Convert to a Trace Event, in microseconds."""
         moment = self.event in (START, STEP)
         begin = round(self.begin * 1e6)
         long = {"ph": "i", "s": "g"} if moment else {"ph": "X", "dur": round(self.end * 1e6) - begin}

@@ -74,7 +74,7 @@ POLL_SECONDS = 0.25
 
 
 class TeamTrainer(Recorded, Validated):
-    """Of all modes; `trainer.modes` has one class for each."""
+    """Coordinates a training step; `trainer.modes` adds one class per mode."""
 
     mode: ClassVar[Mode]
     timeline = Timeline()  # written nowhere, as in an evaluation
@@ -202,7 +202,7 @@ class TeamTrainer(Recorded, Validated):
         return Served(served, self._workers)
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
-        """Of the engines of a policy. `adapter`: the policy whose adapter serves the requests."""
+        """Client of a policy's engines. `adapter`: the policy whose adapter serves the requests."""
         return self.members[home].client(adapter)
 
     def get_teacher_client(self) -> None:

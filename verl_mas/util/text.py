@@ -36,7 +36,7 @@ all_encodable = partial(in_texts, encodable)
 
 
 def characters(value: object) -> int:
-    """Of all texts in a value."""
+    """Count the characters of all strings in a nested value."""
     if isinstance(value, str):
         return len(value)
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()

@@ -100,7 +100,7 @@ def message_of(generation: Generation, calls: Sequence[ToolCall] = ()) -> Messag
 
 
 def as_call(call: ToolCall) -> JsonObject:
-    """As chat templates take it, and verl makes it. Arguments that are not an object stay as they were written."""
+    """Convert a call to verl's form for chat templates. Arguments that are not an object stay as they were written."""
     parameters = call.parameters
     function = {"name": call.name, "arguments": call.arguments if parameters is None else all_encodable(parameters)}
     return {"type": "function", "function": function, **({} if call.id is None else {"id": call.id})}

@@ -216,7 +216,7 @@ class Session:
     def record(
         self, status: str | None = None, faults: Sequence[SessionFault] = (), how: Recording | None = None
     ) -> Record:
-        """As plain data: what is written to disk, shown as a transcript and read again.
+        """Record of the session as plain data, which is written to disk, shown as a transcript and read again.
 
         `status`: finished, dropped or cancelled; None while it runs.
         """

@@ -41,7 +41,7 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 
 @dataclass
 class TeamWorkflow:
-    """As in `mas.workflow`."""
+    """Workflow of the team, as in `mas.workflow`."""
 
     name: Text
     path: str | None = None  # a file or module; a file that the run found has its whole path
@@ -93,7 +93,7 @@ class TeamFile:
     verl: FreeSettings = field(default_factory=dict)
 
     def text(self) -> str:
-        """As YAML, without what is as by default."""
+        """Format the team as YAML, without fields that have their default."""
         return str(yaml.safe_dump(_plain(self), sort_keys=False, allow_unicode=True, width=120))
 
     def write(self, folder: Path) -> None:
@@ -248,7 +248,7 @@ def asks(team: TeamFile) -> Iterator[str]:
 
 
 def _plain(value: object) -> object:
-    """As YAML has it; of a dataclass, the fields that differ from their defaults."""
+    """Convert a value to plain YAML types; a dataclass becomes the fields that differ from their defaults."""
     if is_dataclass(value):
         return {
             item.name: _plain(own) for item in fields(value) if (own := getattr(value, item.name)) != _default(item)
@@ -288,7 +288,7 @@ SETTINGS = (
 
 
 def settings_of(config: DictConfig) -> FreeSettings:
-    """By their dotted names; those that are null are left out."""
+    """Collect the settings by dotted name, without those that are null."""
     settings: FreeSettings = {}
     for name in SETTINGS:
         value = OmegaConf.select(config, name)

@@ -41,7 +41,7 @@ def tool_of(given: ToolLike) -> Tool:
 
 
 def tools_of(given: Iterable[ToolLike]) -> dict[str, Tool]:
-    """By name; two tools of one name are refused."""
+    """Make the tools and map them by name. Two tools of one name are refused."""
     named: dict[str, Tool] = {}
     for tool in map(tool_of, given):
         if tool.name in named:

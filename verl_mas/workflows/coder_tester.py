@@ -23,7 +23,7 @@ CURE_MALFORMED = -1.2
 
 @dataclass(frozen=True)
 class CaseScore:
-    """Of one candidate. None: not known. `trained` False: nothing says how good it is, so its row is left out."""
+    """Score of one candidate. None: not known. `trained` False: nothing tells how good it is, so its row is skipped."""
 
     reward: float | None
     right: bool | None

@@ -77,7 +77,7 @@ class Verifiers(Program):
         self.prompts(0)
 
     def prompts(self, count: int) -> Sequence[str]:
-        """Of the first tasks. 0: only whether there is such an environment."""
+        """Read the prompts of the first tasks. 0: only check that the environment exists."""
         where, python = "mas.workflow.args", self.python or sys.executable
         if shutil.which(python) is None:
             rule = "every node of the run has that program"

@@ -70,7 +70,7 @@ def listed(found: Iterable[T], limit: int, value: str) -> list[T]:
 
 @cache
 def optimal(name: str) -> Strategy:
-    """By looking ahead to the end, or an equilibrium if something is hidden or left to chance."""
+    """Optimal strategy by minimax, or an equilibrium if the game has hidden information or chance."""
     game, value = pyspiel.load_game(name), f"an optimal player of {name}"
     check_two(game, value, fix="set opponent=self, past or random")
     if game.get_type().information == Kind.Information.PERFECT_INFORMATION and not chance_of(game):

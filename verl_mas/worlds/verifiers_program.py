@@ -83,13 +83,13 @@ class InProcess(NullHarness):
 
 
 def _refused(text: str) -> vf.ProgramResult:
-    """As in `null`, a full context ends the rollout, which is scored; anything else fails it."""
+    """Result of a refused request. As in `null`, a full context ends and scores the rollout; others fail it."""
     full = any(marker in text.casefold() for marker in CONTEXT_OVERFLOW_MARKERS)
     return vf.ProgramResult(0 if full else 1, "", text)
 
 
 async def _result(call: Json, dispatch: Json, connected: Json) -> Json:
-    """With the words of `null` for what cannot be called."""
+    """Result of a tool call. A call that cannot be made gets the error message of `null`."""
     name = call["function"]["name"]
     content: object
     try:
@@ -224,7 +224,7 @@ def _values(traces: Sequence[vf.Trace]) -> dict[str, list[float]]:
 
 
 async def score(task: ProgramTask, gateway: Gateway) -> dict[str, float]:
-    """Of a text, by its task, as of a rollout whose only reply it is."""
+    """Score a text with its task, as in a rollout whose only reply is the text."""
     named: Json = task.extra_info
     scorer = tasks(json.dumps(named["settings"], sort_keys=True))[named["number"]]
     if needs := [hook.__name__ for hook in (*scorer.hooks("reward"), *scorer.hooks("metric")) if _needs_runtime(hook)]:
@@ -250,7 +250,7 @@ def tasks(settings: str) -> Tasks:
 
 
 def prompts(settings: str, count: int) -> list[str]:
-    """Of the first `count` tasks; fewer, if there are not so many. 0: whether there is such an environment."""
+    """Prompts of the first `count` tasks, or of all if there are fewer. 0: only check that the environment exists."""
     if not count:
         environment(settings)
     taskset = vf.load_taskset(_config(json.loads(settings)).taskset)

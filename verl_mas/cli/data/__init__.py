@@ -40,7 +40,7 @@ BESIDE = ("corpus.jsonl", "model")  # What some data sets write beside their row
 
 
 def parser(only: str | None = None) -> Parser:
-    """With `only` one of the data sets; the others are not imported."""
+    """Parser of `verl-mas data`. With `only`, it has one data set, and the others are not imported."""
     command = Parser("verl-mas data", __doc__)
     names = command.add_subparsers(metavar="NAME", required=True)
     if only in (None, ROWS):

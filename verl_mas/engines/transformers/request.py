@@ -98,7 +98,7 @@ class Sample:
 
     @property
     def position(self) -> int:
-        """Of the last token."""
+        """Position of the last token."""
         return self.cached + (self.sight.shift if self.sight else 0)
 
     @property

@@ -210,7 +210,7 @@ def open_stream(file, *args, **kwargs):  # type: ignore[no-untyped-def]
 
 
 class PipeEnd:
-    """As much of a socket as asyncio uses."""
+    """End of a pipe with the part of a socket's interface that asyncio uses."""
 
     def __init__(self, descriptor: int):
         self._descriptor = descriptor

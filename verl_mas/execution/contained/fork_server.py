@@ -289,7 +289,7 @@ class Server:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of a process and all its threads; a busy machine does not count."""
+    """CPU seconds of a process and all its threads, which a busy machine does not increase."""
     try:
         return time.clock_gettime(~pid << 3 | 2)
     except OSError:  # It has ended.

@@ -120,7 +120,7 @@ def _call(call: ToolCall) -> JsonObject:
 
 
 def _log_probs(served: Served) -> JsonObject | None:
-    """Of the sampled tokens, which are named by their numbers, as vLLM does when it is asked to."""
+    """Log-probs of the sampled tokens, named by id as vLLM does with `return_tokens_as_token_ids`."""
     found = zip(*sampled_of(served.reply), strict=True)
     each: list[JsonObject] = [
         {"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found

@@ -141,6 +141,6 @@ class PuzzleData(Generated):
 
 
 def _sizes(options: argparse.Namespace) -> tuple[Size, Size]:
-    """Of the held-out boards and of the training boards."""
+    """Sizes of the held-out boards and of the training boards."""
     size = values(options.size, "--size NAME=VALUE")
     return size, size | values(options.practice, "--practice NAME=VALUE")

@@ -13,7 +13,7 @@ _ZERO, _FARTHEST = ord("m"), 12  # the letter of offset 0; larger offsets than 1
 
 
 def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
-    """Of each cell the legal moves and the cells they lead to."""
+    """Legal moves of each cell, with the cells they lead to."""
     table: list[dict[str, int]] = []
     for cell in range(size * size):
         row, column = divmod(cell, size)

@@ -149,7 +149,7 @@ def _number(kind: type[Puzzle], key: str, value: object) -> float | None:
 
 @functools.cache
 def _types(kind: type[Puzzle]) -> dict[str, tuple[type[int] | type[float], bool]]:
-    """Of each size argument its type, int or float, and whether it may be None."""
+    """Type of each size argument, int or float, and whether it may be None."""
     hints = get_type_hints(kind.generate)
     types = {name: get_args(hints[name]) or (hints[name],) for name in _defaults(kind)}
     return {name: (of[0], len(of) > 1) for name, of in types.items()}

@@ -40,7 +40,7 @@ class SessionSource:
         self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
 
     def parts(self, steps: tuple[int, int] | None = None) -> list[StepPart]:
-        """As the files are now. In the order in which they happened: a validation follows the training of its step."""
+        """List the parts in the files now, in order of time: a validation follows the training of its step."""
         folder = self.run.trajectories
         if folder is None:  # A run that starts makes it with its first session.
             return []

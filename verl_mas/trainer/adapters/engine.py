@@ -142,7 +142,7 @@ class FsdpAdapterEngine(FSDPEngineWithLMHead):
         return peft
 
     def _lora_config(self, adapter: Adapter) -> LoraConfig:
-        """As verl makes it."""
+        """Build the same LoRA configuration as verl."""
         model = self.model_config
         return LoraConfig(
             task_type=TaskType.CAUSAL_LM,
@@ -180,7 +180,7 @@ class FsdpAdapterEngine(FSDPEngineWithLMHead):
         self._use(None)
 
     def _build_lr_scheduler(self, optimizer: None) -> None:
-        """With the optimisers."""
+        """Do nothing: the schedulers are built with the optimisers."""
 
     # -- training ------------------------------------------------------------------------------------------
 
@@ -220,7 +220,7 @@ class FsdpAdapterEngine(FSDPEngineWithLMHead):
 
     @property
     def sent_bytes(self) -> int:
-        """Of all adapters: what one sync sends to an engine."""
+        """Bytes of all adapters, which one sync sends to an engine."""
         numbers = sum(parameter.numel() for own in self.parameters.values() for parameter in own.values())
         return numbers * self._autocast_dtype.itemsize
 

@@ -140,7 +140,7 @@ class LocalPolicy(Servers, PPOTrainer):
         return balanced
 
     def multiple(self, data_parallel: int) -> int:
-        """Of how many rows a batch has to be."""
+        """Number of which a batch's row count has to be a multiple."""
         return int(super()._get_required_batch_multiple(data_parallel))
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:

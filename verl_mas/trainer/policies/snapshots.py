@@ -95,7 +95,7 @@ def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> Non
 
 
 def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
-    """Of a step, whose replies are of the weights after the step before."""
+    """Metrics of the snapshots at a step, whose replies come from the weights after the step before."""
     values: dict[str, float] = {}
     for name, snapshot in snapshots_in(members).items():
         values |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})

@@ -132,7 +132,7 @@ def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
 
 
 def _differences(expected: Expected) -> Iterator[ConfigError]:
-    """Of packages and files."""
+    """Find packages and files of this node that differ from the trainer's node."""
     for package, wanted in expected.versions.items():
         if (here := version(package)) != wanted:
             value = f"{package} {here}, and the trainer's node has {wanted}"

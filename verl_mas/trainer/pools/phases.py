@@ -75,7 +75,7 @@ class TimeSlices:
 
 
 class SlicesActor(TimeSlices):
-    """Of one pool, shared by all agent-loop workers."""
+    """Time slices of one pool, shared by all agent-loop workers."""
 
     @classmethod
     def start(cls, engines: Mapping[str, tuple[str, Sequence[Actor]]], awake: str) -> Actor:

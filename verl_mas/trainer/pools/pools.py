@@ -146,7 +146,7 @@ def nodes_of(pools: Iterable[RayResourcePool]) -> set[str]:
 
 
 def nodes() -> list[Node]:
-    """Of the cluster, now."""
+    """Nodes of the cluster, now."""
     free = available_resources_per_node()
     return [
         Node(node["NodeManagerAddress"], _count(node["Resources"]), _count(free.get(node["NodeID"], {})))

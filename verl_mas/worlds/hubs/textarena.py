@@ -120,7 +120,7 @@ class TextArena(World):
         return dict(zip(self.illegal, earned, strict=True))
 
     def observed(self, player: str) -> Observation:
-        """With the moves that some games list."""
+        """Observe the last message, with the legal moves that some games list."""
         return Observation(self.last, legal=re.findall(r"\[.*?\]", self.last.partition("Available Moves:")[2]))
 
     def copy(self) -> TextArena:
@@ -165,7 +165,7 @@ def points(env: Untyped, setup: Setup) -> list[float]:
 
 @cache
 def _players(name: str, options: str) -> Sequence[str]:
-    """As many as are asked for, or as the game is registered with, or the fewest with which it begins."""
+    """Players of the number in the options, else the game's registered number, else the fewest that can start it."""
     textarena, setup = library("textarena", "textarena"), Setup(name, options=json.loads(options))
     known = textarena.envs.registration.ENV_REGISTRY
     if name not in known:
