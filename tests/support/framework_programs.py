@@ -2,7 +2,7 @@
 
     .venv/bin/python tests/support/framework_programs.py [NAME ...]
 
-records them anew, with the environments of `make frameworks`, and prints the table of the page.
+records them again, with the environments of `make frameworks`, and prints the table of the README beside them.
 """
 
 from __future__ import annotations
