@@ -180,7 +180,7 @@ SESSIONS = (
         "s",
     ),
     Metric("session/generated_tokens", "tokens generated, probes included: compare runs at equal sums of it", "tokens"),
-    Metric("session/{probe_acts,probe_tokens}", "those of [candidates that are played on](continuation.md)"),
+    Metric("session/{probe_acts,probe_tokens}", "those of [continuations](continuation.md)"),
     Metric("session/record_mib", "session records written to disk, compressed", "MiB"),
     Metric("session/mixed_versions", "share of sessions with a row of several versions of the weights", "share"),
     Metric("session/<name>/mean", "mean of a number in `Outcome.info` or of the scorer, over the sessions with it"),
