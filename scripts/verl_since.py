@@ -1,4 +1,4 @@
-"""Write docs/verl-names.md: since which release verl has each name that verl-mas overrides or relies on, as it is used.
+"""Write patches/verl-names.md: since which release verl has each name that verl-mas overrides or relies on, as it is used.
 
 python scripts/verl_since.py 0.7.1 0.8.0 0.9.0 0.9.1     # downloads these wheels
 """
@@ -19,7 +19,7 @@ from verl_mas.verl_ import contract
 from verl_mas.verl_.sources import find, parameters
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/verl-names.md"
+PAGE = ROOT / "patches/verl-names.md"
 HEAD = """\
 # What verl-mas touches in verl
 
