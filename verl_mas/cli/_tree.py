@@ -99,7 +99,7 @@ def _step(found: Summary) -> Iterator[str]:
         yield f"score of a row: {parts} (mas.reward.preset={reward['preset']}); {penalty}"
     yield f"advantages: {step['estimator']} (`verl-mas explain {step['estimator']}`)"
     if where := ", ".join(step["weighed_by_tokens"]):
-        hint = "mas.loss.weighting=agent counts agents alike (docs/defaults.md)"
+        hint = "mas.loss.weighting=agent counts agents alike (docs/advantages.md)"
         yield f"loss: a mean over tokens, so an agent that writes more counts more on {where}; {hint}"
 
 
