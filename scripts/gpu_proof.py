@@ -2,9 +2,9 @@
 
 `--order short` is what a card of fourteen minutes answers most with; `--order long` has checkpoints, resuming, killed
 processes and a pretrained LLM (`--model FOLDER`). Each stage has a time limit of its own; a later stage runs whatever
-an earlier one found. benchmarks/gpu/PROOF.md says what each proves. Beside the events (--out) it writes a page to post, after every
-stage, and a file for `verl-mas plan --calibration`. `--cpu` runs the same on the CPU platform, at a small width, where
-what needs CUDA is reported as skipped.
+an earlier one found. benchmarks/gpu/PROOF.md says what each proves. Beside the events (--out) it writes a page to post,
+after every stage, and a file for `verl-mas plan --calibration`. `--cpu` runs the same on the CPU platform, at a small
+width, where what needs CUDA is reported as skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Write patches/verl-names.md: since which release verl has each name that verl-mas overrides or relies on, as it is used.
+"""Write patches/verl-names.md: the first release of verl that has each name that verl-mas overrides or relies on.
 
 python scripts/verl_since.py 0.7.1 0.8.0 0.9.0 0.9.1     # downloads these wheels
 """

@@ -29,7 +29,7 @@ TASK = 16  # rows
 
 
 class Patched(CONTROLLER):  # type: ignore[misc,valid-type]
-    """With the two changes that `docs/scale.md` proposes."""
+    """The controller with two changes proposed to TransferQueue: capacity that doubles, and indexes in a deque."""
 
     def create_partition(self, partition_id: str) -> bool:
         # Of every `take` the list moves all that stay.

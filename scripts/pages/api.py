@@ -22,8 +22,9 @@ These names are stable: a release that changes one lists it in the [changelog](.
 stable, whatever module it can be imported from. A name is imported when it is first used, so `import verl_mas` loads
 nothing heavy. Only the names under [Advantages](#advantages) load torch. `verl_mas.__version__` is the version.
 
-The page is generated from the code by `python scripts/generate_pages.py`. In a signature the type of a parameter is
-left out where its default shows it; None as a default stands for "or None", and `...` for a new object.
+The page is generated from the code by `python scripts/generate_pages.py`. Methods have the first sentence of their
+docstring and no types: `help(verl_mas.Team)` prints the rest, and editors show it. In a signature None as a default
+stands for "or None", and `...` for a new object.
 """
 # Every name of `verl_mas.__all__`, in the order of the page.
 GROUPS = {
@@ -55,6 +56,10 @@ ALIASES = {"Message"}
 NOT_CONSTRUCTED = set(
     "Workflow Team Agent Conversation Reply Session Codec LLMClient Executor Puzzle Choice World".split()
 )
+SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
+MANY = 4  # Parameters of a class, above which they are listed without types.
+# Their methods are for the code of the package.
+NAMES_ALONE = set("Session RunningScores McpServers RetrieverClient Passage AdvantageInput ToolLimits".split())
 # Types of arguments that only the team of a session has.
 PASSED_BY_TEAMS = re.compile(r"'(Ask|Line|Member)\b")
 # Their fields are settings, which have a page.
@@ -119,7 +124,9 @@ def members(kind: type) -> Iterator[str]:
         for name, member in vars(base).items()
         if not name.startswith("_") and getattr(kind, name, None) is not None and (bullet := line(name, member))
     ]
-    if found:
+    if found and kind.__name__ in NAMES_ALONE:
+        yield f"Also {', '.join(dict.fromkeys(bullet[2:].partition(': ')[0] for bullet in found))}.\n"
+    elif found:
         yield "\n".join(dict.fromkeys(found)) + "\n"
 
 
@@ -128,26 +135,28 @@ def line(name: str, member: object) -> str | None:
     function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
     if PASSED_BY_TEAMS.search(str(getattr(function, "__annotations__", ""))):
         return None
-    meaning = " ".join(doc(function).split())
+    meaning = SENTENCE.split(" ".join(doc(function).split()))[0]
     if meaning and isinstance(function, property):
         return f"`{name}`: {meaning}"
     if meaning and inspect.isfunction(function):
-        return f"`{'await ' if inspect.iscoroutinefunction(function) else ''}{signature(name, function)}`: {meaning}"
+        awaited = "await " if inspect.iscoroutinefunction(function) else ""
+        return f"`{awaited}{signature(name, function, types=False)}`: {meaning}"
     return None
 
 
-def signature(name: str, value: object) -> str:
+def signature(name: str, value: object, *, types: bool = True) -> str:
     """As in the source: annotations without the quotes that postponed evaluation gives them."""
     try:
         found = inspect.signature(value)
     except ValueError:
         return name
+    types = types and not (isinstance(value, type) and len(found.parameters) > MANY)
     plain = [
-        briefly(parameter)
+        briefly(parameter if types else parameter.replace(annotation=inspect.Parameter.empty))
         for parameter in parameters(value, found)
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
-    returns = Source(found.return_annotation) if not isinstance(value, type) else inspect.Signature.empty
+    returns = Source(found.return_annotation) if types and not isinstance(value, type) else inspect.Signature.empty
     return f"{name}{found.replace(parameters=plain, return_annotation=returns)}"
 
 

@@ -36,6 +36,8 @@ A command that takes one of these names it after "Also".
 # An argument as it is written, and its meaning.
 Row = tuple[str, str]
 SHARED_BY = 3
+# The subcommand that the page describes whole: the others have a line each.
+ROWS = "data rows"
 # The page's head says it for all commands; their help has to.
 SAID_ONCE = "ARGUMENTS are those of `python -m verl.trainer.main_ppo`."
 
@@ -62,6 +64,11 @@ def shipped(parser: Parser) -> bool:
 
 
 def described(name: str, parser: Parser, shared: Sequence[Row]) -> Iterator[str]:
+    if " " in name and name != ROWS:
+        own = [f"`{row[0].split()[0]}`" for row in options(parser) if row not in shared and row[0].startswith("--")]
+        about = plain(" ".join((parser.description or "").partition("\n\n")[0].split()))
+        yield f"- `{usage(name, parser)}`: {about} {' '.join(own)}".rstrip()
+        return
     yield f"{'####' if ' ' in name else '###'} `verl-mas {name}`\n"
     yield f"`{usage(name, parser)}`\n"
     yield description(parser.description or "")

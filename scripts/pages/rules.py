@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pages.markdown import cell, table
-from verl_mas.checks.rules import Rule, every_rule
+from verl_mas.checks.rules import every_rule
 
 BEGIN, END = "<!-- rules -->\n", "<!-- end of rules -->\n"
 OF = {None: "any run", True: "teams", False: "runs without a team"}
@@ -15,9 +15,5 @@ def page(root: Path) -> str:
     before, rest = (root / "docs/errors.md").read_text(encoding="utf-8").split(BEGIN)
     _, after = rest.split(END)
     rules = sorted(every_rule().values(), key=lambda rule: rule.check.__module__)
-    rows = ((f"`{rule.name}`", cell(rule.says), OF[rule.team], cell(_witness(rule))) for rule in rules)
-    return f"{before}{BEGIN}{table(('rule', 'what it says', 'of', 'seen in'), rows)}\n{END}{after}"
-
-
-def _witness(rule: Rule) -> str:
-    return rule.seen.replace("docs/", "")
+    rows = ((f"`{rule.name}`", cell(rule.says), OF[rule.team]) for rule in rules)
+    return f"{before}{BEGIN}{table(('rule', 'what it says', 'of'), rows)}\n{END}{after}"
