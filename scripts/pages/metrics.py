@@ -30,7 +30,7 @@ DASHBOARDS = """\
 ## Dashboards
 
 TensorBoard and Weights & Biases make one section of everything before the first slash, so all agents share one;
-MLflow, trackio and SwanLab [have sections per agent](run-folder.md#what-each-logger-makes-of-a-run).
+MLflow, trackio and SwanLab [have sections per agent](run-folder.md#sections-and-resumed-runs).
 `scripts/dashboard.py` of the repository lays out what a run has logged, the ten to watch first, and then a section per
 agent, per policy and per kind of metric:
 
@@ -52,10 +52,15 @@ def of_section(metrics: Sequence[Metric]) -> str:
     """A row per metric; those that have the meaning of another one, without `val-`, are listed below."""
     known = {metric.pattern for metric in METRICS}
     as_above = [metric for metric in metrics if metric.pattern.removeprefix("val-") in known - {metric.pattern}]
-    rows = [(*described(metric), metric.unit) for metric in metrics if metric not in as_above]
+    rows = [(code(metric.pattern), measured(metric)) for metric in metrics if metric not in as_above]
     listed = ", ".join(code(metric.pattern) for metric in as_above)
     below = f"\n\nAs those without `val-`: {listed}." if as_above else ""
-    return table(("metric", "meaning", "unit"), rows) + below
+    return table(("metric", "meaning"), rows) + below
+
+
+def measured(metric: Metric) -> str:
+    """The meaning, with the unit where it does not say that."""
+    return metric.meaning if not metric.unit or metric.unit in metric.meaning else f"{metric.meaning} ({metric.unit})"
 
 
 def described(metric: Metric) -> tuple[str, str]:
