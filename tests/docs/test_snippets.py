@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import sys
@@ -117,6 +118,16 @@ def test_a_schema_command_lists_settings(words, here, capsys):
 @pytest.mark.parametrize("words", each(PLANS))
 def test_a_planned_run_fits(words, here, capsys):
     assert output_of(capsys, "plan", *words).rstrip().splitlines()[-1].startswith("fits")
+
+
+@pytest.mark.parametrize("recipe", ["math/shared", "math/separate"])
+def test_first_page_has_the_costs_of_the_plan(recipe, here, capsys):
+    words = [f"+recipe={recipe}", "--gpus", "4x80", "--assume", "steps=500", "--json"]
+    time = json.loads(output_of(capsys, "plan", *words))["time"]
+    costs = f"| {time['seconds']:.0f} s | {time['hours']:.1f} h |"
+    alone = f"| one agent | 1 | 1x | {time['alone']:.0f} s | {time['alone'] * 500 / 3600:.1f} h |"
+    page = (ROOT / "README.md").read_text()
+    assert costs in page and (recipe != "math/shared" or alone in page)
 
 
 @pytest.mark.parametrize("overrides", each(TRAINERS))
