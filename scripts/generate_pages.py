@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pages import api, badges, cli, entry_points, figures, gallery, metrics, rules, settings
+from pages import api, badges, cli, entry_points, figures, gallery, metrics, settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -16,7 +16,6 @@ PAGES = {
     "docs/cli.md": cli.page,
     "docs/metrics.md": metrics.page,
     "docs/api.md": api.page,
-    "docs/errors.md": rules.page,
     "recipes/README.md": gallery.page,
     "docs/figures/architecture.svg": figures.page_architecture,
     "docs/figures/groups.svg": figures.page_groups,
