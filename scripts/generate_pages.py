@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pages import api, badges, cli, entry_points, figures, gallery, metrics, settings
+from pages import api, badges, cli, contributing, entry_points, figures, gallery, metrics, settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
+    "CONTRIBUTING.md": contributing.page,
     "docs/settings.md": settings.page,
     "docs/cli.md": cli.page,
     "docs/metrics.md": metrics.page,

@@ -1,4 +1,4 @@
-"""What the package reads is declared: environment variables in `environment.yaml`, settings by verl or by ourselves."""
+"""Environment variables that the package reads are declared in `environment.yaml`, settings by verl or by us."""
 
 from __future__ import annotations
 

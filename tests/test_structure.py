@@ -1,5 +1,5 @@
-"""What keeps the package easy to read: short functions and files, imports in one direction, few `Any`, no private names
-of other modules."""
+"""Structure of the package: short functions and files, imports in one direction, few `Any`, no private names of other
+modules."""
 
 from __future__ import annotations
 

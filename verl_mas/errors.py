@@ -1,4 +1,4 @@
-"""How failures are classified, and every exception that a user can meet. There are four mechanisms:
+"""Every exception that a user can meet, and how failures are classified. There are four mechanisms:
 
 Vocabulary. What verl-mas raises on purpose is a `MasError`. A rejected value is an `InvalidInput`, with the value, the
 rule that it breaks and the fix. A failed act or workflow is a `SessionFault`, with its kind, cause, agent and turn.

@@ -1,4 +1,4 @@
-"""What verl's `verl.plugins` entry point imports, in every process that imports verl.
+"""Registers everything with verl, whose entry point `verl.plugins` imports this in every process.
 
 Each registry of verl is filled when verl first imports it, so `import verl` does not become slower. An error in a hook
 is raised where verl's module is imported. verl hides an error in *this* module, so a run that needs the plugin checks

@@ -1,4 +1,5 @@
-"""The one registry type. An entry comes from a decorator, a file in our folder, or an installed package.
+"""The one registry type: entries by name. An entry comes from a decorator, a file in our folder, or an installed
+package.
 
 It refuses duplicates, lists the known names for an unknown one, and returns what it decorates.
 """

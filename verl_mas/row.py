@@ -1,4 +1,4 @@
-"""What a training row carries: its key, its tags, its fields. Their names are written in this module only.
+"""Key, tags and fields of a training row. Their names are written in this module only.
 
 Tags are small and stored with the key, so rows are split and grouped without moving a tensor.
 """

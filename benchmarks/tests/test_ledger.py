@@ -1,4 +1,4 @@
-"""The plan's memory against the order of events of real runs, on cards whose memory is accounted for.
+"""Memory of `verl-mas plan` equals that of real runs, whose workers and engines report what they take and free.
 
 `benchmarks/ledger` has the platform, the runs and the variants.
 """

@@ -1,5 +1,5 @@
-"""A sound command that is broken in one place is refused in clear words, or is legal. It never ends in a traceback, and
-always ends. What is found is minimised by hypothesis, and then kept as a test of the check."""
+"""A sound command that is broken in one place is legal or refused with a clear message. It never ends in a
+traceback, and always ends. What is found is minimised by hypothesis, and then kept as a test of the check."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A command whose arguments are drawn by type, wrong ones among them, answers clearly or works. It never ends in a
-traceback, and always ends."""
+"""A command with arguments sampled by type, some of them wrong, works or fails with a clear message. It never ends
+in a traceback, and always ends."""
 
 from __future__ import annotations
 

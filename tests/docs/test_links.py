@@ -23,7 +23,7 @@ FILES |= {path.name for path in ROOT.iterdir()}
 DOTTED = re.compile(r"(?<![\w/.-])verl_mas(?:\.[A-Za-z_]\w*)+")
 GROUPS = {name for path in ROOT.glob("verl_mas/**/*.py") for name in re.findall(r'"(verl_mas\.\w+)"', path.read_text())}
 # A user's own files, those of other projects, and what runs write.
-USERS = r"examples/|marti/|my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask)\.py|treasure_team"
+USERS = r"examples/|marti/|my_|pkg://|runs/|teams/|trajectories/|view_data/|(prepare|treasure|test_treasure|ask|gsm8k)\.py|treasure_team"
 
 
 def broken_links(page: Path) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -32,6 +33,17 @@ def named(nav: object) -> list[str]:
 def test_the_navigation_has_every_page_once():
     settings = yaml.load((ROOT / "docs/mkdocs.yml").read_text(), Loader=Settings)
     assert sorted(named(settings["nav"])) == sorted(map(str, PAGES))
+
+
+def test_index_and_navigation_have_the_same_sections():
+    settings = yaml.load((ROOT / "docs/mkdocs.yml").read_text(), Loader=Settings)
+    navigation = {name: named(pages) for part in settings["nav"] for name, pages in part.items()}
+    index = (ROOT / "docs/README.md").read_text().partition("## Glossary")[0]
+    for section in index.split("\n## ")[1:]:
+        name, _, text = section.partition("\n")
+        links = [os.path.normpath(f"docs/{link}") for link in re.findall(r"\]\(([^)#\s]+\.md)", text)]
+        pages = [page for page in links if Path(page) in PAGES and not page.startswith("recipes/")]
+        assert [page for page in navigation[name] if page != "docs/README.md"] == pages
 
 
 @pytest.mark.parametrize("page", PAGES, ids=str)

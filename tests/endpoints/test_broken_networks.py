@@ -1,5 +1,5 @@
-"""What every client of a server answers when the network or the server is broken: an error that names the address, or
-what was asked for. It never ends in an exception of a library, and always ends."""
+"""Every client of a broken server or network gets an error that names the address, or its answer. It never ends in
+an exception of a library, and always ends."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What we use of vLLM and SGLang is in the contract, which says how an installed engine differs from it; nightly: it
-fits the wheels of the versions that it names."""
+"""Every name of vLLM and SGLang that we use is in the contract, and the wheels of its versions have these names
+(nightly)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Writes of which some meet a full disk or a wrong clock: each is an error of its own or can be read, in the order in
-which they were made, and nothing else is there."""
+"""A write that meets a full disk or a wrong clock is an error, or can be read in its order; no other file is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before Ray starts. Importing this package loads neither torch nor verl."""
+"""Errors and warnings before Ray starts. Importing this package loads neither torch nor verl."""
 
 from __future__ import annotations
 

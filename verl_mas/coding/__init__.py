@@ -1,1 +1,1 @@
-"""What teams that write programs and tests share."""
+"""Prompts, tests and rewards that teams of coders and testers share."""

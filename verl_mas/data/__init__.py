@@ -1,1 +1,1 @@
-"""Datasets for verl: public sets, local files and generators, checked and written as parquet."""
+"""Data sets for verl: public sets, local files and generators, checked and written as parquet."""

@@ -1,1 +1,1 @@
-"""Language models behind servers of others."""
+"""Clients of language models that other servers serve."""

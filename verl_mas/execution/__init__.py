@@ -1,1 +1,1 @@
-"""Running programs that a model wrote."""
+"""Sandboxes for programs that a model wrote, and tests of these programs."""

@@ -1,1 +1,1 @@
-"""Toy tasks: what generates them, their teams, and demos. The rest of the package finds them by entry points alone."""
+"""Toy tasks: their generators, teams and demos. The rest of the package finds them by entry points alone."""

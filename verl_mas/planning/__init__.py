@@ -1,1 +1,1 @@
-"""What a run needs of GPUs, hosts and disks, estimated from its configuration before anything starts."""
+"""Memory, time and disk of a run, estimated from its configuration before anything starts."""

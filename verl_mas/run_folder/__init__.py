@@ -1,1 +1,1 @@
-"""What a run keeps in `trainer.default_local_dir`, and how it is written. Importing it loads neither torch nor verl."""
+"""Files of a run in `trainer.default_local_dir`, and how they are written. Importing it loads no torch or verl."""

@@ -1,1 +1,1 @@
-"""What a run wrote, read again: its settings, metrics and sessions."""
+"""Settings, metrics and sessions of a run, read for the report and the viewer."""

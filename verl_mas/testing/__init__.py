@@ -1,0 +1,1 @@
+"""Tools for tests of teams: `check_workflow`, scripted replies, tiny models."""

@@ -1,1 +1,4 @@
-"""The team's trainer. Importing this package loads neither torch nor verl."""
+"""The team's trainer: the step, credit, validation, checkpoints, lost processes.
+
+Importing this package loads neither torch nor verl.
+"""

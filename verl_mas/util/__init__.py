@@ -1,4 +1,4 @@
-"""Small helpers without a home of their own."""
+"""Small helpers that several packages need."""
 
 from __future__ import annotations
 

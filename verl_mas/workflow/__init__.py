@@ -1,4 +1,4 @@
-"""What users write a workflow with: plain async Python in which agents act."""
+"""The interface that teams are written against: plain async Python in which agents act."""
 
 from verl_mas.workflow.base import Workflow as Workflow
 from verl_mas.workflow.base import nested as nested

@@ -1,0 +1,1 @@
+"""Teams that we ship, one file per team."""

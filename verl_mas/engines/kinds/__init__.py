@@ -1,1 +1,1 @@
-"""What verl-mas knows of each engine, one file per engine, of the name that `rollout.name` has for it."""
+"""Facts about each engine, one file per engine, of the name that `rollout.name` has for it."""

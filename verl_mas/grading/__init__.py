@@ -1,0 +1,1 @@
+"""Graders of answers, and the forms in which answers are written."""
