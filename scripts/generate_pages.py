@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pages import api, badges, cli, contributing, entry_points, figures, gallery, metrics, rules, settings
+from pages import api, badges, cli, contributing, entry_points, figures, gallery, metrics, settings
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -17,7 +17,6 @@ PAGES = {
     "docs/cli.md": cli.page,
     "docs/metrics.md": metrics.page,
     "docs/api.md": api.page,
-    "docs/errors.md": rules.page,
     "recipes/README.md": gallery.page,
     "docs/figures/architecture.svg": figures.page_architecture,
     "docs/figures/groups.svg": figures.page_groups,

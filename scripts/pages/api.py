@@ -89,7 +89,7 @@ def described(name: str) -> Iterator[str]:
         yield from definition(name, value)
     elif issubclass(value, enum.Enum):
         yield doc(value)
-        yield "\n".join(f"- `{member.name}`: `{member.value!r}`" for member in value) + "\n"
+        yield f"{', '.join(f'`{member.name}`' for member in value)}.\n"
     else:
         yield from definition(name, value)
         yield from members(value)
@@ -156,7 +156,8 @@ def signature(name: str, value: object, *, types: bool = True) -> str:
         for parameter in parameters(value, found)
         if parameter.name not in ("self", "cls") and not parameter.name.startswith("_")
     ]
-    returns = Source(found.return_annotation) if types and not isinstance(value, type) else inspect.Signature.empty
+    known = types and not isinstance(value, type) and "Callable" not in str(found.return_annotation)
+    returns = Source(found.return_annotation) if known else inspect.Signature.empty
     return f"{name}{found.replace(parameters=plain, return_annotation=returns)}"
 
 

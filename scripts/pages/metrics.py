@@ -49,11 +49,12 @@ def page(root: Path) -> str:
 
 
 def of_section(metrics: Sequence[Metric]) -> str:
-    """A row per metric; those that have the meaning of another one, without `val-`, are listed below."""
+    """A row per metric; families that repeat others, with `val-`, are named below."""
     known = {metric.pattern for metric in METRICS}
     as_above = [metric for metric in metrics if metric.pattern.removeprefix("val-") in known - {metric.pattern}]
     rows = [(code(metric.pattern), measured(metric)) for metric in metrics if metric not in as_above]
-    listed = ", ".join(code(metric.pattern) for metric in as_above)
+    families = dict.fromkeys(metric.pattern.partition("/")[0] for metric in as_above)
+    listed = " and ".join(f"`{family}/...`" for family in families)
     below = f"\n\nAs those without `val-`: {listed}." if as_above else ""
     return table(("metric", "meaning"), rows) + below
 

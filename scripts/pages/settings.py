@@ -23,7 +23,7 @@ want to do. The rest of a command is verl's own: [what a team needs of it](train
 
 This page is generated from the code that reads the values (`python scripts/generate_pages.py`). `verl-mas check
 --schema` prints the same in a terminal, also with the arguments of your own workflow. What has no default is a
-section or may be left out. A number without "integer" is finite.
+section or may be omitted; where null is the default, it is accepted as well. A number without "integer" is finite.
 """
 # Of `mas.agents.<name>`: it takes what `sampling` takes.
 REPEATED = "mas.agents.<name>.validation_sampling."
@@ -118,7 +118,8 @@ def of_section(found: Iterable[Setting], prefix: str, **further: Iterable[str]) 
 def takes(setting: Setting) -> str:
     required = setting.default.startswith("none: ")
     default = ", required" if required else f" (`{setting.default}`)" if setting.default else ""
-    return cell(briefly(setting.takes)) + default
+    accepted = briefly(setting.takes)
+    return cell(accepted.removesuffix(", null") if setting.default == "null" else accepted) + default
 
 
 def briefly(takes: str) -> str:

@@ -87,7 +87,7 @@ def _step(found: Summary) -> Iterator[str]:
     if step["at_once"]:
         yield f"sessions at once, also in validation: at most {step['at_once']}"
     if found["workflow"]:
-        yield f"rows to train on: {step['sessions']} per act that every session has"
+        yield f"training rows: {step['sessions']} for each act of a session"
     if step["candidates"] > 1:
         rows = step["sessions"] * step["candidates"]
         yield f"rows where it branches: {step['sessions']} x {step['candidates']} candidates = {rows} per act"
@@ -95,7 +95,7 @@ def _step(found: Summary) -> Iterator[str]:
     if step["reward"]:
         reward = step["reward"]
         parts = f"{reward['team']:g} x the team's reward + {reward['local']:g} x the act's own"
-        penalty = f"a format penalty counts on: {reward['penalty_on']}"
+        penalty = f"the format penalty is subtracted from: {reward['penalty_on']}"
         yield f"score of a row: {parts} (mas.reward.preset={reward['preset']}); {penalty}"
     yield f"advantages: {step['estimator']} (`verl-mas explain {step['estimator']}`)"
     if where := ", ".join(step["weighed_by_tokens"]):

@@ -92,7 +92,7 @@ AGENTS = (
     Metric(
         "agent/<agent>/group/inflation",
         "factor by which one baseline for the team would multiply the second moment of its gradient "
-        "([Dr. MAS](advantages.md#what-one-baseline-for-the-team-costs), Lemma 4.2)",
+        "([Dr. MAS](advantages.md#the-cost-of-one-baseline-for-the-team), Lemma 4.2)",
     ),
     Metric("agent/<agent>/group/signal_share", "the part of that moment that depends on what the agent does", "share"),
     Metric("agent/<agent>/group/one_prompt", "`at_grpo`: 1 if its groups are of one prompt by construction"),
