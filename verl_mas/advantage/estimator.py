@@ -134,7 +134,7 @@ def within(
 
     `unit`: the columns whose rows count as one. `pool`: those whose rows share the deviation of scale=batch_std.
     `invocations`: parts of a unit that count the same, whatever their rows.
-    `prior`: what every group is joined with; without it, what mas.advantage.shrinkage says.
+    `prior`: pseudo-scores added to every group; without it, those of mas.advantage.shrinkage.
     """
     if options.shrinkage is not None and batch.running is not None:
         prior = batch.running.prior(batch, groups, options.decay or 0.0, most=options.shrinkage)

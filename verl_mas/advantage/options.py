@@ -15,7 +15,7 @@ class AdvantageOptions:
     """The `mas.advantage` block. null is the default of the chosen estimator."""
 
     by: Literal["agent", "role"] = "agent"
-    """What an estimator takes for an agent. role: all agents of a role together, such as equal debaters."""
+    """Unit of comparison: each agent, or all agents of a role together, such as equal debaters."""
 
     deviation: Literal["sample", "population"] = "sample"
     """Divide by N-1 (sample) as verl and both papers' code do, though Dr. MAS's text writes 1/N (population)."""
@@ -59,8 +59,8 @@ class AdvantageOptions:
     """hierarchical_grpo: the agent that calls the others, whose acts in a session are one invocation. Required."""
 
     shrinkage: Positive | None = None
-    """agent_grpo, agent_rloo: every group is joined with so many acts (or what `weighting` counts) of the mean and
-    deviation that the role had in earlier steps. null: none."""
+    """agent_grpo, agent_rloo: pseudo-acts (or the units of `weighting`) added to every group, with the role's running
+    mean and deviation of earlier steps. null: none."""
 
     decay: Share | None = None
     """agent_rae, and shrinkage: the share of their weight that earlier scores keep at a step in which the role acts."""

@@ -27,7 +27,7 @@ class Codes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class AdvantageInput:
-    """What an estimator is given: all rows of a step. Labels are lists, arrays or integer tensors of length N."""
+    """Input of an estimator: all rows of a step. Labels are lists, arrays or integer tensors of length N."""
 
     scores: Tensor  # [N], the row's own score: all its parts together
     task: Labels
@@ -172,7 +172,7 @@ _GIVEN = (*COLUMNS, *PARTS)
 
 @dataclass(frozen=True, eq=False)
 class AdvantageOutput:
-    """What an estimator returns: advantages [N], the groups they come from, and what to log.
+    """Output of an estimator: advantages [N], the groups they come from, and values to log.
 
     `compute_advantages` returns them as float32, and 0 on padding.
     """
@@ -227,15 +227,15 @@ NOTHING = Moments()
 class RunningScores:
     """Exponentially weighted mass, mean and variance of every role's scores, per data source.
 
-    At a step in which a role acts, what it had before counts `decay` times as much, and the step's scores are joined to
-    it. The weights of all scores in a mean sum to 1 from the first step on, so nothing draws it to 0.
+    At a step in which a role acts, its earlier scores are weighted by `decay` and the step's scores are added. The
+    weights of all scores in a mean sum to 1 from the first step on, so the mean is not biased towards 0.
     """
 
     def __init__(self, scores: Mapping[Owner, Moments] | None = None):
         self.scores = dict(scores or {})
 
     def prior(self, batch: AdvantageInput, groups: Partition, decay: float, most: float | None = None) -> Prior:
-        """What each group is joined with: the scores of its role before this step, with a mass of at most `most`."""
+        """Prior of each group: the scores of its role before this step, with a mass of at most `most`."""
         owners = owners_of(batch)
         known = [self.scores.get(owner, NOTHING).decayed(decay) for owner in _names(batch, owners)]
         columns = torch.tensor([[m.mass, m.mean, m.variance] for m in known], dtype=torch.float64)

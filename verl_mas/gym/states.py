@@ -24,12 +24,12 @@ class States(Workflow, Generic[State]):
     `over`, `actor`, `prompt`, `after`, `unsaid` and `outcome`, and call `play` in `run`. States are never changed."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
-    """How often each candidate is played on to the end; its reward is the mean outcome. 0: a candidate that does not
-    end the session has the reward 0."""
+    """Continuations of each candidate to the end; its reward is their mean outcome. 0: a candidate that does not end
+    the session has the reward 0."""
 
     left_out: Annotated[int, Range(0, 64)] = 0
-    """How often a session is played on without a message, for each of its messages; what the message is rewarded with
-    is the session's reward less the mean of these. 0: it has the session's reward."""
+    """Continuations of the session without a message, for each of its messages; the message's reward is the session's
+    reward minus their mean. 0: it has the session's reward."""
 
     control: Literal["none", "all", "part"] = "none"
     """none: the team. all, part: the last agent acts alone. It knows what all agents know, which is the ceiling, or its

@@ -18,10 +18,10 @@ Settings: TypeAlias = Mapping[str, Any]  # settings by the names of an engine, a
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a tool as a model wrote it, and what came of it: `result` or `error` is the text that the model got.
+    """A call of a tool as a model wrote it, with its outcome: `result` or `error` is the text that the model got.
 
-    Both are None where the workflow itself has to answer the call. A call that is `left_out`, by a limit, is in no
-    message; its `error` says why.
+    Both are None if the workflow has to answer the call. A call that is `left_out`, by a limit, is in no message; its
+    `error` says why.
     """
 
     name: str
@@ -58,7 +58,7 @@ def _deeper(value: object, levels: int) -> bool:
 
 @dataclass(frozen=True)
 class Generation:
-    """What a policy generated in one go. The token fields are empty when a remote endpoint served it.
+    """Text that a policy generated in one go. The token fields are empty when a remote endpoint served it.
 
     In a conversation the ids are those of the whole row so far; `text`, `sampled`, and `versions` and below are of this
     act alone. `text` is without the calls in `tool_calls`.

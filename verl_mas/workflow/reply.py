@@ -31,7 +31,7 @@ def check_reward(name: str, value: object) -> None:
 
 @dataclass(eq=False, repr=False)
 class Reply(KnownNames):
-    """What an act returns: its `text`, to `parse`, and the act's own `reward`, to set.
+    """Result of an act: its `text`, to `parse`, and the act's own `reward`, to set.
 
     `team_reward` is the team part of a candidate, where it differs from that of the session. `tool_calls` are the calls
     of the whole act, and `steps` all its messages: replies, results of tools, and the last reply.

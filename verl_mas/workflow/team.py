@@ -88,11 +88,11 @@ class Team:
         return Team(self._session, self._prefix, self._line.probing(name))
 
     async def continue_from(self, candidate: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
-        """Score a candidate by playing it on to the end `n` times: `play(team, candidate, copy of state)` returns the
+        """Score a candidate by `n` continuations to the end: `play(team, candidate, copy of state)` returns the
         outcome, and the mean of the rewards becomes `candidate.team_reward`.
 
-        The acts on the way are by the current weights and are not trained on. An act without other candidates has
-        nothing to compare: nothing is played, and None is returned.
+        Their acts are by the current weights and are not trained on. If the act has no other candidates, nothing is
+        played, and None is returned.
         """
         if candidate.among > 1:
             candidate.team_reward = await self._value(candidate, str(candidate.branch), play, state, n)
@@ -100,11 +100,11 @@ class Team:
         return None
 
     async def without(self, reply: Reply, play: PlayOn[State], state: State, n: int = 1) -> float | None:
-        """The mean reward of the session, played on `n` times from `state`: the state after an act of which nothing
-        reaches the others, or something else in its place. What is above it in the session's reward is the act's part.
+        """Return the mean reward of `n` continuations from `state`, which lacks the act's message or has a neutral one.
+        The difference to the session's reward is what the act contributed.
 
-        As in `continue_from`, the acts on the way are not trained on. In validation, and while a candidate is played
-        on, no act is rewarded: nothing is played, and None is returned.
+        As in `continue_from`, their acts are not trained on. In validation, and in a continuation of a candidate,
+        nothing is played, and None is returned.
         """
         if self._session.task.validate or self._line.alone:
             return None
@@ -123,10 +123,10 @@ class Team:
         return fmean(await together([partial(once, number) for number in range(n)]))
 
     async def fork(self, candidates: Sequence[Reply], play: PlayOn[State], state: State) -> list[Outcome]:
-        """Play every candidate on to the end by acts that are trained on, and commit one of them; the acts of each have
-        its outcome's reward as their team reward.
+        """Play every candidate to the end by acts that are trained on, and commit one of them. The team reward of the
+        acts after a candidate is the reward of its outcome.
 
-        The outcomes are in the order of the candidates. An act without other candidates is played on as it is.
+        The outcomes are in the order of the candidates. A single candidate continues the session itself.
         """
         if len(candidates) == 1:
             return [await self._outcome(self._line, candidates[0], play, state)]
@@ -150,17 +150,17 @@ class Team:
         return [outcome for _, outcome, _ in ended]
 
     def twin(self, agent: Agent) -> Agent:
-        """An agent of another line of play, such as one that was spawned before it, on the line of this team."""
+        """The same agent on the path of this team, such as an agent that was spawned before the path began."""
         return agent.on(self._line)
 
     def random(self, name: str) -> random.Random:
-        """Random numbers for one purpose; those of a candidate that is played on are its own."""
+        """Random numbers for one purpose. A continuation of a candidate has its own."""
         return self._line.random(name)
 
     def draw(self, board: str | Callable[[], str], title: str = "") -> None:
         """Show a state of the environment, as text, in transcripts of the session, after the acts so far.
 
-        A function is called only where its text is shown: not while a candidate is played on.
+        A function is called only where its text is shown, so not in a continuation of a candidate.
         """
         self._session.draw(board, title, self._line)
 
@@ -328,7 +328,7 @@ class Conversation(KnownNames):
             self._acting = False
 
     def after(self, candidate: Reply, team: Team) -> Conversation:
-        """The conversation on the line of `team`, as it is after one of its candidates, which is played on there."""
+        """The conversation after one of its candidates, on the path of `team`, which continues the candidate."""
         twin = Conversation(team.twin(self._agent), self.messages, self._tools)
         twin._continue_from(candidate, row=None)
         return twin

@@ -17,9 +17,9 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class ToolResult:
-    """What a tool returns if it has more than a value: a `reward` of its own for the act, or `images` for the model.
+    """Result of a tool with more than a value: a `reward` for the act, or `images` for the model.
 
-    `value` is a text, or anything that JSON can hold.
+    `value` is a string, or anything that JSON can hold.
     """
 
     value: object = ""

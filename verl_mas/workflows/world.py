@@ -76,8 +76,8 @@ class WorldTeam(Workflow):
     row, in which each prompt has what is new."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
-    """How often each candidate is played on to the end; its reward is the mean of what its player earns. 0: a candidate
-    has what its own step earns."""
+    """Continuations of each candidate to the end; its reward is the mean return of its player. 0: a candidate has the
+    reward of its own step."""
 
     runs_in: Literal["thread", "process"] = "thread"
     """Where an episode lives. process: it is ended if it hangs, and blocks no other session; a step costs more."""

@@ -35,7 +35,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Observation:
-    """What a player that has to act sees."""
+    """Observation of a player that has to act."""
 
     content: Content
     legal: Sequence[str] | None = None  # None: any text is an action
@@ -45,7 +45,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class View:
-    """A state of an episode, as everybody outside of it sees it."""
+    """State of an episode as seen from outside."""
 
     observations: Mapping[str, Observation]  # of the players that act now, together if several do; {}: it is over
     rewards: Mapping[str, float]  # what each player has earned since the start
@@ -98,17 +98,17 @@ class World(ABC):
         raise NotImplementedError
 
     def reseed(self, seed: int) -> None:  # noqa: B027  (most worlds have no chance)
-        """What chance decides from here on is drawn anew: a copy that is played on must not know the future."""
+        """Sample later random events again, so that a continued copy does not leak the future."""
 
     def scripted(self, script: Script, player: str, rng: random.Random) -> str:
-        """What a player without an LLM does now."""
+        """The action of a player without an LLM."""
         if script == "random" and (legal := self.observed(player).legal):
             return rng.choice(list(legal))
         rule = "a world knows such a player if it lists its legal actions, or has a strategy of its own"
         raise ConfigError(f"{self.setup.name} with a player {script!r}", rule=rule, fix="set opponent=self or past")
 
     def observed(self, player: str) -> Observation:
-        """What a player sees now, for `scripted`."""
+        """The current observation of a player, for `scripted`."""
         raise NotImplementedError
 
     def close(self) -> None:  # noqa: B027  (most worlds hold nothing)

@@ -131,12 +131,11 @@ class Play(Workflow):
     """dense: a team part and a local part per act. sparse: 1 for an act or a session that solves the puzzle, else 0."""
 
     continuations: Annotated[int, Range(0, 64)] = 0
-    """How often each candidate is played on to the end; its reward is the mean outcome. 0: it is scored by its own
-    actions."""
+    """Continuations of each candidate to the end; its reward is their mean outcome. 0: it is scored by its actions."""
 
     fork: Literal["none", "first", "round_robin"] = "none"
-    """The one act that branches, whose candidates are all played on and trained on: none (every act branches, and one
-    candidate is played on), the first act of the session, or the first act of an agent drawn for the session."""
+    """The act that forks, so that all of its candidates are played to the end and trained on: the first act of the
+    session, or the first act of an agent sampled for the session. none: every act branches, and none forks."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

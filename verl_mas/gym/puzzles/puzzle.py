@@ -67,11 +67,11 @@ class Puzzle(ABC):
 
     @property
     def chance(self) -> str:
-        """What chance decides when an action is applied, for the prompt; empty in a puzzle without chance."""
+        """Description of the random events of an action, for the prompt; empty if there are none."""
         return ""
 
     def reseed(self, rng: random.Random) -> None:  # noqa: B027  # a puzzle without chance has nothing to draw
-        """Draw what chance decides from here on anew. A copy draws what its original would draw."""
+        """Sample later random events again. Without it, a copy samples the same events as its original."""
 
     def certain(self) -> Puzzle:
         """A copy in which every action has its intended effect; `distance` is the same."""
