@@ -13,12 +13,9 @@ HEAD = """\
 
 Generated from `verl_mas/metrics/table.py` by `python scripts/generate_pages.py`.
 
-verl's `Tracking` sends these to every logger that it knows, once per step. The first segment of a name says of what
-it is: `agent/<agent>/...` of an agent, `policy/<policy>/...` of a policy, `session/...` of all sessions, `filter/...`
-of the [filters of tasks](loss.md#filters-of-tasks), `async/...` of the [asynchronous modes](async.md); with `val-`
-before it, of the validation. verl's own metrics keep verl's names. Each number is logged once, so in a team of one
-trained policy verl's metrics of an actor have verl's names only: `actor/grad_norm`; in a team of several,
-`policy/solver/actor/grad_norm`.
+verl's `Tracking` sends these to every logger, once per step. A prefix `val-` marks metrics of the validation. verl's
+own metrics keep verl's names, and each number is logged once: with one trained policy an actor's metric is
+`actor/grad_norm`, with several it is `policy/solver/actor/grad_norm`.
 
 `scripts/dashboard.py` arranges them for TensorBoard and Weights & Biases: [dashboards](#dashboards).
 
