@@ -83,6 +83,14 @@ def gone(matches, seconds: float = 10.0) -> bool:
     return False
 
 
+@pytest.mark.parametrize("function", ["forks", "forks_in_the_loop", "forks_and_returns"])
+def test_a_program_that_returns_in_two_processes_has_one_outcome_and_its_host_stays(function):
+    process = host.host_of(sys.executable)
+    for _ in range(2):
+        assert played(referred(function)).answer == "c"
+    assert host.host_of(sys.executable) is process
+
+
 def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
     monkeypatch.setattr(host, "END_S", 0.1)
     process = host.host_of(sys.executable)
@@ -97,6 +105,7 @@ def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
         (referred("leaves"), "SystemExit(3)"),
         (referred("dies"), "ended with status 3"),
         (referred("killed"), "ended with status -9"),
+        (referred("babbles"), "ended with status"),
         (commanded("killed"), "ended with status -9"),
         (referred("no_such"), "no attribute 'no_such'"),
         (commanded("leaves"), "ended with status 3"),

@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -27,10 +28,13 @@ from verl_mas.workflow.tool_sources import in_thread
 
 # A session that is cancelled has so long to end; then its host is replaced.
 END_S = 10.0
+LAST_LINES_S = 1.0  # for what it has written, when a process has ended
+GONE = "the process of the program is gone"
 TERM_S = 5.0  # between SIGTERM and SIGKILL
 MOST_OUTCOME, MOST_ERROR, MOST_VARIABLE = 1 << 20, 4000, 100_000
 # Requests to this machine go to no proxy.
 DIRECT = "127.0.0.1,localhost"
+logger = logging.getLogger(__name__)
 
 
 def environment() -> dict[str, str]:
@@ -51,7 +55,8 @@ class Host:
         )
         self.pid, self._numbers, self._writing = self._process.pid, count(), threading.Lock()
         self._waiting: dict[int, Future[JsonObject]] = {}
-        threading.Thread(target=self._read, name="host", daemon=True).start()
+        self._over = False
+        threading.Thread(target=self._watch, name="host", daemon=True).start()
         atexit.register(self.end)
 
     @property
@@ -64,6 +69,8 @@ class Host:
         ended.set_running_or_notify_cancel()  # the end of a caller does not cancel it
         self._waiting[number] = ended
         try:
+            if self._over:
+                raise SessionFault(FaultKind.WORKFLOW, GONE)
             self._send({"session": number, "file": file, "name": name, "task": task, "gateway": gateway})
             return outcome_of(await asyncio.wrap_future(ended))
         finally:
@@ -90,16 +97,32 @@ class Host:
                 self._process.stdin.write(json.dumps(request, default=plain).encode() + b"\n")
                 self._process.stdin.flush()
         except OSError as error:
-            raise SessionFault(FaultKind.WORKFLOW, "the process of the program is gone") from error
+            raise SessionFault(FaultKind.WORKFLOW, GONE) from error
+
+    def _watch(self) -> None:
+        """Until the process ends, which ends whatever waits for it."""
+        reading = threading.Thread(target=self._read, name="host reads", daemon=True)
+        reading.start()
+        status = self._process.wait()
+        # A child that has left the group can hold the pipe open.
+        reading.join(timeout=LAST_LINES_S)
+        self._over = True
+        error = f"the process of the program ended with status {status}, and all of its sessions with it"
+        while self._waiting:
+            self._waiting.popitem()[1].set_result({"error": error, "traceback": _end_of(self._printed)})
+
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
-            line = json.loads(text)
-            self._waiting.pop(line["session"]).set_result(line)
-        error = f"the process of the program ended with status {self._process.wait()}, and all of its sessions with it"
-        while self._waiting:
-            self._waiting.popitem()[1].set_result({"error": error, "traceback": _end_of(self._printed)})
+            try:
+                line = json.loads(text)
+                self._waiting.pop(line["session"]).set_result(line)
+            except (ValueError, TypeError, KeyError, RecursionError):
+                # A program wrote into the pipe, or the process was killed in the middle of a line.
+                logger.error("the process of programs wrote %r, which is no outcome; it is replaced", text[:80])
+                end_group(self.pid, wait_s=0)
+                return
 
 
 _HOSTS: dict[str, Host] = {}

@@ -116,9 +116,12 @@ def load(file: str, name: str) -> Function:
 class Runner:
     def __init__(self, requests: TextIO, outcomes: TextIO):
         self._requests, self._outcomes, self._tasks = requests, outcomes, dict[int, asyncio.Task[None]]()
+        self._pid = os.getpid()
 
     async def run(self) -> None:
         loop, parent = asyncio.get_running_loop(), os.getppid()
+        # A program that forks and returns twice: the copy of this process plays no session to its end.
+        os.register_at_fork(after_in_child=lambda: setattr(loop, "_run_once", end_copy))
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
         # Whoever inherited the other end of stdin keeps it open: the worker is also watched.
         while os.getppid() == parent:
@@ -145,9 +148,15 @@ class Runner:
             text = json.dumps({"session": number, **ended}, default=_plain)
         except BaseException as error:  # noqa: BLE001  # boundary: what a program raises ends its session alone
             text = json.dumps({"session": number, **failure(error)})
+        if os.getpid() != self._pid:
+            end_copy()
         del self._tasks[number]
         self._outcomes.write(text + "\n")
         self._outcomes.flush()
+
+
+def end_copy() -> None:
+    os._exit(0)
 
 
 def end() -> None:
