@@ -78,7 +78,7 @@ async def test_images_are_refused_by_their_size_before_a_pixel_is_decoded(monkey
     first, second = ({"type": "image", "bytes": png(Image.new("1", (6000, high)))} for high in (5000, 6000))
     load, decoded = PngImageFile.load, set()
     monkeypatch.setattr(PngImageFile, "load", lambda image: decoded.add(image.size) or load(image))
-    with pytest.raises(RequestError, match="an image of 6000 x 6000 pixels\n.*at most 50,000,000 pixels"):
+    with pytest.raises(RequestError, match=r"an image of 6000 x 6000 pixels\n.*at most 50,000,000 pixels"):
         await loaded(first, second)
     assert decoded == {(6000, 5000)}
 

@@ -111,7 +111,6 @@ class Host:
         while self._waiting:
             self._waiting.popitem()[1].set_result({"error": error, "traceback": _end_of(self._printed)})
 
-
     def _read(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
