@@ -130,6 +130,7 @@ async def test_a_fault_has_a_status_one_sentence_and_is_not_to_be_repeated(fault
         ("GET", CHAT, {}, 404),
         ("POST", CHAT, {"content": b"{"}, 400),
         ("POST", CHAT, {"json": {**body(), "model": "gpt-9"}}, 404),
+        ("POST", CHAT, {"json": body(tools=[{"type": "function", "function": {"name": "a", "parameters": 5}}])}, 400),
         ("POST", MESSAGES, {"json": {"model": "solver"}}, 400),
         ("GET", "/v1/models", {"headers": {"Host": "evil.example"}}, 403),
     ],

@@ -39,6 +39,12 @@ async def apart(task: Any, gateway: Any) -> Any:
     return pair(task, gateway)
 
 
+def say() -> None:
+    """Ask the writer once, as a process that has the variables of a command."""
+    place = types.SimpleNamespace(base_url=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
+    ask(place, "writer", [{"role": "user", "content": "q"}])
+
+
 def endless(task: Any, gateway: Any) -> None:
     ask(gateway, "writer", task.messages)
     time.sleep(60)

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import ClassVar, cast
 
 from verl_mas.endpoints.endpoint import without_key
@@ -28,6 +28,9 @@ OUTCOME = ("answer", "reward", "info")
 
 class Program(Workflow, Rules):
     """What programs have in common. A subclass says how the program is run: `play`."""
+
+    pass_env: list[str] = field(default_factory=list)
+    """Further variables of the run's environment that the program gets, such as the key of a tool."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +80,7 @@ class FunctionProgram(Program):
         if not _importable(function):
             return await _inline(function, task, gateway)
         file = os.path.realpath(function.__code__.co_filename)
-        return await host_of(sys.executable).play(file, function.__name__, asdict(task), asdict(gateway))
+        return await host_of(sys.executable, self.pass_env).play(file, function.__name__, asdict(task), asdict(gateway))
 
 
 def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgram]]:

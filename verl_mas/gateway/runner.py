@@ -23,6 +23,7 @@ from typing import Any, TextIO, TypeAlias
 
 Function: TypeAlias = Callable[["ProgramTask", "Gateway"], Any]
 MOST_CHARS = 4000  # of a traceback
+MOST_OUTCOME = 1 << 20
 WATCH_S = 1.0
 
 
@@ -146,6 +147,8 @@ class Runner:
             task, gateway = ProgramTask(**request["task"]), Gateway(**request["gateway"])
             ended = {"outcome": await played(function, task, gateway)}
             text = json.dumps({"session": number, **ended}, default=_plain)
+            if len(text) > MOST_OUTCOME:
+                raise ValueError(f"the outcome has {len(text):,} characters; the most are {MOST_OUTCOME:,}")
         except BaseException as error:  # noqa: BLE001  # boundary: what a program raises ends its session alone
             text = json.dumps({"session": number, **failure(error)})
         if os.getpid() != self._pid:
