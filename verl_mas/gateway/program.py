@@ -16,7 +16,7 @@ from verl_mas.gateway.host import host_of
 from verl_mas.gateway.runner import Function, Gateway, ProgramTask, played
 from verl_mas.gateway.session import GatewaySession, Rules
 from verl_mas.registry import nearest
-from verl_mas.workflow.base import Workflow
+from verl_mas.workflow.base import ANY_TEXT, Workflow
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.outcome import Outcome
@@ -28,6 +28,8 @@ OUTCOME = ("answer", "reward", "info")
 
 class Program(Workflow, Rules):
     """What programs have in common. A subclass says how the program is run: `play`."""
+
+    safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT}
 
     pass_env: list[str] = field(default_factory=list)
     """Further variables of the run's environment that the program gets, such as the key of a tool."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Coroutine, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -89,7 +89,7 @@ def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio
         _CLOCK.reset(act)
 
 
-def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[object, object, T], **options: Any) -> asyncio.Task[T]:
+def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
     """Make a task of the loop. One of a session, also one that a workflow makes, ends no more than its session."""
     return asyncio.Task(ends_alone(work) if _CLOCKS.get() else work, loop=loop, **options)
 
