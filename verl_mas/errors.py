@@ -21,6 +21,7 @@ broad `except` elsewhere is a boundary that says why.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -182,11 +183,11 @@ class SessionFault(MasError):
 def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[None]:
     """The boundary around user code and clients: an exception inside leaves it as a SessionFault with its place.
 
-    Cancellation and EngineLost pass through: neither is the session's fault.
+    Cancellation and EngineLost pass through: neither is the session's fault. Ctrl-C reaches the main thread alone.
     """
     try:
         yield
-    except EngineLost:
+    except (EngineLost, asyncio.CancelledError):
         raise
     except SessionFault as error:
         if error.agent is not None or agent is None:
@@ -194,10 +195,17 @@ def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[N
         raise SessionFault(error.kind, error.cause, agent=agent, turn=turn) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
         raise SessionFault(FaultKind.TIMEOUT, _described(error), agent=agent, turn=turn) from error
-    except Exception as error:  # the boundary: code of others may raise anything
+    except BaseException as error:  # the boundary: code of others may raise anything, such as a panic of Rust
+        if is_interrupt(error):
+            raise
         # In an act the client raised it, so the act was refused; between acts it is an error of the workflow.
         kind = FaultKind.WORKFLOW if agent is None else FaultKind.REFUSED
         raise SessionFault(kind, _described(error), agent=agent, turn=turn) from error
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is the user's Ctrl-C, which Python raises in the main thread, and not raised by code of a session."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 
 def _described(error: BaseException) -> str:

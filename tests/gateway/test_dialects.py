@@ -187,6 +187,7 @@ ASK = {"messages": [{"role": "user", "content": "q"}]}
         ("chat", {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "asked in text"),
         ("chat", {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "not a list of calls"),
         ("chat", {**ASK, "n": 3}, "send 3 requests"),
+        ("chat", {**ASK, "response_format": {"json_schema": 5}}, "json_schema is 5"),
         ("chat", {**ASK, "top_logprobs": 5}, "top_logprobs is not supported"),
         ("chat", {**ASK, "max_tokens": "7"}, "max_tokens is '7'; it is a whole number"),
         ("responses", {"input": [{"type": "computer_call"}]}, "input[0] is 'computer_call'"),

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -24,6 +25,7 @@ from verl_mas.workflows.program import ReferredProgram
 
 AGENTS = ("writer", "copier")
 FILE = os.path.realpath(urllib_team.HERE)
+HERE = os.path.dirname(FILE)
 REPLIES = {"writer": ["w1", "w2"], "copier": "c"}
 
 
@@ -67,6 +69,68 @@ def test_a_program_is_a_session_of_its_agents(program):
     assert "continued after 2 messages" in str(session)
 
 
+def shell(text: str, **more: object) -> ReferredProgram:
+    """A command that asks its agent once."""
+    ask = f"{sys.executable} -c 'import sys; sys.path.insert(0, sys.argv[1])\nfrom urllib_team import *\nsay()' {HERE}"
+    return ReferredProgram(agents=AGENTS, command=["bash", "-c", f"{ask} &&\n{text}\ntrue"], **more)
+
+
+TRUE_OUTCOME = """echo '{"reward": 0.25}' >&3\n"""
+# As code does that a model wrote, and that the command runs.
+FORGERIES = {
+    "inherited": """bash -c 'echo "{\\"reward\\": 1}" >&3'\n""",
+    "found": f"""{sys.executable} -c '
+import os, socket
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    for fd in os.listdir(f"/proc/{{pid}}/fd"):
+        try:
+            if os.readlink(f"/proc/{{pid}}/fd/{{fd}}").startswith("socket"):
+                os.write(os.open(f"/proc/{{pid}}/fd/{{fd}}", os.O_WRONLY), b"{{\\"reward\\": 1}}")
+        except OSError: pass
+'\n""",
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_a_command_starts_does_not_write_its_outcome(forgery, first):
+    parts = [FORGERIES[forgery], TRUE_OUTCOME]
+    assert played(shell("".join(parts if first else reversed(parts)))).team_reward == 0.25
+
+
+def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_way_out():
+    assert "start it by `exec`" in failed(shell(FORGERIES["inherited"])).cause
+
+
+def test_a_command_sees_no_other_process_and_no_key_of_the_run(monkeypatch):
+    monkeypatch.setenv("REMOTE_KEY", "secret")
+    monkeypatch.setenv("TOOL_KEY", "given")
+    text = """keys=$(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep ^OPENAI_API_KEY | sort -u | wc -l)
+echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}" >&3"""
+    with ThreadPoolExecutor() as both:
+        sessions = list(both.map(lambda _: played(shell(text, pass_env=["TOOL_KEY"])), range(2)))
+    assert [(session.team_reward, session.answer) for session in sessions] == [(1.0, " given")] * 2
+    with pytest.raises(WorkflowError, match="NO_SUCH_KEY, which is not set"):
+        shell(text, pass_env=["NO_SUCH_KEY"]).check()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("yes | head -c 100000 && sleep 30", "printed more than 50,000 bytes"),
+        ("printf '{%2000000s' x >&3", "more than 1,048,576 bytes"),
+    ],
+)
+def test_what_a_command_writes_has_a_limit(monkeypatch, text, says):
+    monkeypatch.setattr(host, "MOST_PRINTED", 50_000)
+    assert says in failed(shell(text)).cause
+
+
+def test_a_child_that_leaves_the_group_of_a_command_ends_with_it():
+    assert played(shell("setsid sleep 977 &\n" + TRUE_OUTCOME)).team_reward == 0.25
+    assert gone(lambda process: process.info["cmdline"] == ["sleep", "977"])
+
+
 def test_the_processes_of_a_command_end_with_it():
     fault = failed(commanded("endless"), session_timeout_s=3.0)
     assert fault.kind is FaultKind.SESSION_TIMEOUT
@@ -83,6 +147,14 @@ def gone(matches, seconds: float = 10.0) -> bool:
     return False
 
 
+@pytest.mark.parametrize("function", ["forks", "forks_in_the_loop", "forks_and_returns"])
+def test_a_program_that_returns_in_two_processes_has_one_outcome_and_its_host_stays(function):
+    process = host.host_of(sys.executable)
+    for _ in range(2):
+        assert played(referred(function)).answer == "c"
+    assert host.host_of(sys.executable) is process
+
+
 def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
     monkeypatch.setattr(host, "END_S", 0.1)
     process = host.host_of(sys.executable)
@@ -97,12 +169,13 @@ def test_a_program_that_blocks_its_loop_is_ended_with_its_host(monkeypatch):
         (referred("leaves"), "SystemExit(3)"),
         (referred("dies"), "ended with status 3"),
         (referred("killed"), "ended with status -9"),
+        (referred("babbles"), "ended with status"),
         (commanded("killed"), "ended with status -9"),
         (referred("no_such"), "no attribute 'no_such'"),
         (commanded("leaves"), "ended with status 3"),
         (ReferredProgram(agents=AGENTS, command=["no_such_program"]), "No such file"),
         (
-            ReferredProgram(agents=AGENTS, command=["sh", "-c", "echo '[]' > /dev/fd/$VERL_MAS_OUTCOME_FD"]),
+            ReferredProgram(agents=AGENTS, command=["sh", "-c", "echo '[]' >&$VERL_MAS_OUTCOME_FD"]),
             "one JSON object",
         ),
     ],

@@ -13,6 +13,7 @@ from gateway_sessions import opened
 from verl_mas.errors import EngineLost, FaultKind, SessionFault
 from verl_mas.gateway import server
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
+from verl_mas.util import http_server
 
 CLIENT = {"trust_env": False, "timeout": 60.0}
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
@@ -41,6 +42,36 @@ async def test_each_protocol_reaches_the_same_agent():
         key = {"x-api-key": client.headers.pop("Authorization").removeprefix("Bearer ")}
         [block] = (await client.post(MESSAGES, json=body(max_tokens=9), headers=key)).json()["content"]
         assert block == {"type": "text", "text": "c"} and len(team.session.replies) == 3
+
+
+async def test_connections_without_a_request_are_closed_and_stop_no_session(monkeypatch):
+    monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (64, 64))  # 16 connections
+    monkeypatch.setattr(server, "HEAD_S", 0.5)
+    monkeypatch.setattr(server, "TICK_S", 0.1)
+    async with asked() as (_, client):
+        address = client.base_url.host, client.base_url.port
+        silent = [await asyncio.open_connection(*address) for _ in range(60)]
+        for _, writer in silent[::2]:
+            writer.write(b"POST /v1/messages HTTP/1.1\r\nX: ")
+        for _ in range(2):
+            assert (await client.post(CHAT, json=body())).status_code == 200
+            await asyncio.sleep(0.7)
+        ends = [await asyncio.wait_for(reader.read(), 10) for reader, _ in silent]
+        assert ends == [b""] * 60
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_body_has_a_time_limit(monkeypatch):
+    monkeypatch.setattr(server, "BODY_S", 0.2)
+
+    async def slow():
+        yield b"{"
+        await asyncio.sleep(1)
+
+    async with asked() as (team, client):
+        late = await client.post(CHAT, content=slow())
+        assert late.status_code == 408 and "not complete" in str(team.gateway.fault)
 
 
 async def test_a_stream_has_the_reply_and_what_fails_has_a_status():
@@ -99,6 +130,7 @@ async def test_a_fault_has_a_status_one_sentence_and_is_not_to_be_repeated(fault
         ("GET", CHAT, {}, 404),
         ("POST", CHAT, {"content": b"{"}, 400),
         ("POST", CHAT, {"json": {**body(), "model": "gpt-9"}}, 404),
+        ("POST", CHAT, {"json": body(tools=[{"type": "function", "function": {"name": "a", "parameters": 5}}])}, 400),
         ("POST", MESSAGES, {"json": {"model": "solver"}}, 400),
         ("GET", "/v1/models", {"headers": {"Host": "evil.example"}}, 403),
     ],

@@ -10,6 +10,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -49,8 +50,8 @@ def image_url(url):
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-async def loaded(part, *, reads=True):
-    request = Request(agent="a", session="s", turn=0, messages=[{"role": "user", "content": [part]}])
+async def loaded(*parts, reads=True):
+    request = Request(agent="a", session="s", turn=0, messages=[{"role": "user", "content": [*parts]}])
     return images_of((await with_images(request, reads=reads)).messages)
 
 
@@ -71,6 +72,15 @@ async def test_an_image_is_the_same_as_an_object_bytes_a_file_or_a_data_url(tmp_
         assert (found.mode, found.size, found.getpixel((0, 0))) == ("RGB", (40, 30), (255, 0, 0)), part
     [clear] = await loaded({"type": "image", "image": str(tmp_path / "clear.png")})
     assert clear.getpixel((0, 0)) == (255, 255, 255)
+
+
+async def test_images_are_refused_by_their_size_before_a_pixel_is_decoded(monkeypatch):
+    first, second = ({"type": "image", "bytes": png(Image.new("1", (6000, high)))} for high in (5000, 6000))
+    load, decoded = PngImageFile.load, set()
+    monkeypatch.setattr(PngImageFile, "load", lambda image: decoded.add(image.size) or load(image))
+    with pytest.raises(RequestError, match=r"an image of 6000 x 6000 pixels\n.*at most 50,000,000 pixels"):
+        await loaded(first, second)
+    assert decoded == {(6000, 5000)}
 
 
 @pytest.mark.parametrize(

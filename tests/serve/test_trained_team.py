@@ -294,6 +294,8 @@ SITE, TEXT = "http://evil.example", {"Content-Type": "text/plain"}
         ({"Host": "evil.example", "Origin": SITE}, 403),
         ({"Host": "localhost:80", "Origin": "http://localhost:80"}, 400),
         ({"Host": "[::1]"}, 400),
+        ({"Host": "["}, 403),
+        ({"Origin": "http://["}, 403),
     ],
 )
 def test_a_page_of_another_site_cannot_ask(runtime, headers, status):

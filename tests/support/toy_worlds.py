@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
 import os
 import random
 import time
@@ -13,6 +15,21 @@ from verl_mas.worlds import Observation, Setup, View, World
 TOY = f"{__file__}:Count"
 PLAYERS = ("left", "right")
 DIGITS, LETTERS = ({action: number for number, action in enumerate(names)} for names in ("012345", "abcdef"))
+
+
+def write_to_the_worker(message: bytes) -> None:
+    """Into the socket on which the process of a world answers."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket"):
+                os.write(int(descriptor), message)
+
+
+class Code:
+    """An object whose pickle runs code where it is read."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.system, ("exit 3",)
 
 
 class Count(World):
@@ -44,6 +61,14 @@ class Count(World):
             time.sleep(60)
         if name == "dies":
             os._exit(3)
+        if name == "exits":
+            raise SystemExit(3)
+        if name == "half":
+            write_to_the_worker(b"\0\0\1\0half an answer")
+            time.sleep(60)
+        if name == "long":
+            write_to_the_worker(b"\x7f\xff\xff\xff")
+            time.sleep(60)
         if name == "raises":
             raise KeyError("no such room")
         for player, action in actions.items():
@@ -58,6 +83,8 @@ class Count(World):
         if name == "nonsense":
             self.rewards["left"] = float("nan")
         self.turn += 1
+        if name == "code":
+            return dataclasses.replace(self.view(), info={"turns": Code()})
         return self.view()
 
     def view(self) -> View:

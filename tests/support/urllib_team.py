@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -37,6 +39,12 @@ async def apart(task: Any, gateway: Any) -> Any:
     return pair(task, gateway)
 
 
+def say() -> None:
+    """Ask the writer once, as a process that has the variables of a command."""
+    place = types.SimpleNamespace(base_url=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
+    ask(place, "writer", [{"role": "user", "content": "q"}])
+
+
 def endless(task: Any, gateway: Any) -> None:
     ask(gateway, "writer", task.messages)
     time.sleep(60)
@@ -58,6 +66,32 @@ def dies(task: Any, gateway: Any) -> None:
 def killed(task: Any, gateway: Any) -> None:
     ask(gateway, "writer", task.messages)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def babbles(task: Any, gateway: Any) -> None:
+    """Write into every pipe of the process, of which one is for outcomes, and stay."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("pipe"):
+                os.write(int(descriptor), b'{"session": \n')
+    time.sleep(60)
+
+
+def forks(task: Any, gateway: Any) -> Any:
+    """Return in two processes."""
+    os.fork()
+    return pair(task, gateway)
+
+
+async def forks_in_the_loop(task: Any, gateway: Any) -> Any:
+    os.fork()
+    await asyncio.sleep(0.1)
+    return pair(task, gateway)
+
+
+async def forks_and_returns(task: Any, gateway: Any) -> Any:
+    os.fork()
+    return "c"
 
 
 def leaks(task: Any, gateway: Any) -> Any:

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from verl_mas.workflow.client import Continuation, Generation, Request
-from verl_mas.workflow.marks import USUAL, marks_of, plain_request, written_out
+from verl_mas.workflow.marks import BRACKETS, USUAL, marks_of, plain_request, written_out
 
 FAMILIES = yaml.safe_load(Path(__file__).with_name("tokenizer_families.yaml").read_text())
 ROLES = ("system", *("user", "assistant") * 7, "user")
@@ -67,7 +67,8 @@ class Family:
         ids = self.ids(plain)
         assert self.specials(ids) == self.harmless, contents
         for old, new in zip(contents, plain, strict=True):
-            assert (old == new) == (self.marks.search(old) is None), old
+            judged = (self.marks.search(f"{opening}{old}{closing}") for opening, closing in BRACKETS)
+            assert (old == new) == (not any(judged)), old
             assert old.replace(" ", "") == new.replace(" ", "")
         assert found or ids == self.ids(contents)
 

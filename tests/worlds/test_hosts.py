@@ -54,6 +54,7 @@ def test_a_host_is_used_again(kind):
             "step: ValueError: nonsense gives rewards that are no finite numbers: {'left': nan}",
         ),
         ("hangs", "step took more than 0.2 s"),
+        ("exits", "SystemExit"),
     ],
 )
 def test_a_failure_is_a_fault_of_its_session_and_the_next_one_plays(kind, name, cause):
@@ -90,6 +91,29 @@ def test_a_process_that_ends_is_named_with_its_code():
         return await played(pool, "process")
 
     assert asyncio.run(died()) == {"left": 3.0, "right": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("half", "step took more than 0.5 s"),
+        ("long", "its process wrote an answer above 67,108,864 bytes"),
+        ("code", "its answer has a posix.system, which is no data"),
+    ],
+)
+def test_what_a_process_writes_neither_stops_the_loop_nor_runs_code(name, cause):
+    async def beside():
+        pool = Pool()
+        await played(pool, "process")
+        strange = asyncio.ensure_future(played(pool, "process", name, limit_s=0.5))
+        began = time.monotonic()
+        await played(pool, "thread")
+        assert time.monotonic() - began < 0.4
+        with pytest.raises(SessionFault, match=cause):
+            await strange
+        return await played(pool, "process")
+
+    assert asyncio.run(beside()) == {"left": 3.0, "right": 3.0}
 
 
 def test_a_world_that_blocks_stops_no_other_session():

@@ -74,8 +74,8 @@ def _build(options: argparse.Namespace) -> int:
 def _serve(options: argparse.Namespace) -> int:
     from fastapi import FastAPI
 
-    from verl_mas.cli._http import Server
     from verl_mas.retrieval.server import create_app
+    from verl_mas.util.http_server import Server
 
     _check(options)
     failures: list[Exception] = []

@@ -39,8 +39,8 @@ def main(argv: list[str]) -> int:
     key = _key(options.host, options.api_key_env, allowed=options.no_api_key)
     # Before models are loaded: a port in use is found at once.
     with listening(options.host, options.port) as listens, loaded(options, options.dir) as runtime:
-        from verl_mas.cli._http import Server
         from verl_mas.serve.app import TeamServer
+        from verl_mas.util.http_server import Server
 
         server = TeamServer(runtime, name=options.name, key=key, max_sessions=options.max_sessions)
         sys.stdout.write(f"{url_of(listens)}/v1 serves {', '.join(server.models)}\n")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypeVar, runtime_checkable
+from typing import Annotated, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from verl_mas.config.values import Above, Count, Range, check_fields
 from verl_mas.errors import ConfigError
@@ -40,6 +40,8 @@ class Executor(Protocol):
 @dataclass(frozen=True)
 class Execution:
     """How a team's programs are run: the executor by name, its settings, and the limits of every program."""
+
+    safe_arguments: ClassVar[Mapping[str, str]] = {"executor": "contained"}
 
     executor: str = "contained"
     """A registered executor, or "package.module:function", which makes one from these settings."""

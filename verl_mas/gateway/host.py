@@ -6,9 +6,14 @@ import asyncio
 import atexit
 import contextlib
 import json
+import logging
 import os
+import re
 import signal
+import socket
+import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -17,41 +22,60 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError
-from verl_mas.gateway import runner
+from verl_mas.gateway import launch, runner
 from verl_mas.run_folder.records import plain
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_sources import in_thread
 
 # A session that is cancelled has so long to end; then its host is replaced.
 END_S = 10.0
+LAST_LINES_S = 1.0  # for what it has written, when a process has ended
+GONE = "the process of the program is gone"
 TERM_S = 5.0  # between SIGTERM and SIGKILL
-MOST_OUTCOME, MOST_ERROR, MOST_VARIABLE = 1 << 20, 4000, 100_000
+LOOK_S = 0.2  # how soon the end of a command is seen
+MOST_OUTCOME, MOST_PRINTED, MOST_ERROR, MOST_VARIABLE = 1 << 20, 64 << 20, 4000, 100_000
 # Requests to this machine go to no proxy.
 DIRECT = "127.0.0.1,localhost"
+# What programs need to find their files, packages, certificates and proxies.
+PASSED = re.compile(
+    "PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_.*|XDG_.*|LD_LIBRARY_PATH|PYTHON.*|VIRTUAL_ENV"
+    "|CONDA_PREFIX|NODE_PATH|NODE_OPTIONS|NODE_EXTRA_CA_CERTS|CUDA_.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+    "|(?i:https?_proxy|all_proxy)"
+)
+# A message of a socket has the ids of its process, user and group.
+CREDENTIALS = struct.Struct("3i")
+logger = logging.getLogger(__name__)
 
 
-def environment() -> dict[str, str]:
+def environment(pass_env: Sequence[str] = ()) -> dict[str, str]:
+    """The variables of a program: not all of the worker's, among which are the keys of remote policies."""
+    if missing := [name for name in pass_env if name not in os.environ]:
+        rule = "the program gets these variables of the run's environment"
+        fix = "set it where the run is started, or take it out of pass_env"
+        raise WorkflowError(f"mas.workflow.args.pass_env has {missing[0]}, which is not set", rule=rule, fix=fix)
+    passed = {name: value for name, value in os.environ.items() if PASSED.fullmatch(name) or name in pass_env}
     direct = {name: ",".join(filter(None, [os.environ.get(name), DIRECT])) for name in ("no_proxy", "NO_PROXY")}
-    return {**os.environ, **direct}
+    return {**passed, **direct}
 
 
 class Host:
     """A process that plays programs, for every event loop of this one; it ends with this process."""
 
-    def __init__(self, python: str):
+    def __init__(self, python: str, pass_env: Sequence[str] = ()):
         command, pipe = [python, str(Path(runner.__file__))], subprocess.PIPE
         # What programs print would drown the log of the worker.
         name = f"verl-mas-programs-{os.getpid()}-"
         self._printed = tempfile.NamedTemporaryFile(prefix=name, suffix=".log", delete=False)  # noqa: SIM115  # the host's
         self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=self._printed, env=environment(), start_new_session=True
+            command, stdin=pipe, stdout=pipe, stderr=self._printed, env=environment(pass_env), start_new_session=True
         )
         self.pid, self._numbers, self._writing = self._process.pid, count(), threading.Lock()
         self._waiting: dict[int, Future[JsonObject]] = {}
-        threading.Thread(target=self._read, name="host", daemon=True).start()
+        self._over = False
+        threading.Thread(target=self._watch, name="host", daemon=True).start()
         atexit.register(self.end)
 
     @property
@@ -64,6 +88,8 @@ class Host:
         ended.set_running_or_notify_cancel()  # the end of a caller does not cancel it
         self._waiting[number] = ended
         try:
+            if self._over:
+                raise SessionFault(FaultKind.WORKFLOW, GONE)
             self._send({"session": number, "file": file, "name": name, "task": task, "gateway": gateway})
             return outcome_of(await asyncio.wrap_future(ended))
         finally:
@@ -90,26 +116,42 @@ class Host:
                 self._process.stdin.write(json.dumps(request, default=plain).encode() + b"\n")
                 self._process.stdin.flush()
         except OSError as error:
-            raise SessionFault(FaultKind.WORKFLOW, "the process of the program is gone") from error
+            raise SessionFault(FaultKind.WORKFLOW, GONE) from error
+
+    def _watch(self) -> None:
+        """Until the process ends, which ends whatever waits for it."""
+        reading = threading.Thread(target=self._read, name="host reads", daemon=True)
+        reading.start()
+        status = self._process.wait()
+        # A child that has left the group can hold the pipe open.
+        reading.join(timeout=LAST_LINES_S)
+        self._over = True
+        error = f"the process of the program ended with status {status}, and all of its sessions with it"
+        while self._waiting:
+            self._waiting.popitem()[1].set_result({"error": error, "traceback": _end_of(self._printed)})
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for text in self._process.stdout:
-            line = json.loads(text)
-            self._waiting.pop(line["session"]).set_result(line)
-        error = f"the process of the program ended with status {self._process.wait()}, and all of its sessions with it"
-        while self._waiting:
-            self._waiting.popitem()[1].set_result({"error": error, "traceback": _end_of(self._printed)})
+            try:
+                line = json.loads(text)
+                self._waiting.pop(line["session"]).set_result(line)
+            except (ValueError, TypeError, KeyError, RecursionError):
+                # A program wrote into the pipe, or the process was killed in the middle of a line.
+                logger.error("the process of programs wrote %r, which is no outcome; it is replaced", text[:80])
+                end_group(self.pid, wait_s=0)
+                return
 
 
-_HOSTS: dict[str, Host] = {}
+_HOSTS: dict[tuple[str, ...], Host] = {}
 
 
-def host_of(python: str) -> Host:
+def host_of(python: str, pass_env: Sequence[str] = ()) -> Host:
     """The host of this process for an interpreter; a new one, if it is gone."""
-    if python not in _HOSTS or not _HOSTS[python].alive:
-        _HOSTS[python] = Host(python)
-    return _HOSTS[python]
+    kind = (python, *pass_env)
+    if kind not in _HOSTS or not _HOSTS[kind].alive:
+        _HOSTS[kind] = Host(python, pass_env)
+    return _HOSTS[kind]
 
 
 def outcome_of(line: JsonObject) -> JsonObject:
@@ -119,28 +161,83 @@ def outcome_of(line: JsonObject) -> JsonObject:
     return outcome
 
 
-async def command(argv: Sequence[str], task: JsonObject, variables: Mapping[str, str]) -> JsonObject:
+async def command(
+    argv: Sequence[str], task: JsonObject, variables: Mapping[str, str], pass_env: Sequence[str] = ()
+) -> JsonObject:
     """The outcome of a process of its own: one JSON object on the descriptor $VERL_MAS_OUTCOME_FD. Its task is on stdin
     and in $VERL_MAS_TASK. When it ends, all processes of its group do."""
     text = json.dumps(task, default=plain)
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as outcome, tempfile.TemporaryFile() as printed:
+    # The system refuses longer variables.
+    small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}
+    ours, theirs = socket.socketpair()
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
         given.write(text.encode())
         given.seek(0)
-        # Text and programs of models reach what is printed and named files, and no descriptor of another process.
-        channel = {"VERL_MAS_OUTCOME_FD": str(outcome.fileno())}
-        # The system refuses longer variables.
-        small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}
-        env, passed = {**environment(), **variables, **channel, **small}, [outcome.fileno()]
-        start = partial(subprocess.Popen, argv, env=env, pass_fds=passed, start_new_session=True)
-        process = start(stdin=given, stdout=printed, stderr=printed)
+        with theirs:
+            env = {**environment(pass_env), **variables, "VERL_MAS_OUTCOME_FD": str(launch.OUTCOME), **small}
+            launched = [sys.executable, "-I", "-S", launch.__file__, str(theirs.fileno()), *argv]
+            start = partial(subprocess.Popen, launched, env=env, start_new_session=True)
+            outcome = Outcome(ours, printed)
+            process = start(stdin=given, stdout=printed, stderr=printed, pass_fds=[theirs.fileno()])
         try:
-            status = await in_thread(process.wait)
+            status = await in_thread(partial(outcome.take, process))
         finally:
             threading.Thread(target=end_group, args=(process.pid,), daemon=True).start()
+        if outcome.excess:
+            raise SessionFault(FaultKind.WORKFLOW, f"{argv[0]} was ended: {outcome.excess}")
         if status:
             raise SessionFault(FaultKind.WORKFLOW, f"{argv[0]} ended with status {status}\n{_end_of(printed)}")
-        outcome.seek(0)
-        return _read_outcome(outcome.read(MOST_OUTCOME), argv[0])
+        return outcome.read(argv[0])
+
+
+class Outcome:
+    """What a command writes on its descriptor. The kernel names the process of each message: what the processes write
+    that the command starts, such as programs of a model, is not taken."""
+
+    def __init__(self, receives: socket.socket, printed: IO[bytes]):
+        receives.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        receives.settimeout(LOOK_S)
+        self._receives, self._printed = receives, printed
+        self._written, self._author, self._others = bytearray(), 0, 0
+        self.excess = ""
+
+    def take(self, process: subprocess.Popen[Any]) -> int:
+        """Read until the command has ended; its status."""
+        with self._receives:
+            while process.poll() is None and not self.excess:
+                self._receive()
+                if os.fstat(self._printed.fileno()).st_size > MOST_PRINTED:
+                    self.excess = f"it printed more than {MOST_PRINTED:,} bytes"
+            end_group(process.pid, wait_s=0)
+            self._receives.settimeout(0)
+            while self._receive():
+                pass
+        return process.wait()
+
+    def read(self, name: str) -> JsonObject:
+        if self._others and not self._written:
+            value = f"a process that {name} started wrote the outcome"
+            rule = "the command itself writes it: what programs of a model write there is not taken"
+            raise WorkflowError(value, rule=rule, fix="start it by `exec`, or print it there with the shell's own echo")
+        return _read_outcome(bytes(self._written), name)
+
+    def _receive(self) -> bool:
+        """Take a message; whether there was one."""
+        with contextlib.suppress(TimeoutError, BlockingIOError):
+            message, about, _, _ = self._receives.recvmsg(1 << 16, socket.CMSG_SPACE(CREDENTIALS.size))
+            if not message:  # all of its writers are gone
+                time.sleep(LOOK_S if self._receives.gettimeout() else 0)
+                return False
+            author, _, _ = CREDENTIALS.unpack(about[0][2][: CREDENTIALS.size])
+            self._author = self._author or author  # the first message is that of the launcher
+            if author == self._author:
+                self._written += message.strip() if not self._written else message
+            else:
+                self._others += 1
+            if len(self._written) > MOST_OUTCOME:
+                self.excess = f"its outcome has more than {MOST_OUTCOME:,} bytes"
+            return not self.excess
+        return False
 
 
 def _end_of(printed: IO[bytes]) -> str:

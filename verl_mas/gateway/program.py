@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, field
 from typing import ClassVar, cast
 
 from verl_mas.endpoints.endpoint import without_key
@@ -16,7 +16,7 @@ from verl_mas.gateway.host import host_of
 from verl_mas.gateway.runner import Function, Gateway, ProgramTask, played
 from verl_mas.gateway.session import GatewaySession, Rules
 from verl_mas.registry import nearest
-from verl_mas.workflow.base import Workflow
+from verl_mas.workflow.base import ANY_TEXT, Workflow
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.outcome import Outcome
@@ -28,6 +28,11 @@ OUTCOME = ("answer", "reward", "info")
 
 class Program(Workflow, Rules):
     """What programs have in common. A subclass says how the program is run: `play`."""
+
+    safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT}
+
+    pass_env: list[str] = field(default_factory=list)
+    """Further variables of the run's environment that the program gets, such as the key of a tool."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +82,7 @@ class FunctionProgram(Program):
         if not _importable(function):
             return await _inline(function, task, gateway)
         file = os.path.realpath(function.__code__.co_filename)
-        return await host_of(sys.executable).play(file, function.__name__, asdict(task), asdict(gateway))
+        return await host_of(sys.executable, self.pass_env).play(file, function.__name__, asdict(task), asdict(gateway))
 
 
 def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgram]]:

@@ -23,6 +23,7 @@ from typing import Any, TextIO, TypeAlias
 
 Function: TypeAlias = Callable[["ProgramTask", "Gateway"], Any]
 MOST_CHARS = 4000  # of a traceback
+MOST_OUTCOME = 1 << 20
 WATCH_S = 1.0
 
 
@@ -116,9 +117,12 @@ def load(file: str, name: str) -> Function:
 class Runner:
     def __init__(self, requests: TextIO, outcomes: TextIO):
         self._requests, self._outcomes, self._tasks = requests, outcomes, dict[int, asyncio.Task[None]]()
+        self._pid = os.getpid()
 
     async def run(self) -> None:
         loop, parent = asyncio.get_running_loop(), os.getppid()
+        # A program that forks and returns twice: the copy of this process plays no session to its end.
+        os.register_at_fork(after_in_child=lambda: setattr(loop, "_run_once", end_copy))
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
         # Whoever inherited the other end of stdin keeps it open: the worker is also watched.
         while os.getppid() == parent:
@@ -143,11 +147,19 @@ class Runner:
             task, gateway = ProgramTask(**request["task"]), Gateway(**request["gateway"])
             ended = {"outcome": await played(function, task, gateway)}
             text = json.dumps({"session": number, **ended}, default=_plain)
+            if len(text) > MOST_OUTCOME:
+                raise ValueError(f"the outcome has {len(text):,} characters; the most are {MOST_OUTCOME:,}")
         except BaseException as error:  # noqa: BLE001  # boundary: what a program raises ends its session alone
             text = json.dumps({"session": number, **failure(error)})
+        if os.getpid() != self._pid:
+            end_copy()
         del self._tasks[number]
         self._outcomes.write(text + "\n")
         self._outcomes.flush()
+
+
+def end_copy() -> None:
+    os._exit(0)
 
 
 def end() -> None:

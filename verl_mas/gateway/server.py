@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
-import uvicorn
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -17,12 +16,15 @@ from verl_mas.errors import EngineLost, FaultKind, SessionFault
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Dialect, Fields, Served
 from verl_mas.gateway.session import Exchange, GatewaySession
 from verl_mas.util.bodies import TooLong, disconnected, whole
+from verl_mas.util.http_server import HEAD_S, Server
 from verl_mas.util.loops import PerLoop
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY = 16 << 20
 # Connections are closed when the last session ends; a client that asks on one that is being closed sends twice.
 IDLE_S = 3600
+BODY_S = 60.0  # for the whole body of a request
+TICK_S = 1.0
 LAST_S = 1.0  # for the last replies, before connections are left to themselves
 MODELS = "/v1/models"
 STATUS = {
@@ -50,7 +52,7 @@ class GatewayServer:
         self._sessions: dict[bytes, GatewaySession] = {}
         self._dialects = {DIALECTS[name].path: DIALECTS[name] for name in DIALECTS}
         self._starting = asyncio.Lock()
-        self._server: uvicorn.Server | None = None
+        self._server: Server | None = None
         self._host = ""
 
     async def open(self, session: GatewaySession) -> str:
@@ -66,6 +68,7 @@ class GatewayServer:
             del self._sessions[_digest(session.key)]
             if not self._sessions and self._server is not None:
                 server, self._server = self._server, None
+                self._closing.cancel()
                 for listening in server.servers:
                     listening.close()
                 for connection in list(server.server_state.connections):
@@ -76,14 +79,12 @@ class GatewayServer:
     async def _start(self) -> None:
         listens = socket.create_server((LOOPBACK, 0))
         self._host = f"{LOOPBACK}:{listens.getsockname()[1]}"
-        config = uvicorn.Config(
-            self, http="httptools", ws="none", lifespan="off", log_config=None, timeout_keep_alive=IDLE_S
-        )
-        config.load()
+        self._server = Server(self, keep_s=IDLE_S)
+        self._server.config.load()
         # Signals and the loop belong to the worker: the server is only started, and never run.
-        self._server = uvicorn.Server(config)
-        self._server.lifespan = config.lifespan_class(config)
+        self._server.lifespan = self._server.config.lifespan_class(self._server.config)
         await self._server.startup(sockets=[listens])
+        self._closing = asyncio.create_task(_close_silent(self._server))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -123,10 +124,12 @@ class GatewayServer:
 
     async def _post(self, request: Request, dialect: Dialect, session: GatewaySession, send: Send) -> None:
         try:
-            body = await whole(request.stream(), MAX_BODY)
+            body = await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
             asked = dialect.read(Fields.of(body))
-        except (TooLong, ApiError) as error:
+        except (asyncio.TimeoutError, TooLong, ApiError) as error:
             problem = error if isinstance(error, ApiError) else ApiError(413, f"{error}: the limit of a request")
+            if isinstance(error, asyncio.TimeoutError):
+                problem = ApiError(408, f"the body was not complete after {BODY_S:g} s")
             session.decide(problem)
             raise problem from error
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
@@ -138,6 +141,12 @@ class GatewayServer:
             response = JSONResponse(dialect.whole(asked, reply)) if events is None else _stream(events)
             await response(request.scope, request.receive, send)
             exchange.delivered = True
+
+
+async def _close_silent(server: Server) -> None:
+    while True:
+        await asyncio.sleep(TICK_S)
+        server.close_silent(HEAD_S, IDLE_S)
 
 
 async def _reply(request: Request, exchange: Exchange) -> Served:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TEXT, IMAGES = "text", ("image", "image_url")
 LONGEST = 200  # times the shorter side: what processors of Qwen take
+MOST_PIXELS = 50_000_000  # 150 MB of memory; models see far fewer
 WEB = ("http://", "https://")
 
 
@@ -30,7 +31,8 @@ async def with_images(request: Request, *, reads: bool) -> Request:
         rule = "the model of its policy reads text"
         fix = "give the agent a policy with a vision-language model, or send it text"
         raise RequestError(f"a message with a part of type {sorted(map(str, kinds))[0]}", rule=rule, fix=fix)
-    new = await asyncio.to_thread(lambda: [_loaded(message) for message in request.messages[known:]])
+    room = Room()
+    new = await asyncio.to_thread(lambda: [_loaded(message, room) for message in request.messages[known:]])
     return replace(request, messages=[*request.messages[:known], *new])
 
 
@@ -48,14 +50,27 @@ def _parts(message: Message) -> list[Message]:
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
-def _loaded(message: Message) -> Message:
+class Room:
+    """How many pixels the images of a request may still have. A file of 27 kB can unpack to 180 million."""
+
+    def __init__(self) -> None:
+        self._left = MOST_PIXELS
+
+    def take(self, width: int, height: int) -> None:
+        self._left -= width * height
+        if self._left < 0:
+            rule = f"the images of a request have at most {MOST_PIXELS:,} pixels"
+            raise RequestError(f"an image of {width} x {height} pixels", rule=rule, fix="send smaller or fewer images")
+
+
+def _loaded(message: Message, room: Room) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    return {**message, "content": [loaded(part) if isinstance(part, dict) else part for part in content]}
+    return {**message, "content": [loaded(part, room) if isinstance(part, dict) else part for part in content]}
 
 
-def loaded(part: Message) -> Message:
+def loaded(part: Message, room: Room | None = None) -> Message:
     """The part with its image, if it has one that is not on the web. Raises RequestError where it cannot be read."""
     if part.get("type") not in IMAGES:
         return part
@@ -64,10 +79,10 @@ def loaded(part: Message) -> Message:
     if "image" in part and isinstance(source, str) and source.startswith(WEB):
         return part  # of a data set: verl loads it
     kept = {name: value for name, value in part.items() if name not in ("bytes", "image_url")}
-    return {**kept, "type": "image", "image": _rgb(_opened(source, files="image" in part))}
+    return {**kept, "type": "image", "image": _rgb(_opened(source, room or Room(), files="image" in part))}
 
 
-def _opened(source: object, *, files: bool) -> Image:
+def _opened(source: object, room: Room, *, files: bool) -> Image:
     """`files`: it may be the path of one. An address in a request of somebody else may not."""
     from PIL import Image
 
@@ -81,6 +96,7 @@ def _opened(source: object, *, files: bool) -> Image:
             rule = "an image_url is a data URL, and an image is a path, bytes, or an image of Pillow"
             raise RequestError(f"the image {name}", rule=rule, fix="send data:image/png;base64,...")
         opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else str(source).removeprefix("file://"))
+        room.take(*opened.size)  # before any pixel is decoded
         opened.load()
     # Of Pillow's readers: a broken file may raise any of these, and one of 180 million pixels the last.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -25,6 +25,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
 from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
+from verl_mas.rollout.forgery import Net
 from verl_mas.rollout.images import images_of, with_images
 from verl_mas.rollout.resumed_reply import ABORTED, keep, merged_versions, reply_limit
 from verl_mas.rollout.team_client import TeamClient
@@ -36,7 +37,7 @@ from verl_mas.util.text import characters
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.marks import marks_of, plain_request
+from verl_mas.workflow.marks import marks_in, marks_of, plain_request
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
@@ -93,6 +94,11 @@ class Model:
     @cached_property
     def marks(self) -> re.Pattern[str]:
         return marks_of(self.tokenizer)
+
+    @cached_property
+    def net(self) -> Net:
+        ids = map(self.tokenizer.convert_tokens_to_ids, marks_in(self.tokenizer))
+        return Net(frozenset(token for token in ids if token is not None and token != self.tokenizer.unk_token_id))
 
     @cached_property
     def placeholders(self) -> frozenset[int]:
@@ -235,7 +241,11 @@ class VerlPolicy:
             # Placeholders of media must stay aligned with their features, so only text can be cut.
             rule = "error" if media else request.truncation
             fitted = fit(request.messages, limit, rule, count, request.opening)
-            return self.model.shared(ids if fitted == list(request.messages) else build(fitted))
+            found = ids if fitted == list(request.messages) else build(fitted)
+            if not media:
+                tools = list(request.tools)
+                self.model.net.check(fitted, tools, lambda texts, tools: build(texts, tools=tools or None), found)
+            return self.model.shared(found)
 
         if media:  # takes long, in code that lets the loop go on
             return await asyncio.to_thread(fitted_ids)
@@ -260,6 +270,8 @@ class VerlPolicy:
             None if previous.response_logprobs is None else list(previous.response_logprobs),
             tools=_schemas(request),
         )
+        if not images:
+            await asyncio.get_running_loop().run_in_executor(_TOKENS, self._check_added, loop, request, known)
         if not same_row and len(merged.token_ids) > self._limit(request):
             length = f"a conversation of {len(merged.token_ids)} tokens"
             raise SessionFault(FaultKind.LIMIT, f"{length} does not fit in a prompt of {self._limit(request)}")
@@ -272,6 +284,17 @@ class VerlPolicy:
             mm_processor_output=previous.mm_processor_output,
             previous=previous if same_row else None,
         )
+
+    def _check_added(self, loop: ToolAgentLoop, request: Request, known: list[Message]) -> None:
+        """Whether the messages that continue a row have the special tokens of their turns alone."""
+        builder, new = loop.continuous_token_builder, list(request.messages[len(known) :])
+
+        def render(added: list[Message], tools: list[JsonObject]) -> Sequence[int]:
+            whole = [*known, *added]
+            ids: Sequence[int] = builder.tokenize_context_incremental_messages(known, whole, tools=tools or None)
+            return ids
+
+        self.model.net.check(new, list(request.tools), render)
 
     async def _sample(self, loop: ToolAgentLoop, request: Request, prompt: Prompt, branch: int) -> Generation:
         left = self._rollout.response_length - len(prompt.mask)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -145,9 +146,9 @@ class MasAgentLoopWorker(_StockWorker):
             return
         uid, validate = prompt[UID], trajectory["validate"]
         partition = data_plane.VALIDATION if validate else data_plane.TRAIN
-        await data_plane.set_status(uid, partition, RUNNING)
         written = False
         try:
+            await data_plane.set_status(uid, partition, RUNNING)
             rows = await self._run_group(prompt, trajectory, trace)
             if rows:
                 await self.writer.put(rows, partition)
@@ -155,15 +156,22 @@ class MasAgentLoopWorker(_StockWorker):
         except GroupFailed as failure:
             self.counts[validate] += SessionCounts(groups_given_up=1)
             logger.warning("task %s is dropped: %s", uid, failure)
-        except Exception as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             # A session's own failures are data by now. This is a lost engine, or an error of ours: the run ends.
-            self.broken = error
+            self.broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             logger.error("task %s ends the run", uid, exc_info=error)
         # A task that is cancelled gets no status: none is waited for at the end of a run.
         self.counts[validate] += SessionCounts(tasks=1)
         # To the replay buffer a group without rows has failed, and it waits for another one; a group that lost
         # only some of its sessions has not.
-        await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
+        try:
+            await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
+        except Exception as error:
+            # The trainer would wait for this task indefinitely. It misses this process within seconds.
+            logger.critical("the status of task %s cannot be set, so this worker ends", uid, exc_info=error)
+            os._exit(1)
 
     async def _run_group(self, prompt: Fields, trajectory: Trajectory, trace: bool) -> list[StoredRow]:
         validate = trajectory["validate"]

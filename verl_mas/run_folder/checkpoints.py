@@ -12,7 +12,9 @@ import hashlib
 import json
 import re
 import shutil
+import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +27,7 @@ POINTER = "latest_checkpointed_iteration.txt"
 RUN_FILE = "run.json"
 DATA_FILE = "data.pt"  # verl's name for the data loader's state
 FILES = "files"
+REMOVED = "removed_"
 _NAME = re.compile(r"global_step_(\d+)")
 
 
@@ -59,15 +62,25 @@ def _listed(path: Path) -> str:
     return f"{path.stat().st_size} bytes and the hash {hashlib.sha256(known_by(path)).hexdigest()[:16]}"
 
 
-def remove_shells(folder: Path) -> None:
-    """Checkpoints of a run's folder whose policies have all been pruned, which leaves what was written beside them."""
-    for path in folder.glob("global_step_*"):
-        run = _run_of(path) if step_of(path) is not None else None
-        listed = run.get(FILES) if isinstance(run, dict) else None
-        # Where each node has a disk of its own, a checkpoint of others may have no policy here from the start.
-        parts = [name for name in listed if "/" in name] if isinstance(listed, dict) else []
-        if parts and not any((path / name).exists() for name in parts):
-            shutil.rmtree(path, ignore_errors=True)
+def remove(checkpoint: Path) -> None:
+    """Delete a checkpoint. What a crash leaves of it has another name, and is deleted by the next call."""
+    with suppress(FileNotFoundError):
+        checkpoint.rename(checkpoint.with_name(f"{REMOVED}{checkpoint.name}"))
+    for rest in checkpoint.parent.glob(f"{REMOVED}*"):
+        shutil.rmtree(rest, ignore_errors=True)
+
+
+def damaged(folder: Path, names: str) -> list[str]:
+    """The files of torch in a folder, of such names, whose checksums are wrong; torch reads them without a word."""
+    return [str(path.relative_to(folder)) for path in sorted(folder.rglob(names)) if not _intact(path)]
+
+
+def _intact(path: Path) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
+    except (zipfile.BadZipFile, OSError):
+        return False
 
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:

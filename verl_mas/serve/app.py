@@ -222,11 +222,11 @@ class TeamServer:
     def _authorise(self, request: Request) -> None:
         """Refuses what a page of another site asks, from a browser on this machine, and a request without the key."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and origin.partition("//")[2] != host:
             raise ApiError(403, f"a page of {origin} asks, and not one of this server")
         if self._key is None:
             # A name of others can lead here, and then their page is one of this server to a browser.
-            if _loopback((request.scope.get("server") or ("",))[0]) and not _loopback(urlsplit(f"//{host}").hostname):
+            if _loopback((request.scope.get("server") or ("",))[0]) and not _loopback(_name(host)):
                 raise ApiError(403, f"Host: {host} is not a name of this machine; ask localhost, or serve with a key")
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -282,6 +282,14 @@ async def _while_connected(request: Request, work: Awaitable[T]) -> T:
         working.cancel()
         gone.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
+
+
+def _name(host: str) -> str | None:
+    """The name in a Host header; None if there is none."""
+    try:
+        return urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
 
 
 def _loopback(host: str | None) -> bool:

@@ -25,6 +25,7 @@ from verl_mas.testing.report import MACHINERY, CaseResult, Report, case_of, desc
 from verl_mas.testing.scripted_llm import Answer, Calls, Fault, Script, ScriptedLLM, calls
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.client import Request
+from verl_mas.workflow.clock import work_of
 from verl_mas.workflow.members import members_of, role_of
 from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.run import run_session
@@ -265,7 +266,7 @@ def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]
 
         async def watched_run(task: Task, team: Team) -> Outcome:
             outcome = await run(task, team)
-            add(left.get_coro() for left in asyncio.all_tasks() - {asyncio.current_task()})
+            add(work_of(left) for left in asyncio.all_tasks() - {asyncio.current_task()})
             return outcome
 
         vars(workflow)["run"] = watched_run

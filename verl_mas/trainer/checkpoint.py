@@ -6,7 +6,6 @@ import hashlib
 import json
 import random
 import shutil
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,8 +26,9 @@ from verl_mas.run_folder.checkpoints import (
     Checkpoint,
     choices,
     complete,
+    damaged,
     folder_of_step,
-    remove_shells,
+    remove,
     step_of,
     whole_checkpoints,
 )
@@ -112,10 +112,7 @@ class Checkpoints:
             complete(folder, facts)
         self._written.append(folder)
         while self._keep and len(self._written) > self._keep:
-            old = self._written.pop(0)
-            for part in (*self.policies, QUEUE):
-                shutil.rmtree(old / part, ignore_errors=True)
-        remove_shells(folder.parent)
+            remove(self._written.pop(0))
         return folder
 
     @property
@@ -170,7 +167,7 @@ def reading(folder: Path, part: str) -> Iterator[None]:
         # A lost process is not a damaged file.
         raise
     except Exception as error:  # damaged bytes can raise anything
-        files = ", ".join(_damaged(folder / part))
+        files = ", ".join(damaged(folder / part, "*.pt"))
         value = f"{folder / part} cannot be read: {files + ': ' if files else ''}{_cause(error)}"
         rule = "a run resumes from a checkpoint that can be read"
         fix = choices(folder.parent, without=folder)
@@ -362,15 +359,3 @@ def _cause(error: Exception) -> str:
     """In one line: torch and Ray add the stack."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return ": ".join([type(cause).__name__, *str(cause).strip().splitlines()[:1]])
-
-
-def _damaged(path: Path) -> Iterator[str]:
-    """The files of torch that are cut or changed. Their errors do not name them."""
-    for file in sorted(path.rglob("*.pt")) if path.is_dir() else []:
-        try:
-            with zipfile.ZipFile(file) as archive:
-                intact = archive.testzip() is None
-        except (zipfile.BadZipFile, OSError):
-            intact = False
-        if not intact:
-            yield file.name

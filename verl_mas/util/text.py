@@ -32,6 +32,14 @@ def in_texts(change: Callable[[str], str], value: T) -> T:
     return clean  # type: ignore[return-value]
 
 
+def texts_in(value: object) -> list[str]:
+    """Every text in a value, names left out."""
+    if isinstance(value, str):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [text for part in parts for text in texts_in(part)]
+
+
 all_encodable = partial(in_texts, encodable)
 
 

@@ -20,11 +20,14 @@ class Tokenizer(Protocol):
     """A Hugging Face tokenizer."""
 
     eos_token_id: int
+    unk_token_id: int | None
     all_special_tokens: list[str]
     added_tokens_decoder: dict[int, Any]  # tokenizers.AddedToken
     chat_template: str | dict[str, str] | None
 
     def get_vocab(self) -> dict[str, int]: ...
+
+    def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
 from verl_mas.config.schema import MasConfig, WorkflowSpec
 from verl_mas.config.values import check_fields, load_dataclass
@@ -18,6 +18,9 @@ from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 
+# Values of `safe_arguments`: any text, and the name of an entry of a registry.
+ANY_TEXT, REGISTERED = r"(?s).*", r"[A-Za-z]\w*"
+
 
 class Workflow:
     """A team's program: its `agents` and an async `run`. One object runs one session.
@@ -26,6 +29,11 @@ class Workflow:
     `check`. Annotated fields are set by `mas.workflow.args` (subclasses are dataclasses); a value that does not fit its
     field's type is refused. The base owns construction only.
     """
+
+    safe_arguments: ClassVar[Mapping[str, str]] = {}
+    """Of the arguments that are texts, those that are data, each with a regular expression of all such values. The team
+    of somebody else may set them; any other text could name a file, a module, a command or an address, and is asked
+    for when the team is loaded."""
 
     @property
     def agents(self) -> Sequence[str]:

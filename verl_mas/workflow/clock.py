@@ -4,11 +4,14 @@ their own: an act for its tools, and everything for an engine that takes no requ
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from verl_mas.errors import WorkflowError, is_interrupt
 
 T = TypeVar("T")
 
@@ -74,6 +77,9 @@ def held() -> Iterator[None]:
 
 def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio.Future[T]:
     """Run `work` in a task whose `held` parts stop the clock, and, of an act or a tool, its `uncounted` parts."""
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        loop.set_task_factory(_task)
     act = _CLOCK.set(None if session else clock)
     every = _CLOCKS.set((*_CLOCKS.get(), clock))
     try:
@@ -81,6 +87,31 @@ def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio
     finally:
         _CLOCKS.reset(every)
         _CLOCK.reset(act)
+
+
+def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+    """Make a task of the loop. One of a session, also one that a workflow makes, ends no more than its session."""
+    return asyncio.Task(ends_alone(work) if _CLOCKS.get() else work, loop=loop, **options)
+
+
+async def ends_alone(work: Awaitable[T]) -> T:
+    """Left alone, these two exceptions would end the event loop, and with it every session of the process."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as error:
+        if is_interrupt(error):
+            raise
+        value = f"a session raised {error!r}"
+        fix = "raise an exception to drop the session, or return Outcome(reward=0)"
+        raise WorkflowError(value, rule="a workflow ends one session, not the process", fix=fix) from error
+
+
+def work_of(task: asyncio.Task[T]) -> object:
+    """The coroutine that a task was made of."""
+    work = task.get_coro()
+    if inspect.iscoroutine(work) and work.cr_code is ends_alone.__code__:
+        return inspect.getcoroutinelocals(work).get("work", work)
+    return work
 
 
 async def ended(task: asyncio.Future[T], clock: Clock) -> bool:

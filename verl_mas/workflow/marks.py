@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from verl_mas.util.text import in_texts
 from verl_mas.verl_.types import Tokenizer
-from verl_mas.workflow.client import Request
+from verl_mas.workflow.client import Message, Request
 
 T = TypeVar("T")
+TEXT = "text"
+BRACKETS = (("", ""), ("<", ">"), ("[", "]"))
 # As model families write them. Tags within a turn, such as <think> and <tool_call>, are text of replies.
 USUAL = re.compile(
     r"<[|\uff5c][^\s<>]{1,64}>|<\w{1,64}[|\uff5c]>|<(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>|</?s>|<</?SYS>>"
@@ -19,32 +21,59 @@ USUAL = re.compile(
 
 
 def marks_of(tokenizer: Tokenizer) -> re.Pattern[str]:
+    texts = sorted(marks_in(tokenizer), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+
+
+def marks_in(tokenizer: Tokenizer) -> set[str]:
     """Its special tokens, and what its template marks turns with: a text for some families, an added token that is not
     called special for others."""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     marks = {*tokenizer.all_special_tokens, *added, *USUAL.findall(str(tokenizer.chat_template))}
-    texts = sorted({mark.strip() for mark in marks} - {""}, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, texts)) or "(?!)")
+    return {mark.strip() for mark in marks} - {""}
 
 
 def plain_request(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
     """The request without marks, and how many there were. Messages that are tokens already count once."""
     known = request.continues.known if request.continues else 0
-    before, _ = written_out(list(request.messages[:known]), marks)
-    (added, tools), forged = written_out((list(request.messages[known:]), list(request.tools)), marks)
+    messages = [joined(message) for message in request.messages]
+    before, _ = written_out(messages[:known], marks)
+    (added, tools), forged = written_out((messages[known:], list(request.tools)), marks)
     return replace(request, messages=[*before, *added], tools=tools), forged
 
 
+def joined(message: Message) -> Message:
+    """The message with adjacent parts of text as one: templates write them one after the other."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    parts: list[object] = []
+    for part in content:
+        last = parts[-1] if parts else None
+        if _is_text(part) and _is_text(last):
+            parts[-1] = {**cast(Message, last), TEXT: f"{cast(Message, last)[TEXT]}{part[TEXT]}"}
+        else:
+            parts.append(part)
+    return {**message, "content": parts}
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, dict) and part.get("type") == TEXT and isinstance(part.get(TEXT), str)
+
+
 def written_out(value: T, marks: re.Pattern[str] = USUAL) -> tuple[T, int]:
-    """The value with a space in each mark, which makes it ordinary text, and how many there were."""
+    """The value with a space in each mark, which makes it ordinary text, and how many there were. Each text is also
+    judged in brackets, which some templates write around names."""
     found = 0
 
     def change(text: str) -> str:
         nonlocal found
-        count = -1
-        while count:  # the rest of a mark may be another one
-            text, count = marks.subn(lambda mark: f"{mark[0][: len(mark[0]) > 1]} {mark[0][1:]}", text)
-            found += count
+        for opening, closing in BRACKETS:
+            count, text = -1, f"{opening}{text}{closing}"
+            while count:  # the rest of a mark may be another one
+                text, count = marks.subn(lambda mark: f"{mark[0][: len(mark[0]) > 1]} {mark[0][1:]}", text)
+                found += count
+            text = text[len(opening) : len(text) - len(closing)]
         return text
 
     return in_texts(change, value), found

@@ -15,7 +15,7 @@ from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures, ra
 from verl_mas.util.text import encodable
 from verl_mas.workflow.base import Workflow, resolve
 from verl_mas.workflow.client import LLMClient, Message
-from verl_mas.workflow.clock import Clock, ended, start
+from verl_mas.workflow.clock import Clock, ended, ends_alone, start
 from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.members import members_of
 from verl_mas.workflow.outcome import Outcome
@@ -160,26 +160,16 @@ async def _attempt(workflow: Workflow, session: Session) -> None:
     try:
         with failures():
             limit = session.config.faults.session_timeout_s
-            outcome = await _within(_outcome(workflow, session), limit)
+            outcome = await _within(workflow.run(session.task, Team(session)), limit)
             if not isinstance(outcome, Outcome):
                 value = f"{type(workflow).__name__}.run returned {outcome!r}"
                 rule = "the `run` of a workflow returns an Outcome"
                 raise WorkflowError(value, rule=rule, fix="return Outcome(answer=reply) or Outcome(reward=...)")
             session.outcome = outcome
             if session.scorer is not None and needs_score(session.outcome, session.replies):
-                session.score = await asyncio.wait_for(session.scorer(session), limit)
+                session.score = await asyncio.wait_for(ends_alone(session.scorer(session)), limit)
     finally:
         await session.close()
-
-
-async def _outcome(workflow: Workflow, session: Session) -> Outcome:
-    try:
-        return await workflow.run(session.task, Team(session))
-    except SystemExit as error:
-        # Left alone, it would end the event loop, and with it every session of the worker.
-        value = f"{type(workflow).__name__}.run called sys.exit({error.code!r})"
-        fix = "raise an exception to drop the session, or return Outcome(reward=0)"
-        raise WorkflowError(value, rule="a workflow ends one session, not the process", fix=fix) from error
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
@@ -202,7 +192,7 @@ MACHINERY = (
     str(Path(asyncio.__file__).parent),
     contextlib.__file__,
     errors.__file__,
-    *(str(_HERE / name) for name in ("run.py", "session.py", "team.py")),
+    *(str(_HERE / name) for name in ("clock.py", "run.py", "session.py", "team.py")),
 )
 
 

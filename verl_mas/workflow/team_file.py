@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from types import NoneType, UnionType
+from typing import Annotated, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
@@ -26,13 +27,12 @@ from verl_mas.config.values import Count, Length, Text, load_dataclass, settable
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 from verl_mas.run_folder.disk import write_whole
-from verl_mas.util.text import bare_address, in_texts
-from verl_mas.workflow.base import agents_of
+from verl_mas.util.text import bare_address, in_texts, texts_in
+from verl_mas.workflow.base import WORKFLOWS, agents_of
 from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
-CONTAINED = "contained"  # The executor that runs programs without access to anything
 OURS = re.compile(r"verl_mas(\.\w+)+(?<!\.py)")  # Modules; what ends in .py is a file
 # Raised when a reader of an earlier version would read the file wrongly.
 FORMAT = 1
@@ -224,27 +224,48 @@ def _code(where: str | None) -> str | None:
 
 
 def asks(team: TeamFile) -> Iterator[str]:
-    """What loading the team of somebody else would run or send, by its place in the file."""
-    named: dict[str, str | None] = {
+    """What loading the team of somebody else would run, send or ask, by its place in the file."""
+    named: dict[str, object] = {
         "workflow.path": team.workflow.path,
         **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)},
     }
     named |= {f"tools.{name}": path for name, path in vars(team.tools).items()}
     # Settings that no export writes could name code, too.
-    named |= {f"verl.{key}": str(team.verl[key]) for key in team.verl if key.endswith(".path") or key not in SETTINGS}
+    named |= {f"verl.{key}": str(value) for key, value in team.verl.items() if _names_code(key, value)}
     for name, server in team.mcp.items():
-        named[f"mcp.{name}.command"] = " ".join(server.command)
+        named |= {f"mcp.{name}.command": " ".join(server.command), f"mcp.{name}.url": server.url}
         named[f"mcp.{name}.pass_env"] = ", ".join(server.pass_env)
-    for name, policy in team.policies.items():
-        named[f"policies.{name}.remote.api_key_env"] = policy.remote.api_key_env if policy.remote else None
-    program = {name: team.workflow.args.get(name) for name in ("function", "python", "command")}
-    named |= {f"workflow.args.{name}": str(given) for name, given in program.items() if given}
-    execution = team.workflow.args.get("execution")
-    if isinstance(execution, Mapping) and execution.get("executor", CONTAINED) != CONTAINED:
-        named["workflow.args.execution.executor"] = str(execution["executor"])
+    for name, remote in {name: policy.remote for name, policy in team.policies.items() if policy.remote}.items():
+        named |= {f"policies.{name}.remote.{key}": getattr(remote, key) for key in ("base_url", "api_key_env")}
     for place, what in named.items():
-        if what and not OURS.fullmatch(what):
+        if what and not OURS.fullmatch(str(what)):
             yield f"{place}: {what}"
+    # What user code registers is not known before it runs, and is asked for above.
+    known = team.workflow.path is None and team.workflow.name in WORKFLOWS
+    yield from _asked(WORKFLOWS[team.workflow.name] if known else object, team.workflow.args, "workflow.args")
+
+
+def _names_code(key: str, value: object) -> bool:
+    return key not in SETTINGS or key.endswith((".path", ".url")) or any("://" in text for text in texts_in(value))
+
+
+def _asked(kind: type, arguments: Mapping[str, object], place: str) -> Iterator[str]:
+    """The arguments that `kind` does not declare as data."""
+    hints, safe = get_type_hints(kind), getattr(kind, "safe_arguments", {})
+    for name, value in arguments.items():
+        hint = hints.get(name)
+        if isinstance(value, Mapping) and name not in safe:
+            yield from _asked(cast(type, hint) if is_dataclass(hint) else object, value, f"{place}.{name}")
+            continue
+        strange = [text for text in texts_in(value) if not re.fullmatch(safe.get(name, ""), text)]
+        if strange and not is_choice(hint):
+            yield f"{place}.{name}: {' '.join(strange)}"
+
+
+def is_choice(hint: object) -> bool:
+    """Whether a type is of given values, or None."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return all(part is NoneType or get_origin(part) is Literal for part in parts)
 
 
 def _plain(value: object) -> object:

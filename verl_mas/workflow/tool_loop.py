@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -188,9 +189,9 @@ async def _outcome(name: str, call: Callable[[], Awaitable[object]]) -> _Answer:
         returned = await call()
         result = returned if isinstance(returned, ToolResult) else ToolResult(returned)
         return _Answer(_text(result.value), reward=result.reward, images=result.images)
-    except (EngineLost, SessionFault):
+    except (EngineLost, SessionFault, asyncio.CancelledError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:  # code of others may raise anything
+    except BaseException as error:  # code of others may raise anything
         # Wrong arguments of a model are TypeErrors, and must not hide an error of the tool.
         if (name, type(error)) not in _LOGGED:
             _LOGGED.add((name, type(error)))

@@ -125,9 +125,10 @@ async def in_thread(work: Callable[[], object]) -> object:
     def run() -> None:
         try:
             done.set_result(context.run(work))
-        except (Exception, SystemExit) as raised:  # noqa: BLE001  boundary: raised again in the loop
-            # A future of the loop refuses StopIteration.
-            done.set_exception(RuntimeError(repr(raised)) if isinstance(raised, StopIteration) else raised)
+        except BaseException as raised:  # noqa: BLE001  boundary: raised again in the loop
+            # A future of the loop refuses StopIteration, and the others mean something else to a coroutine.
+            special = isinstance(raised, StopIteration | KeyboardInterrupt | GeneratorExit)
+            done.set_exception(RuntimeError(repr(raised)) if special else raised)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
     return await asyncio.wrap_future(done)

@@ -59,7 +59,7 @@ class Tool:
 
     def __post_init__(self) -> None:
         function = self.schema.get("function")
-        if self.schema.get("type") != "function" or not isinstance(function, dict):
+        if self.schema.get("type") != "function" or not isinstance(function, dict) or not _is_object(function):
             value = f"the schema of a tool {self.schema!r:.200}"
             rule = "OpenAI's schema of a tool is {'type': 'function', 'function': {'name': ..., 'parameters': ...}}"
             raise WorkflowError(value, rule=rule, fix="write it like that, or give the function itself")
@@ -71,6 +71,11 @@ class Tool:
     @property
     def name(self) -> str:
         return str(self.schema["function"]["name"])
+
+
+def _is_object(function: JsonObject) -> bool:
+    """Whether its parameters, if it has any, are a JSON object."""
+    return isinstance(function.get("parameters") or {}, dict)
 
 
 class ToolObject(Protocol):

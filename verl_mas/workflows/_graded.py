@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 from verl_mas.errors import InvalidInput
 from verl_mas.grading.forms import FORMS, AnswerForm, form_of_verl
 from verl_mas.grading.grader import Grader, Truth, grader
 from verl_mas.workflow import Codec, Malformed, Message, Reply, Task, Workflow, with_instruction
+from verl_mas.workflow.base import REGISTERED
 
 # Not a grader: verl's reward function scores the answer after the session.
 VERL = "verl"
@@ -51,6 +52,8 @@ class GradedTask:
 
 
 class WithVerlOrGrader(Workflow):
+    safe_arguments: ClassVar = {"score": REGISTERED}
+
     score: str = VERL
     """verl: verl's reward function scores the team's answer. Any other value names a grader, such as math or em, which
     compares it with the ground truth."""

@@ -37,9 +37,9 @@ class ReferredProgram(Program):
 
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
-            return await command(self.command, asdict(task), _variables(gateway))
+            return await command(self.command, asdict(task), _variables(gateway), self.pass_env)
         file, _, name = self.function.rpartition(":")
-        host = host_of(self.python or sys.executable)
+        host = host_of(self.python or sys.executable, self.pass_env)
         return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))
 
     def check(self) -> None:
@@ -51,13 +51,14 @@ class ReferredProgram(Program):
         if shutil.which(runs) is None:
             value = f"{where}{'command' if self.command else 'python'}: {runs}"
             raise ConfigError(value, rule="every node of the run has that program", fix="give its path")
+        passed = environment(self.pass_env)
         if self.function is None:
             return
         if not os.path.isfile(file):
             rule, fix = "it is FILE.py:NAME, and every node of the run has the file", "write team.py:team"
             raise ConfigError(f"{where}function={self.function}", rule=rule, fix=fix)
         loads = [runs, runner.__file__, os.path.realpath(file), name]
-        done = subprocess.run(loads, env=environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(loads, env=passed, capture_output=True, text=True, check=False)
         if done.returncode:
             says = done.stderr.strip().rpartition("\n")[2]
             rule, fix = f"{runs} can load it", f"it says: {says}; correct it, or set {where}python"

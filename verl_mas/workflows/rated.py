@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
+from typing import ClassVar
 
 from verl_mas.config.schema import FreeSettings, WorkflowSpec
 from verl_mas.config.values import NotNegative
@@ -19,7 +20,7 @@ from verl_mas.workflow import (
     register_workflow,
     with_instruction,
 )
-from verl_mas.workflow.base import resolve
+from verl_mas.workflow.base import ANY_TEXT, REGISTERED, resolve
 from verl_mas.workflow.rewards import needs_score
 
 RATER = "rater"
@@ -29,6 +30,8 @@ RATER = "rater"
 class Rated(Workflow):
     """In training `rater` reads the task and all replies of a session, and its rating of a reply is the reply's own
     reward. Its acts are probes: they are not trained on, whatever its policy."""
+
+    safe_arguments: ClassVar = {"of": REGISTERED, "criterion": ANY_TEXT}
 
     of: str = "solver_verifier"
     """The workflow whose acts are rated."""

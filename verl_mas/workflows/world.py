@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from verl_mas.config.values import Count, Positive, Range, Text
 from verl_mas.errors import ConfigError, DataError
@@ -50,6 +50,9 @@ class Cast:
 @register_workflow("world")
 class WorldTeam(Workflow):
     """Each player is an agent. An act is rewarded with what its player earns from it to the end of the episode."""
+
+    # What has a colon names code, and `options` may have a function or an address.
+    safe_arguments: ClassVar = {"world": r"\w+/[^:]+", "options": r"[\w ,()=-]*"}
 
     world: Text = "open_spiel/tic_tac_toe"
     """`<hub>/<name>`; `verl-mas list worlds` lists the hubs. Or a class of a file: `my_world.py:MyWorld`."""

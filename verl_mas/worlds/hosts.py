@@ -4,25 +4,38 @@ takes one and gives it back, and one that hangs or dies is not used again."""
 from __future__ import annotations
 
 import asyncio
+import io
+import os
+import pickle
 import queue
 import random
+import socket
 import subprocess
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from typing import Any, Literal, TypeAlias
 
 from verl_mas.errors import FaultKind, MasError, SessionFault
 from verl_mas.worlds.stage import Draw, Move, Stage
-from verl_mas.worlds.world import Setup, View
+from verl_mas.worlds.world import Observation, Setup, View
 
 Kind: TypeAlias = Literal["thread", "process"]
+MOST_BYTES = 64 << 20  # of an answer of a process
+WAIT_S = 5.0  # for the status of a process that has closed its end
+# What pickle writes as a class, and holds data alone.
+DATA = {
+    *(f"{kind.__module__}.{kind.__name__}" for kind in (View, Observation, bytearray, complex, OrderedDict, deque)),
+    *(f"datetime.{name}" for name in ("date", "datetime", "time", "timedelta", "timezone")),
+    *(f"numpy.{core}.multiarray.{name}" for core in ("core", "_core") for name in ("_reconstruct", "scalar")),
+    *("decimal.Decimal", "numpy.dtype", "numpy.ndarray", "PIL.Image.Image"),
+}
 
 
 class Died(Exception):
@@ -83,75 +96,64 @@ class InThread(Host):
 
     def _run(self) -> None:
         stage = Stage()
+        self._answer(lambda method, arguments: getattr(stage, method)(*arguments))
+        with suppress(Exception):  # it came back, and may hold connections
+            stage.close()
+
+    def _answer(self, made: Callable[[str, Sequence[object]], object]) -> None:
         while (call := self._calls.get()) is not None:
             result, method, arguments = call
             if not result.set_running_or_notify_cancel():
                 continue
             try:
-                result.set_result(getattr(stage, method)(*arguments))
+                result.set_result(made(method, arguments))
             except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
-                result.set_exception(error)
-        with suppress(Exception):  # it came back, and may hold connections
-            stage.close()
+                result.set_exception(error if isinstance(error, Exception) else Failed(repr(error)))
 
 
-class InProcess(Host):
-    """A process that is killed when a world hangs, and that keeps the interpreter of the worker free."""
+class InProcess(InThread):
+    """A process that is killed when a world hangs, and that keeps the interpreter of the worker free. A thread waits
+    for its answers: half a message, or a long one, does not stop the loop."""
 
     def __init__(self) -> None:
         self._connection, other = Pipe()
         self._process = subprocess.Popen([sys.executable, "-m", "verl_mas.worlds.process"], stdin=other.fileno())
         other.close()
-        self._asked: deque[tuple[asyncio.Future[object], tuple[str, Sequence[object]]]] = deque()
-
-    def _ask(self, method: str, arguments: Sequence[object]) -> asyncio.Future[object]:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[object] = loop.create_future()
-        self._asked.append((answer, (method, arguments)))
-        if len(self._asked) == 1:
-            self._send()
-            if self._asked:
-                loop.add_reader(self._connection.fileno(), self._answered)
-        return answer
-
-    def _send(self) -> None:
-        """One at a time, when the process reads: otherwise a long one would block the loop."""
-        with self._alive():
-            self._connection.send(self._asked[0][1])
-
-    def _answered(self) -> None:
-        with self._alive():
-            result, failure = self._connection.recv()
-            answer, _ = self._asked.popleft()
-            if not answer.done() and failure is not None:
-                answer.set_exception(Failed(failure))
-            elif not answer.done():
-                answer.set_result(result)
-            if self._asked:
-                self._send()
-        if not self._asked:
-            asyncio.get_running_loop().remove_reader(self._connection.fileno())
-
-    @contextmanager
-    def _alive(self) -> Iterator[None]:
-        """All that was asked fails if the process is gone."""
-        try:
-            yield
-        except (EOFError, OSError):
-            self._fail(f"its process ended with {self._process.wait()}")
-
-    def _fail(self, why: str) -> None:
-        while self._asked:
-            answer, _ = self._asked.popleft()
-            if not answer.done():
-                answer.set_exception(Died(why))
+        super().__init__()
 
     def end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._connection.fileno())
+        super().end()
         self._process.kill()
         self._process.wait()
+        # A child of the process can hold the other end open, at which the thread would wait.
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
+            end.shutdown(socket.SHUT_RDWR)
+
+    def _run(self) -> None:
+        self._answer(self._made)
         self._connection.close()
-        self._fail("its process was ended, as another step did not come back")
+
+    def _made(self, method: str, arguments: Sequence[object]) -> object:
+        try:
+            self._connection.send((method, arguments))
+            answer = self._connection.recv_bytes(MOST_BYTES)
+        except (EOFError, OSError) as error:
+            if "bad message length" in str(error):
+                raise Died(f"its process wrote an answer above {MOST_BYTES:,} bytes") from error
+            raise Died(f"its process ended with {self._process.wait(WAIT_S)}") from error
+        result, failure = Data(io.BytesIO(answer)).load()
+        if failure is not None:
+            raise Failed(failure)
+        return result
+
+
+class Data(pickle.Unpickler):
+    """Reads what a process of a world answers: data and images, and nothing that runs code here."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if f"{module}.{name}" in DATA:
+            return super().find_class(module, name)
+        raise Failed(f"its answer has a {module}.{name}, which is no data: give numbers, texts, lists and images")
 
 
 @dataclass(frozen=True)

@@ -9,4 +9,5 @@ body=$(jq '{model: "solver", messages: [{role: "user", content: .question}]}' <<
 first=$(ask "$body")
 body=$(jq --argjson reply "$first" \
     '.messages += [$reply.choices[0].message, {role: "user", content: "The number alone."}]' <<< "$body")
-ask "$body" | jq --compact-output '{answer: .choices[0].message.content}' >&"$VERL_MAS_OUTCOME_FD"
+answer=$(ask "$body" | jq --compact-output '{answer: .choices[0].message.content}')
+echo "$answer" >&"$VERL_MAS_OUTCOME_FD"

@@ -13,9 +13,10 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM
 from verl.utils import fsdp_utils
 from verl.workers.engine.fsdp import transformer_impl
+from verl.workers.engine_workers import ActorRolloutRefWorker
 
 from verl_mas.errors import UpdateFailed
-from verl_mas.trainer.policies.worker import counting, tensors_of
+from verl_mas.trainer.policies.worker import PolicyWorker, counting, tensors_of
 
 SIZE = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 2}
@@ -112,3 +113,27 @@ def test_one_missing_tensor_is_an_error_and_those_before_it_are_sent():
     with pytest.raises(UpdateFailed, match="20 of 21 tensors"):
         sent.extend(weights)
     assert len(sent) == OF_BASE - 1
+
+
+def with_another_bit(data: bytes) -> bytes:
+    place = data.index(bytes(range(1, 99)))
+    return data[:place] + bytes([data[place] ^ 64]) + data[place + 1 :]
+
+
+@pytest.mark.parametrize("change", [with_another_bit, lambda data: data[:-9]])
+def test_a_changed_file_of_the_rank_is_not_loaded(tmp_path, monkeypatch, change):
+    loaded = []
+    monkeypatch.setattr(ActorRolloutRefWorker, "load_checkpoint", lambda self, *given: loaded.append(given))
+    worker = object.__new__(PolicyWorker)
+    vars(worker).update(_rank=0)
+    for rank in (0, 1):
+        torch.save(torch.arange(100, dtype=torch.uint8), tmp_path / f"model_world_size_2_rank_{rank}.pt")
+    worker.load_checkpoint(str(tmp_path))
+    assert len(loaded) == 1
+    other, own = (tmp_path / f"model_world_size_2_rank_{rank}.pt" for rank in (1, 0))
+    other.write_bytes(change(other.read_bytes()))
+    worker.load_checkpoint(str(tmp_path))
+    own.write_bytes(change(own.read_bytes()))
+    with pytest.raises(ValueError, match=r"checksums of model_world_size_2_rank_0.pt are wrong"):
+        worker.load_checkpoint(str(tmp_path))
+    assert len(loaded) == 2

@@ -77,7 +77,7 @@ class Chat:
         body.refuse(INSTEAD)
         if (n := body.take("n", int, 1)) != 1:
             raise ApiError(400, f"n={n}: a request is one act; send {n} requests, each is a sample", param="n")
-        schema = body.take("response_format", dict, {}).get("json_schema") or {}
+        schema = Fields(body.take("response_format", dict, {})).take("json_schema", dict | None, {}) or {}
         tools, choice = body.take("tools", list[JsonObject], []), body.take("tool_choice", str | dict, "auto")
         limits = [body.take(name, int, None) for name in ("max_tokens", "max_completion_tokens")]
         stop = body.take("stop", str | list[str], [])

@@ -9,6 +9,7 @@ merged into their base.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.errors import UpdateFailed
+from verl_mas.run_folder.checkpoints import damaged
 from verl_mas.verl_.types import Fields
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -41,6 +43,15 @@ class PolicyWorker(ActorRolloutRefWorker):
             policy = EngineTag.of(self.config.rollout).policy
             counted = counting(engine.get_per_tensor_param, engine.module, policy)
             vars(engine).update(get_per_tensor_param=counted)
+
+    @on_all
+    def load_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
+    ) -> None:
+        """Each rank reads its files twice: torch does not look at their checksums, and loads whatever is there."""
+        if names := damaged(Path(local_path), f"*_rank_{self.rank}.pt"):
+            raise ValueError(f"the checksums of {', '.join(names)} are wrong: their bytes have changed")
+        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
 
 
 def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:

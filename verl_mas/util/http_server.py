@@ -1,4 +1,4 @@
-"""The server of the commands that listen, which clients that connect and send nothing cannot stop."""
+"""The server of everything that listens, which clients that connect and send nothing cannot stop."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ ON_ITS_WAY_S = 2.0
 
 class Server(uvicorn.Server):
     """`app`: an ASGI application, or with `factory` a function that makes it. `grace`: the seconds for requests to end
-    after SIGTERM, when no others are accepted."""
+    after SIGTERM, when no others are accepted. `keep_s`: how long a connection may rest between two requests."""
 
-    def __init__(self, app: object, *, factory: bool = False, grace: int = 3):
+    def __init__(self, app: object, *, factory: bool = False, grace: int = 3, keep_s: float | None = None):
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         # The rest is for engines, files and tools. No limit is -1.
         self._most = max(descriptors // 4, min(descriptors, 4096) - 512) if descriptors > 0 else 4096
         self._silent: dict[tuple[object, object], float] = {}
+        self._keep_s = HEAD_S if keep_s is None else keep_s
         config = uvicorn.Config(
             cast(Any, app),
             factory=factory,
@@ -41,19 +42,22 @@ class Server(uvicorn.Server):
             access_log=False,
             timeout_graceful_shutdown=grace,
             # Longer than most clients keep a connection: they would ask on one that is being closed.
-            timeout_keep_alive=HEAD_S,
+            timeout_keep_alive=int(self._keep_s),
+            lifespan="off",
+            ws="none",
             backlog=BACKLOG,
-            limit_concurrency=self._most,
+            # A server with long rests is that of a run's own sessions, none of which is refused.
+            limit_concurrency=self._most if keep_s is None else None,
         )
         super().__init__(config)
 
     def _connected(self, **state: Any) -> asyncio.Protocol:
         if len(self.server_state.connections) >= self._most:
-            self._close_silent(0)
+            self.close_silent(0, 0)
         return cast("Callable[..., asyncio.Protocol]", AutoHTTPProtocol)(**state)
 
     async def on_tick(self, counter: int) -> bool:
-        self._close_silent(HEAD_S)
+        self.close_silent(HEAD_S, self._keep_s)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -68,12 +72,12 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
 
-    def _close_silent(self, after: float) -> None:
-        """Close connections that are between two requests, or before the first one, for so many seconds."""
+    def close_silent(self, head_s: float, keep_s: float) -> None:
+        """Close connections that are before their first request, or between two, for so many seconds."""
         before, self._silent = self._silent, {}
         for connection in cast("set[H11Protocol]", self.server_state.connections):
             cycle = connection.cycle
             if cycle is None or cycle.response_complete:
                 since = self._silent[connection, cycle] = before.get((connection, cycle), time.monotonic())
-                if time.monotonic() - since >= after:
+                if time.monotonic() - since >= (head_s if cycle is None else keep_s):
                     connection.transport.close()

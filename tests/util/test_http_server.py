@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from verl_mas.cli import _http
+from verl_mas.util import http_server
 
 HALF = b"POST / HTTP/1.1\r\nX: "
 
@@ -20,10 +20,10 @@ async def app(scope, receive, send):
 @asynccontextmanager
 async def serving(monkeypatch):
     """The port of a server that may have 16 connections, each for a second without a head."""
-    monkeypatch.setattr(_http.resource, "getrlimit", lambda kind: (64, 64))
-    monkeypatch.setattr(_http, "HEAD_S", 1)
+    monkeypatch.setattr(http_server.resource, "getrlimit", lambda kind: (64, 64))
+    monkeypatch.setattr(http_server, "HEAD_S", 1)
     with socket.create_server(("127.0.0.1", 0)) as listens:
-        server = _http.Server(app)
+        server = http_server.Server(app)
         running = asyncio.create_task(server.serve(sockets=[listens]))
         yield listens.getsockname()[1]
         server.should_exit = True
@@ -66,7 +66,7 @@ def test_a_request_that_runs_has_the_time_of_grace_to_end(grace, answer):
 
     async def ended():
         with socket.create_server(("127.0.0.1", 0)) as listens:
-            server = _http.Server(slow, grace=grace)
+            server = http_server.Server(slow, grace=grace)
             running = asyncio.create_task(server.serve(sockets=[listens]))
             reader, writer = await asyncio.open_connection(*listens.getsockname())
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -1,0 +1,91 @@
+"""Starts a command: `python launch.py DESCRIPTOR COMMAND...`, which a rollout worker calls.
+
+The command gets processes of its own, where the machine allows it: it sees no other process and so none of their keys,
+and whatever it starts ends with it. It writes its process id on the descriptor before it becomes the command, so that
+the worker knows whose outcome to take. Standard library alone, for a start of a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+NEW_USER, NEW_MOUNTS, NEW_PIDS = 0x10000000, 0x00020000, 0x20000000
+NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
+PR_SET_PDEATHSIG = 1
+OUTCOME = 3  # shells redirect to one digit
+# Python ignores these, and a program expects to be ended by them.
+IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main(descriptor: int, command: list[str]) -> None:
+    # The worker ends the group by SIGTERM: the command may handle it, and this process waits for that.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    apart = enter_namespaces()
+    reads, writes = os.pipe()
+    first = os.fork()
+    if not first:
+        os.close(reads)
+        os.write(writes, str(played(descriptor, command, apart=apart)).encode())
+        os._exit(0)
+    os.close(writes)
+    os.close(descriptor)
+    os.waitpid(first, 0)
+    end_as(int(os.read(reads, 16) or -signal.SIGKILL))
+
+
+def enter_namespaces() -> bool:
+    """Own processes and mounts for what is forked afterwards; whether the machine allows it."""
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(NEW_MOUNTS | NEW_PIDS | (NEW_USER if user else 0)):
+        return False
+    if user:
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{file}", "w") as out:
+                out.write(text)
+    return True
+
+
+def played(descriptor: int, command: list[str], *, apart: bool) -> int:
+    """The status of the command, in the first process of its namespace: its end is the end of all others there."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if apart:
+        libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
+        libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEV | NO_EXEC, None)
+    child = os.fork()
+    if not child:
+        become(descriptor, command)
+    os.close(descriptor)
+    while True:
+        # Orphans become children of this process.
+        process, status = os.wait()
+        if process == child:
+            return os.waitstatus_to_exitcode(status)
+
+
+def become(descriptor: int, command: list[str]) -> None:
+    for number in (signal.SIGTERM, *IGNORED_BY_PYTHON):
+        signal.signal(number, signal.SIG_DFL)
+    os.write(descriptor, b"\n")
+    os.dup2(descriptor, OUTCOME)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+        os._exit(127)
+
+
+def end_as(status: int) -> None:
+    """As the command ended: by a signal, or with a status."""
+    if status < 0 and -status not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-status, signal.SIG_DFL)
+    if status < 0:
+        os.kill(os.getpid(), -status)
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,94 @@
+"""A net below `workflow.marks`: the special tokens of a prompt, counted against those of one with harmless texts.
+
+`marks` judges texts, and a template may complete what is half a mark. Here the rendered prompt is the judge.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+from jinja2 import TemplateError
+
+from verl_mas.errors import FaultKind, SessionFault
+from verl_mas.util.text import in_texts
+from verl_mas.workflow.client import Message
+from verl_mas.workflow.codecs import JsonObject
+
+Render: TypeAlias = Callable[[list[Message], list[JsonObject]], Sequence[int]]
+MOST_SHAPES = 4096
+# What templates choose their marks by.
+STRUCTURE = ("role", "type")
+DELIMITER = re.compile(r"[<>|\[\]\uff5c]")
+IDENTIFIER = re.compile(r"\w+")
+
+
+class Net:
+    """`special`: the tokens that mark turns, and media, in prompts of a policy."""
+
+    def __init__(self, special: frozenset[int]):
+        self._special = special
+        self._counts: dict[str, int | None] = {}
+
+    def check(
+        self, messages: list[Message], tools: list[JsonObject], render: Render, ids: Sequence[int] | None = None
+    ) -> None:
+        """Raises SessionFault if a text of the prompt has become a special token of it. `ids`: the prompt, if it has
+        been rendered already."""
+        if not _suspicious((messages, tools)):
+            return
+        found = self._count(render(messages, tools) if ids is None else ids)
+        if found == self._harmless(messages, tools, render):
+            return
+        # A template may choose its marks by a text. Then a space in every half of a mark makes no difference.
+        parts = [("the tools", messages, in_texts(_apart, tools))]
+        for place, message in enumerate(messages):
+            changed = [*messages[:place], in_texts(_apart, message), *messages[place + 1 :]]
+            parts.append((f"messages[{place}], of role {message.get('role')},", changed, tools))
+        for name, changed, with_tools in parts:
+            if self._count(render(changed, with_tools)) != found:
+                raise SessionFault(FaultKind.REFUSED, f"{name} would become a special token of the prompt")
+
+    def _harmless(self, messages: list[Message], tools: list[JsonObject], render: Render) -> int | None:
+        """How many special tokens a prompt of this shape has by itself; None if its template refuses such texts."""
+        plain = harmless(messages), harmless(tools)
+        shape = json.dumps(plain, default=str)
+        if shape not in self._counts:
+            if len(self._counts) >= MOST_SHAPES:
+                self._counts.clear()
+            self._counts[shape] = None
+            with suppress(TemplateError, ValueError, TypeError):
+                self._counts[shape] = self._count(render(*plain))
+        return self._counts[shape]
+
+    def _count(self, ids: Sequence[int]) -> int:
+        return sum(map(self._special.__contains__, ids))
+
+
+def _suspicious(value: object) -> bool:
+    """Whether a text or a name has a character that marks begin or end with. Most prompts have none."""
+    if isinstance(value, dict):
+        return any(_suspicious(part) for part in (*value, *value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_suspicious, value))
+    return isinstance(value, str) and DELIMITER.search(value) is not None
+
+
+def harmless(value: Any, name: str = "") -> Any:
+    """The same with one letter for every text, and for every name that is no identifier."""
+    if isinstance(value, str) and name == "arguments":
+        with suppress(ValueError):
+            return json.dumps(harmless(json.loads(value)))
+    if isinstance(value, str):
+        return value if name in STRUCTURE or not value.strip() else "x"
+    if isinstance(value, dict):
+        keys = [key if IDENTIFIER.fullmatch(str(key)) else f"x{place}" for place, key in enumerate(value)]
+        return {key: harmless(item, key) for key, item in zip(keys, value.values(), strict=True)}
+    return [harmless(item) for item in value] if isinstance(value, list) else value
+
+
+def _apart(text: str) -> str:
+    return DELIMITER.sub(r"\g<0> ", text)
