@@ -9,8 +9,9 @@ policies  two policies of equal size on one pool against one policy shared by bo
 passes    smollm2/laptop, which takes old log-probs of the trainer here, with and without the passes that change
           nothing. --data: the folder that `verl-mas data smollm2` has made
 
-A step time is the median over the steps after the warm-up. The runs of the letters task poll for finished sessions
-every two seconds, as verl's trainer does, which hides small differences: the time without that phase is also printed.
+Every number is a median over the steps after the warm-up: seconds, and CPU seconds of all processes of a run, which
+other programs on the machine change less. The runs of the letters task poll for finished sessions every two seconds,
+as verl's trainer does, which hides small differences of seconds: the step without that phase is also printed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from cpu_seconds import PREFIX as CPU
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +41,7 @@ PHASES = ("gen", "old_log_prob", "adv", "update_actor", "update_weights")
 class Run:
     folder: Path
     steps: int
-    seconds: dict[str, float]  # the median step; `rest` is without the rollout
+    seconds: dict[str, float]  # of the median step, and as cpu/... its CPU seconds; `rest` is without the rollout
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Of the checkpoint of the last step: whole models and adapters."""
@@ -62,8 +64,9 @@ def run(folder: Path, steps: int, *overrides: str, poll: float = 2.0) -> Run:
         *(f"trainer.save_freq={steps}", f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_DIR={folder}/rows"),
         *(f"+ray_kwargs.ray_init.runtime_env.env_vars.ROWS_POLL='{poll}'", *overrides),
     ]
-    names = {"VERL_USE_EXTERNAL_MODULES": "same_rows", "PYTHONPATH": str(TESTS), "ROWS_DIR": f"{folder}/rows"}
-    names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "OMP_NUM_THREADS": "1", "ROWS_POLL": f"{poll}"}
+    names = {"VERL_USE_EXTERNAL_MODULES": "same_rows,cpu_seconds", "ROWS_DIR": f"{folder}/rows", "ROWS_POLL": f"{poll}"}
+    names |= {"PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT}/benchmarks", "OMP_NUM_THREADS": "1"}
+    names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"}
     with (folder / "log.txt").open("w") as log:
         subprocess.run(command, cwd=folder, env=os.environ | names, stdout=log, stderr=subprocess.STDOUT, check=True)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -72,16 +75,17 @@ def run(folder: Path, steps: int, *overrides: str, poll: float = 2.0) -> Run:
 
 
 def timing(record: dict[str, float]) -> dict[str, float]:
-    of = {name: record.get(f"timing_s/{name}", 0.0) for name in ("step", *PHASES)}
-    return {**of, "rest": of["step"] - of["gen"]}
+    kinds = ("", CPU)
+    of = {kind + name: record.get(f"timing_s/{kind}{name}", 0.0) for kind in kinds for name in ("step", *PHASES)}
+    return {**of, **{f"{kind}rest": of[f"{kind}step"] - of[f"{kind}gen"] for kind in kinds}}
 
 
 def compare(title: str, new: Run, old: Run) -> None:
-    pairs = {name: (new.seconds[name], old.seconds[name]) for name in ("step", "rest")}
-    ratios = ", ".join(f"{n:.2f} s against {o:.2f} s: x {n / o:.2f}" for n, o in pairs.values())
-    print(f"{title}: step, and step without rollout: {ratios}")
-    for name in PHASES:
-        print(f"  {name}: {new.seconds[name]:.2f} s against {old.seconds[name]:.2f} s")
+    print(f"{title} (load of the machine: {os.getloadavg()[0]:.1f})")
+    for name in ("step", "rest", *PHASES):
+        (seconds, cpu), (before, cpu_before) = [(run.seconds[name], run.seconds[CPU + name]) for run in (new, old)]
+        ratios = f": x {seconds / before:.2f} and x {cpu / cpu_before:.2f}" if name in ("step", "rest") else ""
+        print(f"  {name}: {seconds:.2f} s, {cpu:.2f} CPU s against {before:.2f} s, {cpu_before:.2f} CPU s{ratios}")
 
 
 def compare_weights(new: Run, old: Run) -> None:

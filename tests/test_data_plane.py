@@ -207,11 +207,12 @@ def test_a_call_that_fails_fails_every_task_in_it_and_no_other_one(monkeypatch, 
 
 
 def test_workers_read_the_tensors_and_what_is_named_without_tags(monkeypatch):
-    schema = {name: {"is_non_tensor": name != "prompts"} for name in ("prompts", "raw_prompt", "images")}
+    names = "prompts", "rm_scores", "raw_prompt", "images"
+    schema = {name: {"is_non_tensor": number > 1} for number, name in enumerate(names)}
     client = SimpleNamespace(kv_retrieve_meta=lambda keys, partition_id: SimpleNamespace(field_schema=schema))
     monkeypatch.setattr(data_plane.tq, "get_client", lambda: client)
     rows = batch(["a", "b"], temperature=0.5)
-    sent = data_plane.for_workers(rows, also=["images", "absent"])
+    sent = data_plane.for_workers(rows, also=["images", "absent"], without=["rm_scores", "absent"])
     assert (sent.keys, sent.tags, sent.fields) == (["a", "b"], [{}, {}], ["prompts", "images"])
     assert sent.extra_info is rows.extra_info
     assert rows.fields is None and rows.tags[1] == {"place": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,14 +64,15 @@ def _rows(partition: str, keys: list[str], tags: list[TagValues]) -> Rows:
     return rows
 
 
-def for_workers(rows: Rows, also: Sequence[str] = ()) -> Rows:
-    """The rows of which a worker reads the fields that are tensors, and `also`; without tags.
+def for_workers(rows: Rows, also: Collection[str] = (), without: Collection[str] = ()) -> Rows:
+    """The rows of which a worker reads the fields that are tensors, but not `without`, and `also`; without tags.
 
-    The columns of the dataset are most of what it costs to read and split a batch, and no worker reads them.
+    Workers take every row out of every field that they get, twice, and the columns of the dataset are most of this.
     """
     schema = tq.get_client().kv_retrieve_meta(keys=rows.keys[:1], partition_id=rows.partition_id).field_schema
     sent = copy(rows)
-    sent.fields = [name for name, field in schema.items() if not field["is_non_tensor"] or name in also]
+    unread = {*without, *(name for name, field in schema.items() if field["is_non_tensor"])}.difference(also)
+    sent.fields = [name for name in schema if name not in unread]
     sent.tags = [{} for _ in rows.keys]
     return sent
 

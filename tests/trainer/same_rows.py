@@ -1,7 +1,8 @@
-"""Makes two runs sample the same tokens and see their rows in the same order. Loaded by verl in every process.
+"""Makes two runs sample the same tokens and see the same rows in the same order. Loaded by verl in every process.
 
 verl names a task by a random uid, seeds no request and orders rows as they end. Here a task is named by step and
-number, each request is seeded by task and session, and rows are sorted.
+number, each request is seeded by task and session, and rows are sorted. verl compares scores in float32 and we in
+float64; here it does in float64, because Adam's first steps make 1e-6 of the weights of one rounding of an advantage.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wrapt import register_post_import_hook
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _name_tasks(module: ModuleType) -> None:
@@ -48,6 +52,15 @@ def _seed_our_agents(module: ModuleType) -> None:
     module.VerlPolicy.sampling = seeded
 
 
+def _compare_in_float64(module: ModuleType) -> None:
+    grpo = module.compute_grpo_outcome_advantage
+
+    def exact(token_level_rewards: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
+        return tuple(values.float() for values in grpo(token_level_rewards.double(), **kwargs))
+
+    module.compute_grpo_outcome_advantage = exact
+
+
 def _sort_and_record(module: ModuleType) -> None:
     for buffer in (module.ReplayBuffer, module.ReplayBufferAsync):
         buffer.sample = _sorted(buffer.sample)
@@ -61,7 +74,8 @@ def _sorted(sample: Callable[..., Any]) -> Callable[..., Any]:
         # verl's two seconds would be most of a step.
         self.poll_interval = float(os.environ.get("ROWS_POLL", "0.1"))
         batch, metrics = sample(self, global_steps, partition_id, batch_size)
-        batch.reorder(sorted(range(len(batch)), key=lambda i: batch.keys[i]))
+        # By task, session and act, as a team does: sums of floats depend on the order.
+        batch.reorder(sorted(range(len(batch)), key=lambda i: (len(batch.keys[i]), batch.keys[i])))
         wanted = ["prompts", "responses", "rm_scores"]
         data = tq.kv_batch_get(keys=batch.keys, partition_id=partition_id, select_fields=wanted)
         rows = {key: [data[name][i].tolist() for name in wanted] for i, key in enumerate(batch.keys)}
@@ -74,5 +88,6 @@ def _sorted(sample: Callable[..., Any]) -> Callable[..., Any]:
 
 register_post_import_hook(_name_tasks, "verl.trainer.ppo.v1.trainer_base")
 register_post_import_hook(_seed_verls_agent, "verl.experimental.agent_loop.single_turn_agent_loop")
+register_post_import_hook(_compare_in_float64, "verl.trainer.ppo.core_algos")
 register_post_import_hook(_seed_our_agents, "verl_mas.rollout.verl_client")
 register_post_import_hook(_sort_and_record, "verl.trainer.ppo.v1.replay_buffer")

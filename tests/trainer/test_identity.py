@@ -15,6 +15,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 STEPS = 5
 NIGHTLY = ("as_verl", "separate")
+# Sums over the rows that are left, and log-probs of the engine, are rounded otherwise; all else is the same to the bit.
+APART = {"team": 1e-6, "as_verl": 0.0, "separate": 1e-5}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def run(main_ppo, folder, overrides, alone):
             folder,
             *("data.train_batch_size=4", "actor_rollout_ref.actor.ppo_mini_batch_size=4", "data.shuffle=false"),
             *("actor_rollout_ref.rollout.n=4", f"trainer.total_training_steps={STEPS}", f"trainer.save_freq={STEPS}"),
-            # At the recipe's rate of 1e-2 Adam makes 1.2e-5 of the rounding of advantages.
+            # At the recipe's rate of 1e-2 Adam makes 1e-5 of rounding.
             "actor_rollout_ref.actor.optim.lr=1e-3",
             # Rows without advantage then add nothing to the loss.
             "actor_rollout_ref.actor.entropy_coeff=0",
@@ -103,7 +105,7 @@ def test_the_embedded_engines_log_probs_are_close_to_the_trainers(run_of):
 @pytest.mark.parametrize("team", ["team", *(pytest.param(name, marks=pytest.mark.nightly) for name in NIGHTLY)])
 def test_the_weights_are_the_same_after_five_steps(run_of, weights_of, team):
     stock = weights_of(run_of("stock").checkpoint(STEPS) / "actor")
-    team = weights_of(run_of(team).checkpoint(STEPS) / "main")
-    assert stock.keys() == team.keys()
+    trained = weights_of(run_of(team).checkpoint(STEPS) / "main")
+    assert stock.keys() == trained.keys()
     for name, weight in stock.items():
-        torch.testing.assert_close(team[name], weight, atol=1e-5, rtol=0, msg=name)
+        torch.testing.assert_close(trained[name], weight, atol=APART[team], rtol=0, msg=name)

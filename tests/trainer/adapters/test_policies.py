@@ -158,7 +158,7 @@ def a_row():
 
 
 def test_a_call_names_the_adapter_and_a_pass_of_the_reference_names_none(monkeypatch):
-    monkeypatch.setattr(data_plane, "for_workers", lambda rows, also: rows)
+    monkeypatch.setattr(data_plane, "for_workers", lambda rows, **fields: rows)
     same = SimpleNamespace(compute_log_prob=lambda rows: rows, update_actor=lambda rows: rows)
     group, rows = AdapterWorkers(same, "one"), a_row()
     sent = group.compute_log_prob(rows).extra_info
@@ -170,7 +170,7 @@ def test_a_call_names_the_adapter_and_a_pass_of_the_reference_names_none(monkeyp
 
 
 def test_an_update_reports_the_adapter_beside_what_verl_reports_of_an_actor(team, monkeypatch):
-    monkeypatch.setattr(data_plane, "for_workers", lambda rows, also: rows)
+    monkeypatch.setattr(data_plane, "for_workers", lambda rows, **fields: rows)
     policy, metrics = team().trained["one"], {}
     policy.plan = SimpleNamespace(updates=1)
     policy.update(a_row(), metrics, counted=4)

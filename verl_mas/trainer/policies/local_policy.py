@@ -18,7 +18,7 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl_mas import data_plane
 from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.data_plane import Rows
-from verl_mas.row import MULTI_MODAL_INPUTS, TEMPERATURE
+from verl_mas.row import MULTI_MODAL_INPUTS, TEMPERATURE, TRAINER_ONLY
 from verl_mas.trainer.policies.servers import Servers
 from verl_mas.trainer.policies.worker import PolicyWorker
 from verl_mas.trainer.starting import Turn
@@ -50,7 +50,7 @@ class Workers:
             rows.extra_info.pop(TEMPERATURE, None)
         else:
             rows.extra_info[TEMPERATURE] = temperatures.pop()
-        return method(data_plane.for_workers(rows, also=[MULTI_MODAL_INPUTS]))
+        return method(data_plane.for_workers(rows, also=[MULTI_MODAL_INPUTS], without=TRAINER_ONLY))
 
 
 class LocalPolicy(Servers, PPOTrainer):

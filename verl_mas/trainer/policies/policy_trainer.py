@@ -41,12 +41,7 @@ from verl_mas.trainer.checkpoint import Saved, writing
 from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
 from verl_mas.trainer.policies.local_policy import LocalPolicy
 from verl_mas.trainer.policies.weight_folder import BACKEND
-from verl_mas.trainer.step import (
-    COLUMNS,
-    PolicyRows,
-    kept_share,
-    without_zero_advantage,
-)
+from verl_mas.trainer.step import COLUMNS, PolicyRows, kept_share, without_zero_advantage
 
 # After a start, in which every step compares the log-probs of engine and trainer: before and after the first update.
 FIRST_STEPS = 2

@@ -1,0 +1,41 @@
+"""Adds the CPU seconds that a run spends in each phase of a step, all its processes together, to verl's metrics.
+
+Loaded by verl (VERL_USE_EXTERNAL_MODULES). Other programs on the same cores change them less than the
+seconds that pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import psutil
+from wrapt import register_post_import_hook
+
+PREFIX = "cpu/"  # of a phase; verl logs it as timing_s/cpu/<phase>
+
+
+def spent() -> float:
+    """CPU seconds so far of all processes that Ray has started on this machine for this run."""
+    seconds = 0.0
+    for process in psutil.Process().parent().children():
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        seconds += times.user + times.system
+    return seconds
+
+
+def _with_cpu_seconds(module: ModuleType) -> None:
+    timer = module._timer  # noqa: SLF001  # verl's
+
+    def timed(name: str, timing_raw: dict[str, float]) -> Iterator[None]:
+        before = spent()
+        yield from timer(name, timing_raw)
+        timing_raw[PREFIX + name] = timing_raw.get(PREFIX + name, 0.0) + spent() - before
+
+    module._timer = timed  # noqa: SLF001
+
+
+register_post_import_hook(_with_cpu_seconds, "verl.utils.profiler.performance")
