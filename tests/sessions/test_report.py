@@ -11,7 +11,6 @@ from verl_mas.errors import DataError
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.metrics import MetricsFile
 from verl_mas.run_folder.records import left_out
-from verl_mas.sessions import curves
 from verl_mas.sessions.comparison import compare
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import open_run
@@ -28,12 +27,6 @@ def metrics(step: int, *, zero: float = 0.0, score: float = 0.5) -> dict[str, fl
         own |= {"group/groups_of_one": zero, "group/groups_uniform": 0.0}
         found |= {f"agent/{name}/{key}": value for key, value in own.items()}
     return found | {"timing_s/step": 2.0 + step}
-
-
-@pytest.fixture(autouse=True)
-def without_pictures_of_matplotlib(monkeypatch):
-    """It takes seconds, and `test_curves.py` has it."""
-    monkeypatch.setattr(curves, "plot", lambda panels, file, title: file.touch())
 
 
 def made(folder: Path, steps: list[dict[str, float]]) -> Path:

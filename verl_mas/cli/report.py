@@ -1,7 +1,7 @@
 """Report on a run: curves, a table of its agents and what is wrong; or compare two runs.
 
 With one run: the metrics to watch, the agents, and findings with the steps at which they held. With two runs: their
-difference, with intervals. --out writes the text and the curves (SVG; PNG, too, if matplotlib is installed).
+difference, with intervals. --out writes the text and the curves as SVG.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.run_folder.disk import writing
 from verl_mas.util.text import printable
 
-FILES = ("report.txt", "curves.svg", "curves.png")
+FILES = ("report.txt", "curves.svg")
 
 
 def parser() -> Parser:

@@ -73,7 +73,7 @@ class Comparison:
         for a, b in zip(panels(self.a.steps), panels(self.b.steps), strict=True):
             of_a = {f"A {legend}": curve for legend, curve in a.curves.items()}
             curves.append(Panel(a.title, of_a | {f"B {legend}": curve for legend, curve in b.curves.items()}))
-        return [file, *write_curves(curves, folder / "curves", f"A {self.a.run.name}, B {self.b.run.name}")]
+        return [file, write_curves(curves, folder / "curves.svg", f"A {self.a.run.name}, B {self.b.run.name}")]
 
     def json(self) -> dict[str, object]:
         differences = [asdict(each) for each in self.differences]

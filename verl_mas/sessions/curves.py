@@ -1,8 +1,7 @@
-"""Curves of a run: as a line of text, as SVG, and as PNG where matplotlib is installed."""
+"""Curves of a run: as a line of text and as SVG."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TypeAlias
 
-from verl_mas.run_folder.disk import whole_file, write_whole
+from verl_mas.run_folder.disk import write_whole
 
 BARS = "▁▂▃▄▅▆▇█"
 COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
@@ -35,16 +34,9 @@ class Panel:
         return {legend: found for legend, found in points.items() if found}
 
 
-def write_curves(panels: Sequence[Panel], stem: Path, title: str) -> list[Path]:
-    """`<stem>.svg`, and `<stem>.png` where matplotlib is installed. Returns what was written."""
-    svg = stem.with_suffix(".svg")
-    write_whole(svg, draw(panels, title))
-    if importlib.util.find_spec("matplotlib") is None:
-        return [svg]
-    png = stem.with_suffix(".png")
-    with whole_file(png) as new:
-        plot(panels, new, title)
-    return [svg, png]
+def write_curves(panels: Sequence[Panel], file: Path, title: str) -> Path:
+    write_whole(file, draw(panels, title))
+    return file
 
 
 def draw(panels: Sequence[Panel], title: str) -> str:
@@ -116,30 +108,6 @@ def nice_ticks(low: float, high: float) -> list[float]:
     begin = math.floor(low / apart + 1e-9)
     end = max(math.ceil(high / apart - 1e-9), begin + 1)
     return [float(f"{number * apart:.12g}") for number in range(begin, end + 1)]
-
-
-def plot(panels: Sequence[Panel], file: Path, title: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    filled = [panel for panel in panels if panel.finite()]
-    count = max(len(filled), 1)
-    size = (8, 1.5 + 2 * count)
-    figure, rows = pyplot.subplots(count, sharex=True, squeeze=False, figsize=size, layout="constrained")
-    figure.suptitle(title)
-    for axes, panel in zip(rows[:, 0], filled, strict=False):
-        for legend, points in panel.finite().items():
-            axes.plot(*zip(*points, strict=True), label=legend, marker="o" if len(points) < MARKS else None)
-        for legend, value in panel.levels.items():
-            axes.axhline(value, label=legend, linestyle="--", color="gray")
-        axes.set_ylabel(panel.title)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    rows[-1, 0].set_xlabel("step")
-    figure.savefig(file, dpi=150, format="png")
-    pyplot.close(figure)
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

@@ -168,7 +168,7 @@ class RunReport:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "report.txt"
         write_whole(file, self.text())
-        return [file, *write_curves(panels(self.steps), folder / "curves", self.run.name)]
+        return [file, write_curves(panels(self.steps), folder / "curves.svg", self.run.name)]
 
 
 def report(run: RunFolder) -> RunReport:

@@ -27,9 +27,9 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     training = DemoRun(arguments, FOLDER, steps_in_all=50)
     steps = training.watch(REWARD, console)
     curves = {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)}
-    pictures = write_curves([Panel("reward", curves)], FOLDER / "reward", "Repeat a letter")
+    picture = write_curves([Panel("reward", curves)], FOLDER / "reward.svg", "Repeat a letter")
     (_, rewards), (_, held_out) = curves.values()
     console.print(f"\nreward {sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
-    files = [*(("curve", picture) for picture in pictures), ("metrics", training.metrics), ("log", training.log)]
+    files = [("curve", picture), ("metrics", training.metrics), ("log", training.log)]
     for what, file in files:
         console.print(f"{what:8} {file}")

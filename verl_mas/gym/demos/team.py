@@ -151,7 +151,7 @@ class TeamDemo:
         console.print("\n" + "\n".join(text.says()), markup=False, highlight=False)
         title = self.name.replace("_", " ").capitalize()
         files = [
-            *(("curves", file) for file in write_curves(self.panels(steps), self.folder / "curves", title)),
+            ("curves", write_curves(self.panels(steps), self.folder / "curves.svg", title)),
             *(("report", file) for file in text.write(self.folder / "report")),
             *_sessions_of(trained),
             ("metrics", trained.metrics),
