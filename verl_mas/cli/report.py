@@ -6,9 +6,7 @@ difference, with intervals. --out writes the text and the curves as SVG.
 
 from __future__ import annotations
 
-from os.path import realpath
-
-from verl_mas.cli._arguments import add_json, add_out, add_run, free
+from verl_mas.cli._arguments import add_json, add_out, add_run, free, one_or_two
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.run_folder.disk import writing
@@ -27,12 +25,7 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    if len(options.run) > 2:
-        rule = "one run is reported, or two are compared"
-        raise UsageError(f"{len(options.run)} runs", rule=rule, fix="give one or two folders")
-    if len({realpath(folder) for folder in options.run}) < len(options.run):
-        rule = "two runs are compared"
-        raise UsageError(f"{options.run[0]} twice", rule=rule, fix="give the folder of another run, or one alone")
+    one_or_two(options.run)
     if options.force and options.out is None:
         raise UsageError("--force without --out", rule="it replaces what is in --out", fix="give --out")
     out = None if options.out is None else free(options.out, options.force, *FILES)

@@ -1,5 +1,8 @@
 """Look at the sessions of a run: one HTML page with every prompt, reply, reward and advantage.
 
+The page opens with one task at up to four steps: what each agent wrote, and its reward. With two runs, it has the
+sessions of both, and shows what they wrote for the same task beside each other.
+
 The page needs no network and no server. Where the sessions are many, their texts are in a folder beside it, which
 belongs to the page: copy both.
 """
@@ -8,15 +11,15 @@ from __future__ import annotations
 
 import sys
 
-from verl_mas.cli._arguments import add_json, add_limit, add_out, add_run, add_steps, steps_of
+from verl_mas.cli._arguments import add_json, add_limit, add_out, add_run, add_steps, one_or_two, steps_of
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 
 
 def parser() -> Parser:
     command = Parser("verl-mas view", __doc__)
-    add_run(command)
-    add_out(command, "the HTML file; without it view.html in the folder of the run")
+    add_run(command, several=True)
+    add_out(command, "the HTML file; without it view.html in the folder of the run, compare.html for two runs")
     add_steps(command)
     add_limit(command, "sessions at most, the newest ones")
     command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
@@ -29,6 +32,7 @@ def main(argv: list[str]) -> int:
     from verl_mas.sessions.view import ViewOptions, follow, write_view
 
     options = parser().parse_args(argv)
+    one_or_two(options.run)
     wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit)
     out, view = write_view(options.run, wanted, options.live, _progress if sys.stderr.isatty() else None)
     show(options, {"page": str(out), "sessions": view.count}, f"{out}: {view.count} sessions\n")

@@ -44,15 +44,19 @@ def opened(chromium):
     wrong: list[str] = []
     context = chromium.new_context(viewport={"width": 1200, "height": 800})
 
-    def opened(path: Path, expected: str = "nothing", width: int = 1200) -> sync_api.Page:
+    def opened(path: Path, expected: str = "nothing", width: int = 1200, at: str | None = None) -> sync_api.Page:
+        """`at`: the address, what follows its #; without one the page leaves the story that it opens with."""
         page = context.new_page()
         page.set_viewport_size({"width": width, "height": 800})
         page.set_default_timeout(15_000)
         page.on("console", lambda message: expected in message.text or wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or wrong.append(asked.url))
-        page.goto(path.as_uri())
+        page.goto(path.as_uri() if at is None else f"{path.as_uri()}#{at}")
         page.wait_for_selector(".transcript, #session .empty:not(#opening)")
+        if at is None and page.is_visible("#story-toggle[aria-pressed=true]"):
+            page.keyboard.press("s")
+            until(page, "!document.querySelector('.story-step')")
         return page
 
     yield opened
@@ -313,5 +317,5 @@ def test_what_an_agent_wrote_for_a_task_before_is_below_what_it_writes_now(opene
     assert text_of(page, ".quote .snippet") == "0 A one-handed voice"
     page.keyboard.press("g")
     page.wait_for_selector(".beside .transcript")
-    both = page.eval_on_selector_all(".beside .reply", "(all) => all.map((one) => one.textContent)")
-    assert both == ["0 A one-handed voice", "0 It is sugar"]
+    replies = page.eval_on_selector_all(".beside .reply", "(all) => all.map((one) => one.textContent)")
+    assert replies == ["0 A one-handed voice", "0 a word", "0 It is sugar"]

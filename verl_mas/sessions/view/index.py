@@ -19,6 +19,7 @@ from verl_mas.sessions.run import RunFolder
 TITLE, ANSWER = 140, 80
 SEARCHED = 24_000_000  # Characters of all searched texts together. Of each session the page searches its share of them
 SEARCHED_OF_ONE = 40_000
+STORY = 4  # steps at which a page opens with one task
 END = "\n"  # Ends a session's text in the long one. No text has it: lines end in it, and they are joined
 
 
@@ -29,13 +30,18 @@ class StepPart:
     partition: str
     step: int
     files: tuple[tuple[str, int], ...]  # Name and size of each file: a run appends to them and adds others
+    run: str = ""  # A or B on a page of two runs
+
+    @property
+    def mark(self) -> str:
+        return f"{self.run} " if self.run else ""
 
 
 class SessionSource:
     """The session records of a run, which may be written while they are read."""
 
-    def __init__(self, run: RunFolder):
-        self.run = run
+    def __init__(self, run: RunFolder, mark: str = ""):
+        self.run, self.mark = run, mark
         self._index: SessionIndex | None = None
         self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
 
@@ -58,7 +64,10 @@ class SessionSource:
             for entry in self._index.entries:
                 # Tasks from before the first step have numbers below 0 and are filed with step 0.
                 self._entries[entry.partition, max(entry.step, 0)].append(entry)
-        return [StepPart(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(sizes.items())]
+        return [
+            StepPart(partition, step, tuple(sorted(files)), self.mark)
+            for (step, partition), files in sorted(sizes.items())
+        ]
 
     def sessions(self, part: StepPart) -> list[Record]:
         """Those of one group beside each other, the groups in the order in which their first sessions ended."""
@@ -167,6 +176,19 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
     return tuple(lines), cut
 
 
+def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
+    """The task that most steps have, at its first and last step and two between: per step a group of each run."""
+    tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
+    for page in pages:
+        for group in page.groups:
+            tasks[group.task][page.part.step].setdefault(page.part.run, (page.part, group))
+    runs = len({page.part.run for page in pages})
+    by_task = [[[*found.values()] for found in steps.values() if len(found) == runs] for steps in tasks.values()]
+    told = max(by_task, key=len, default=[])
+    places = sorted({round(part * (len(told) - 1) / (STORY - 1)) for part in range(STORY)}) if told else []
+    return [told[place] for place in places]
+
+
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
     """`agents`: those of the configuration, whose order gives the colours."""
     # By value its number, in the order in which they are met first.
@@ -177,11 +199,12 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
         names(agent)
     chunks = [name for page in pages for name, _ in page.chunks]
     groups: dict[str, list[object]] = {"uid": [], "task": [], "title": [], "uniform": [], "size": []}
-    blocks: dict[str, list[object]] = {"partition": [], "step": [], "size": []}
+    blocks: dict[str, list[object]] = {"run": [], "partition": [], "step": [], "size": []}
     columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
     before = 0
     for page in pages:
         entries = page.entries
+        blocks["run"].append(page.part.run)
         blocks["partition"].append(page.part.partition)
         blocks["step"].append(page.part.step)
         blocks["size"].append(len(entries))
@@ -198,8 +221,11 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
                 columns[name].append(sets(tuple(sorted(map(number_of[name], found)))))
             for name, value in entry.values.items():
                 columns[name].append(value)
+    told = story_of(pages)
+    story = tasks(told[0][0][1].task) if told else None
     tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers[:5]), strict=True)
-    return {**about, **dict(tables), "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
+    found = {"story": story, "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
+    return {**about, **dict(tables), **found}
 
 
 COLUMNS = ("session status reward answer agents policies malformed faults acts tokens seconds chunk place").split()
@@ -219,14 +245,16 @@ def search_of(pages: Sequence[Page]) -> tuple[str, int]:
 
 
 def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]:
-    """Those that the run logged; of a run without a file of metrics, the rewards of its sessions."""
-    by_step = {step.number: step.values for step in steps}
-    for page in pages if not steps else ():
+    """The logged metrics by step. `pages`: the sessions of a run that logged none, for their rewards."""
+    by_step: dict[int, dict[str, float]] = defaultdict(dict)
+    for step in steps:
+        by_step[step.number].update(step.values)
+    for page in pages:
         given = (entry.values["reward"] for entry in page.entries)
         rewards = [reward for reward in given if isinstance(reward, int | float)]
         if rewards:
             name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"
-            by_step.setdefault(page.part.step, {})[name] = fmean(rewards)
+            by_step[page.part.step][page.part.mark + name] = fmean(rewards)
     numbers = sorted(by_step)
     names = sorted({name for values in by_step.values() for name in values})
 
@@ -237,5 +265,4 @@ def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]
     return {
         "steps": numbers,
         "values": {name: [short(by_step[number].get(name)) for number in numbers] for name in names},
-        "logged": bool(steps),
     }

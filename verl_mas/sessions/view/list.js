@@ -80,7 +80,7 @@ class List {
   heading(block, place) {
     const { blocks } = this.run, row = make("div", "heading"), { count, sum, known } = this.counts.get(place);
     const all = blocks.size[block];
-    row.append(make("b", "", `step ${blocks.step[block]}`), make("span", `part ${blocks.partition[block]}`, blocks.partition[block]));
+    row.append(make("b", "", `${blocks.run[block]} step ${blocks.step[block]}`.trim()), make("span", `part ${blocks.partition[block]}`, blocks.partition[block]));
     row.append(make("span", "of", `${count === all ? count : `${count} of ${all}`} sessions`), make("span", "mean", known ? `mean ${number(sum / known)}` : ""));
     return row;
   }

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import replaced, write_whole, writing
+from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.records import Record
 from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.sessions.run import RunFolder, open_run
@@ -100,7 +101,7 @@ def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator
         if last or (chunk.chars > CHUNK_CHARS and ends_group) or chunk.chars > GROUP_CHARS:
             text = chunk.text()
             mark = zlib.crc32(encodable(text).encode())
-            yield f"{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
+            yield f"{part.run.lower()}{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
             chunk, number = Chunk(), number + 1
 
 
@@ -132,21 +133,23 @@ def as_json(value: object) -> str:
 
 @dataclass
 class RunView:
-    """What the page shows of a run. `read` again reads the steps that changed."""
+    """What the page shows of a run, or of two. `read` again reads the steps that changed."""
 
-    run: RunFolder
+    runs: Sequence[RunFolder]
     options: ViewOptions
     live: bool = False
     payloads: dict[str, str] = field(default_factory=dict)
     _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.source = index.SessionSource(self.run)
+        marks = "AB" if len(self.runs) > 1 else [""]
+        self.sources = {mark: index.SessionSource(run, mark) for mark, run in zip(marks, self.runs, strict=True)}
 
     def read(self, progress: Progress | None = None) -> None:
         pages, left, before = {}, self.options.limit, self._pages
         # The newest first: with a limit the older ones are not read.
-        wanted = self.source.parts(self.options.steps)[::-1]
+        parts = [part for source in self.sources.values() for part in source.parts(self.options.steps)]
+        wanted = sorted(parts, key=lambda part: (part.step, part.partition, part.run))[::-1]
         count = 0
         for number, part in enumerate(wanted):
             if left == 0:
@@ -163,15 +166,20 @@ class RunView:
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
     def _page(self, part: StepPart, limit: int | None, searched: int) -> Page:
-        images = self.run.trajectories
+        source = self.sources[part.run]
+        images = source.run.trajectories
         assert images is not None
-        records: list[Record] = self.source.sessions(part)
+        records = source.sessions(part)
         records = records if limit is None else records[-limit:]
         sizes = []
         for name, size, text in chunks(part, records, images):
             sizes.append((name, size))
             self.payloads[name] = packed(text)
         return Page(part, index.groups_of(records, searched), tuple(sizes))
+
+    @property
+    def title(self) -> str:
+        return ", ".join(f"{mark} {run.name}".strip() for mark, run in zip(self.sources, self.runs, strict=True))
 
     @property
     def pages(self) -> list[Page]:
@@ -184,21 +192,28 @@ class RunView:
     def head(self) -> dict[str, str]:
         """The payloads that the page opens with."""
         text, cut = index.search_of(self.pages)
+        logged = {mark: source.run.steps() for mark, source in self.sources.items()}
+        steps = [
+            Step(step.number, {f"{mark} {name}".strip(): value for name, value in step.values.items()})
+            for mark, found in logged.items()
+            for step in found
+        ]
         about = {
-            "name": self.run.name,
-            "folder": str(self.run.folder),
+            "runs": {mark: run.name for mark, run in zip(self.sources, self.runs, strict=True)},
+            "folder": " and ".join(str(run.folder) for run in self.runs),
             "live": self.live,
             "cut": cut,
-            "curves": index.curves_of(self.run.steps(), self.pages),
-            "timeline": (self.run.folder / timeline.FILE).is_file(),
+            "curves": index.curves_of(steps, [page for page in self.pages if not logged[page.part.run]]),
+            # Two runs have no time in common.
+            "timeline": len(self.runs) == 1 and (self.runs[0].folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
         payloads = {
-            "index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))),
+            "index": packed(as_json(index_of(self.pages, about, [name for run in self.runs for name in run.agents]))),
             "search": packed(text),
         }
         if about["timeline"]:
-            events = timeline.read_timeline(self.run.folder)
+            events = timeline.read_timeline(self.runs[0].folder)
             payloads["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
         return payloads
 
@@ -225,34 +240,50 @@ def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int]
 
 
 def write_view(
-    run: str | Path, options: ViewOptions | None = None, live: bool = False, progress: Progress | None = None
+    runs: str | Path | Sequence[str | Path],
+    options: ViewOptions | None = None,
+    live: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[Path, RunView]:
-    """Writes the page of a run. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
+    """Writes the page of a run, or of two. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
     options = options or ViewOptions()
-    opened = open_run(run)
-    out = options.out or opened.folder / "view.html"
+    opened = [open_run(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    out = options.out or opened[0].folder / ("view.html" if len(opened) == 1 else "compare.html")
     _check_place(out, options.force)
     view = RunView(opened, options, live)
     view.read(progress)
-    if not view.count and not live:
-        rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
-        fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
-        inside = [str(child) for child in view.run.folder.iterdir() if (child / FOLDER).is_dir()]
-        fix = f"give {inside[0]}, which has them" if inside else fix
-        value, known = f"{view.run.folder} has no sessions", sorted({part.step for part in view.source.parts()})
-        if known and options.steps:
-            value = f"--steps {options.steps[0]}-{options.steps[1]} has no sessions"
-            rule = f"the run recorded sessions of steps {known[0]} to {known[-1]}"
-            fix = f"use --steps {known[0]}-{known[-1]}"
-        raise DataError(value, rule=rule, fix=fix)
+    if not live:
+        _check_sessions(view)
     head, size = view.head(), sum(map(len, view.payloads.values()))
     apart, payloads, data = live or size > options.inline, {**head, **view.payloads}, data_folder(out)
     fix = f"choose another place, as with --out {out.name}, or make room"
     with writing(out, "the page and its folder of data are written as a whole", fix):
         out.parent.mkdir(parents=True, exist_ok=True)
         _replace_folder(data, {**payloads, LIVE: version(head)} if apart else {})
-        write_whole(out, render(opened.name, {} if apart else payloads, data.name if apart else ""))
+        write_whole(out, render(view.title, {} if apart else payloads, data.name if apart else ""))
     return out, view
+
+
+def _check_sessions(view: RunView) -> None:
+    steps = view.options.steps
+    for mark, source in view.sources.items():
+        if any(page.groups and page.part.run == mark for page in view.pages):
+            continue
+        rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
+        fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
+        folder = source.run.folder
+        inside = [str(child) for child in folder.iterdir() if (child / FOLDER).is_dir()]
+        fix = f"give {inside[0]}, which has them" if inside else fix
+        value, known = f"{folder} has no sessions", sorted({part.step for part in source.parts()})
+        if known and steps:
+            value = f"--steps {steps[0]}-{steps[1]} has no sessions"
+            rule = f"the run recorded sessions of steps {known[0]} to {known[-1]}"
+            fix = f"use --steps {known[0]}-{known[-1]}"
+        raise DataError(value, rule=rule, fix=fix)
+    if not index.story_of(view.pages):
+        value = f"{' and '.join(str(run.folder) for run in view.runs)} have no task in common at the same step"
+        rule = "a page of two runs shows what both wrote for the same task"
+        raise DataError(value, rule=rule, fix="view runs with the same data.val_files and trainer.test_freq, or one")
 
 
 def follow(out: Path, view: RunView) -> None:
