@@ -18,6 +18,7 @@ from verl_mas.run_folder.session_files import VAL
 from verl_mas.sessions.curves import Panel, write_curves
 from verl_mas.sessions.reader import SessionIndex
 from verl_mas.sessions.report import LAST, RunReport, panels, table, watched
+from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.pass_at_k import interval
 
 ERRORS = 1.96  # Of a normal distribution: 95 % are within so many standard errors
@@ -48,13 +49,21 @@ class Comparison:
     b: RunReport
     differences: list[MetricDifference]
 
-    def text(self) -> str:
+    def table(self) -> list[str]:
         head = ("", "A", "B", "B - A", "95 % interval", "over")
+        return table(head, [one.row for one in self.differences])
+
+    def html(self) -> str:
+        """One page: the differences, the curves of both, and what both wrote for one task at up to four steps."""
+        runs = [f"A {self.a.run.folder}", f"B {self.b.run.folder}"]
+        return report_page([self.a.run, self.b.run], {"Differences": self.table(), "Runs": runs})
+
+    def text(self) -> str:
         lines = [
             f"A {self.a.run.folder}",
             f"B {self.b.run.folder}",
             "",
-            *table(head, [one.row for one in self.differences]),
+            *self.table(),
             "",
             f"over steps: means of the last {LAST} steps that both have, paired by step; normal interval of the mean "
             "difference. Steps of one run depend on each other, and another seed is not in it: a run more each says "

@@ -35,6 +35,11 @@ function describe() {
   byId("about").textContent = `${grouped(run.count)} sessions${of}`;
   byId("about").title = plain(run.folder);
   byId("live").hidden = !run.live;
+  const report = Object.entries(run.report);
+  document.body.classList.toggle("report", report.length > 0);
+  byId("report").hidden = !report.length;
+  byId("report").replaceChildren(...report.map(([title, lines], place) => folded("", [make("b", "", title)], () => textBlock(lines.join("\n"), title.toLowerCase()), place < report.length - 1)));
+  showCurves(report.length > 0 || !narrow.matches);
   options(byId("agent"), "all agents", run.agents);
   options(byId("policy"), "all policies", run.policies);
   byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
@@ -95,20 +100,23 @@ function clear() {
   apply();
 }
 
+const NONE = { live: "The run has not finished a session yet.", 1: "No session was recorded.", 2: "The runs have no session of the same task at the same step." };
+
 async function choose(session, keep = false, name = "") {
   const { run } = page, element = byId("session");
   document.body.classList.toggle("story", page.mode === "story");
   byId("story-toggle").setAttribute("aria-pressed", String(page.mode === "story"));
   if (session === undefined || session < 0 || session >= run.count) {
     const missing = name ? `The address names the session ${name}, which this page does not have: choose one from the list.` : "No session matches.";
-    element.replaceChildren(make("p", "empty", run.count ? missing : run.live ? "The run has not finished a session yet." : "No sessions."));
+    element.replaceChildren(make("p", "empty", run.count ? missing : NONE[run.live ? "live" : Object.keys(run.runs).length]));
     list.chosen = -1;
     return;
   }
   list.choose(session);
   curves.mark(run.step[session]);
   timeline.mark(run.step[session]);
-  history.replaceState(null, "", addressOf(page.mode, session));
+  // The page in a frame of a notebook has no address.
+  if (location.protocol !== "about:") history.replaceState(null, "", addressOf(page.mode, session));
   const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? besideOf(run, session).slice(0, MOST_BESIDE) : [session]];
   const chunks = new Map(), load = async (number) => chunks.set(number, await verlMasView.chunk(run.chunks[run.columns.chunk[number]]).catch((error) => ({ error })));
   const ofRun = (number) => run.blocks.run[run.block[number]] === run.blocks.run[run.block[session]];
@@ -258,7 +266,7 @@ const toggleCurves = () => showCurves(document.body.classList.contains("no-curve
 
 /** Where there is little room, sessions come first: curves and filters are folded. */
 function fold() {
-  showCurves(!narrow.matches);
+  showCurves(!narrow.matches || document.body.classList.contains("report"));
   byId("more-filters").open = !narrow.matches;
 }
 

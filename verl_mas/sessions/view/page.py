@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,6 +138,7 @@ class RunView:
     runs: Sequence[RunFolder]
     options: ViewOptions
     live: bool = False
+    report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # What else the page says: title -> lines
     payloads: dict[str, str] = field(default_factory=dict)
     _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
@@ -165,12 +166,21 @@ class RunView:
         named = {name for page in self._pages.values() for name, _ in page.chunks}
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
-    def _page(self, part: StepPart, limit: int | None, searched: int) -> Page:
+    def read_story(self) -> None:
+        """Read one session of each step that the page opens with, and no other."""
+        self.read()
+        told = [found for step in index.story_of(self.pages) for found in step]
+        self.payloads = {}
+        self._pages = {(part, 1): self._page(part, None, index.SEARCHED_OF_ONE, group.uid) for part, group in told}
+
+    def _page(self, part: StepPart, limit: int | None, searched: int, uid: str | None = None) -> Page:
         source = self.sources[part.run]
         images = source.run.trajectories
         assert images is not None
         records = source.sessions(part)
         records = records if limit is None else records[-limit:]
+        if uid is not None:
+            records = [record for record in records if record["uid"] == uid][:1]
         sizes = []
         for name, size, text in chunks(part, records, images):
             sizes.append((name, size))
@@ -202,10 +212,11 @@ class RunView:
             "runs": {mark: run.name for mark, run in zip(self.sources, self.runs, strict=True)},
             "folder": " and ".join(str(run.folder) for run in self.runs),
             "live": self.live,
+            "report": self.report,
             "cut": cut,
             "curves": index.curves_of(steps, [page for page in self.pages if not logged[page.part.run]]),
             # Two runs have no time in common.
-            "timeline": len(self.runs) == 1 and (self.runs[0].folder / timeline.FILE).is_file(),
+            "timeline": len(self.runs) == 1 and not self.report and (self.runs[0].folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
         payloads = {
@@ -216,6 +227,13 @@ class RunView:
             events = timeline.read_timeline(self.runs[0].folder)
             payloads["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
         return payloads
+
+
+def report_page(runs: Sequence[RunFolder], report: Mapping[str, Sequence[str]]) -> str:
+    """A page that is one file: the lines of a report, the curves, and one task at up to four steps."""
+    view = RunView(runs, ViewOptions(), report=report)
+    view.read_story()
+    return render(view.title, {**view.head(), **view.payloads}, "")
 
 
 def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int] | None = None) -> dict[str, object]:
