@@ -11,7 +11,19 @@ from __future__ import annotations
 
 import sys
 
-from verl_mas.cli._arguments import add_json, add_limit, add_out, add_run, add_steps, one_or_two, steps_of
+from verl_mas.cli._arguments import (
+    LOOPBACK,
+    add_json,
+    add_limit,
+    add_out,
+    add_run,
+    add_steps,
+    listening,
+    one_or_two,
+    steps_of,
+    url_of,
+    whole,
+)
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
 
@@ -23,24 +35,32 @@ def parser() -> Parser:
     add_steps(command)
     add_limit(command, "sessions at most, the newest ones")
     command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
+    what = "--live, on a server of this machine, where notes on sessions can be written; PORT: a free one"
+    command.add_argument("--notes", type=whole(0, 65535), nargs="?", const=0, metavar="PORT", help=what)
     command.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
     add_json(command)
     return command
 
 
 def main(argv: list[str]) -> int:
-    from verl_mas.sessions.view import ViewOptions, follow, write_view
+    from verl_mas.sessions.view import ViewOptions, follow, note_server, write_view
 
     options = parser().parse_args(argv)
     one_or_two(options.run)
-    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit)
-    out, view = write_view(options.run, wanted, options.live, _progress if sys.stderr.isatty() else None)
-    show(options, {"page": str(out), "sessions": view.count}, f"{out}: {view.count} sessions\n")
+    listens = None if options.notes is None else listening(LOOPBACK, options.notes)
+    live = options.live or listens is not None
+    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=listens is not None)
+    out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
+    address, text = out.absolute().as_uri(), f"{out}: {view.count} sessions\n"
+    if listens is not None:
+        address = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
+        text += f"{address}\n"
+    show(options, {"page": str(out), "sessions": view.count, "address": address}, text)
     if options.open:
         import webbrowser
 
-        webbrowser.open(out.absolute().as_uri())
-    if options.live:
+        webbrowser.open(address)
+    if live:
         sys.stderr.write("Following the run. Ctrl-C ends it; the page stays.\n")
         sys.stdout.flush()
         follow(out, view)

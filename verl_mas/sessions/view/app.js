@@ -2,7 +2,7 @@
 
 const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
-const shared = { unfolded: false, choose: (session) => choose(session), show };
+const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
 // `mode`: how the session is shown: alone, beside those of its group, or as the story of its task.
 const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], mode: "", version: null };
 const list = new List(byId("list"), byId("rows"), (session) => show(page.mode === "story" ? "" : page.mode, session));
@@ -159,10 +159,20 @@ function draw(element, session, rows, chunks, keep, quoted) {
   highlight();
 }
 
+/** Sends a note to the server of this page. Raises its reason where it is not kept. */
+async function keepNote(session, text) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ session, text }) };
+  const answer = await fetch("note", options).catch(() => { throw new Error("The note is not kept: start `verl-mas view --notes` again."); });
+  const { error } = await answer.json();
+  if (error) throw new Error(error);
+  page.run.notes[session] = text.trim();
+  list.redraw();
+}
+
 function besideHead(session, count) {
   const { run } = page, all = besideOf(run, session), head = make("header", "session-head"), title = make("h2");
   title.append(make("span", "", `Task ${plain(run.groups.uid[run.group[session]])}`), make("span", "of", (count < all.length ? `the first ${count} of ` : "") + relation(run, all)));
-  head.append(title, button("quiet", "one session", () => show(""), "g"));
+  head.append(title, link("beside", session), button("quiet", "one session", () => show(""), "g"));
   return head;
 }
 
@@ -175,7 +185,7 @@ function storyHead(session, rows) {
   if (two) about.textContent += " Marked are words that the other run did not write there.";
   if (steps.length < 2) about.textContent += " No other step has a session of this task: a validation (trainer.test_freq) plays the same tasks again.";
   const bar = make("div", "group");
-  bar.append(button("quiet", "previous task", () => moveInGroup(-1), "h"), button("quiet", "next task", () => moveInGroup(1), "l"), button("quiet", "all sessions", () => show(""), "s"));
+  bar.append(button("quiet", "previous task", () => moveInGroup(-1), "h"), button("quiet", "next task", () => moveInGroup(1), "l"), button("quiet", "all sessions", () => show(""), "s"), link("story", session));
   head.append(about, bar);
   return head;
 }
@@ -188,6 +198,13 @@ function show(mode, session = list.chosen) {
 /** What can be sent with the page: how a session is shown, and which. */
 function addressOf(mode, session) {
   return `#${encodeURIComponent((mode && `${mode}/`) + nameOf(page.run, session))}`;
+}
+
+function link(mode, session) {
+  const made = make("a", "quiet", "link");
+  made.href = addressOf(mode, session);
+  made.title = "The address of this view: what begins with # is true wherever the page lies";
+  return made;
 }
 
 /** Shows what the address names; without one the story of a task. */
@@ -343,6 +360,8 @@ for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved,
 async function follow() {
   try {
     const version = await verlMasView.payload("live", true);
+    // What is being written is not replaced.
+    if ([...document.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue || area === document.activeElement)) return setTimeout(follow, 2000);
     if (page.version !== null && version !== page.version) {
       const name = list.chosen >= 0 ? nameOf(page.run, list.chosen) : "", top = byId("list").scrollTop, before = page.run.count;
       list.chosen = -1;
@@ -358,7 +377,7 @@ async function follow() {
     byId("live").classList.add("bad");
     byId("live").textContent = "not followed any more";
   }
-  setTimeout(follow, 2000);
+  return setTimeout(follow, 2000);
 }
 
 try {

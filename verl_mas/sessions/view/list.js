@@ -44,6 +44,10 @@ class List {
     this.items = items;
     this.offsets = Float64Array.from([...offsets, top]);
     this.rows.style.height = `${top}px`;
+    this.redraw();
+  }
+
+  redraw() {
     for (const row of this.visible.values()) row.remove();
     this.visible.clear();
     this.draw();
@@ -105,6 +109,7 @@ class List {
     answer.dir = "auto";
     line.append(answer);
     for (const kind of sets[columns.faults[session]]) line.append(make("span", "badge bad", run.faults[kind]));
+    if (run.notes[nameOf(run, session)]) line.append(make("span", "badge", "note"));
     const status = run.statuses[columns.status[session]];
     if (status !== "finished") line.append(make("span", "badge bad", status));
     line.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));

@@ -26,6 +26,7 @@ from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view import index
 from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
+from verl_mas.sessions.view.notes import NoteServer, read_notes
 from verl_mas.trainer import timeline
 from verl_mas.util.text import encodable
 
@@ -54,6 +55,7 @@ class ViewOptions:
     steps: tuple[int, int] | None = None  # The first and the last step
     limit: int | None = None  # At most so many sessions, the newest ones
     inline: int = INLINE  # Bytes of sessions in the page itself
+    notes: bool = False  # The page sends notes to the server that it comes from
 
 
 @dataclass
@@ -213,6 +215,11 @@ class RunView:
             "folder": " and ".join(str(run.folder) for run in self.runs),
             "live": self.live,
             "report": self.report,
+            "notes": {
+                f"{mark}/{name}".strip("/"): text
+                for mark, source in self.sources.items()
+                for name, text in read_notes(source.run).items()
+            },
             "cut": cut,
             "curves": index.curves_of(steps, [page for page in self.pages if not logged[page.part.run]]),
             # Two runs have no time in common.
@@ -278,7 +285,7 @@ def write_view(
     with writing(out, "the page and its folder of data are written as a whole", fix):
         out.parent.mkdir(parents=True, exist_ok=True)
         _replace_folder(data, {**payloads, LIVE: version(head)} if apart else {})
-        write_whole(out, render(view.title, {} if apart else payloads, data.name if apart else ""))
+        write_whole(out, render(view.title, {} if apart else payloads, data.name if apart else "", options.notes))
     return out, view
 
 
@@ -335,6 +342,10 @@ def refresh(out: Path, view: RunView) -> bool:
     return True
 
 
+def note_server(out: Path, view: RunView) -> NoteServer:
+    return NoteServer(out, data_folder(out), {mark: source.run for mark, source in view.sources.items()})
+
+
 def data_folder(out: Path) -> Path:
     return out.with_name(f"{out.stem}_data")
 
@@ -380,8 +391,8 @@ def _replace_folder(folder: Path, files: dict[str, str]) -> None:
         folder.rmdir()
 
 
-def render(title: str, payloads: dict[str, str], folder: str) -> str:
-    """The page with its data, or with the name of the folder that has them."""
+def render(title: str, payloads: dict[str, str], folder: str, notes: bool = False) -> str:
+    """The page with its data, or with the name of the folder that has them. `notes`: it sends them to its server."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
@@ -390,8 +401,9 @@ def render(title: str, payloads: dict[str, str], folder: str) -> str:
     # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
     others = " file: 'self'" if folder else ""
     sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
-    policy = f"{sources}; img-src data:; base-uri 'none'; form-action 'none'"
-    values = {"title": title, "policy": policy, "script": script, "style": style}
+    connects = "connect-src 'self'; " if notes else ""
+    policy = f"{sources}; {connects}img-src data:; base-uri 'none'; form-action 'none'"
+    values = {"title": title, "policy": policy, "script": script, "style": style, "notes": notes}
     return environment.get_template(TEMPLATE).render(**values, payloads=payloads, folder=folder)
 
 

@@ -46,7 +46,7 @@ class Transcript {
     const title = make("h2");
     const mark = run.blocks.run[run.block[mine]], label = `${mark && `run ${mark}, `}step ${session.step}${this.brief ? (session.step || session.partition === "train" ? "" : ", before training") : `, session ${session.session}`}`;
     if (narrow) title.append(button("quiet", label, () => this.shared.show("", mine)));
-    else title.append(make("span", "", `${mark && `Run ${mark}, s`}${mark ? "" : "S"}tep ${session.step}`), make("span", `part ${session.partition}`, session.partition), make("span", "of", `task ${plain(session.uid)}, session ${session.session}`));
+    else title.append(make("span", "", mark ? `Run ${mark}, step ${session.step}` : `Step ${session.step}`), make("span", `part ${session.partition}`, session.partition), make("span", "of", `task ${plain(session.uid)}, session ${session.session}`), this.shared.link("", mine));
     const facts = make("p", "facts");
     const add = (text, className = "") => facts.append(make("span", className, text));
     if (session.status !== "finished") add(session.status, "badge bad");
@@ -57,7 +57,25 @@ class Transcript {
     const reward = make("div", "big-reward");
     reward.append(make("b", "", number(session.outcome.reward)), make("span", "", "reward"));
     head.append(reward, title, this.brief ? this.facts() : facts);
-    return narrow ? [head] : [head, this.group()];
+    return [head, this.note(), ...(narrow ? [] : [this.group()])];
+  }
+
+  /** The note on the session; a page from a server keeps what is written into it. */
+  note() {
+    const { notes } = this.run, name = nameOf(this.run, this.number), box = make("section", "note");
+    if (this.narrow || !("notes" in document.documentElement.dataset)) {
+      if (notes[name]) box.append(make("b", "role", "note"), textBlock(notes[name]));
+      return notes[name] ? box : "";
+    }
+    const area = make("textarea", "", notes[name]), said = make("output", "of");
+    area.placeholder = "A note on this session. It is kept when you leave the field.";
+    area.setAttribute("aria-label", "Note");
+    area.maxLength = 4000;
+    area.rows = 2;
+    area.onchange = () => this.shared.keepNote(name, area.value).then(() => { area.defaultValue = area.value; said.textContent = "kept"; said.className = "of"; })
+      .catch((error) => { said.textContent = plain(error.message); said.className = "bad"; });
+    box.append(area, said);
+    return box;
   }
 
   /** The sessions of the same task in this step, and how they differ. */
