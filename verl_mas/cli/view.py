@@ -51,11 +51,10 @@ def main(argv: list[str]) -> int:
     live = options.live or listens is not None
     wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=listens is not None)
     out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
-    address, text = out.absolute().as_uri(), f"{out}: {view.count} sessions\n"
+    address, said = out.absolute().as_uri(), {"page": str(out), "sessions": view.count}
     if listens is not None:
-        address = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
-        text += f"{address}\n"
-    show(options, {"page": str(out), "sessions": view.count, "address": address}, text)
+        said["address"] = address = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
+    show(options, said, f"{said.get('address', out)}: {view.count} sessions\n")
     if options.open:
         import webbrowser
 

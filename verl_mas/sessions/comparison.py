@@ -6,18 +6,15 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.metrics.names import CORE
-from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.session_files import VAL
-from verl_mas.sessions.curves import Panel, write_curves
 from verl_mas.sessions.reader import SessionIndex
-from verl_mas.sessions.report import LAST, RunReport, panels, table, watched
+from verl_mas.sessions.report import LAST, RunReport, table, watched
 from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.pass_at_k import interval
 
@@ -72,17 +69,6 @@ class Comparison:
             "over the tasks.",
         ]
         return "\n".join(lines) + "\n"
-
-    def write(self, folder: Path) -> list[Path]:
-        """The text, and the curves of both runs in one picture."""
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "report.txt"
-        write_whole(file, self.text())
-        curves = []
-        for a, b in zip(panels(self.a.steps), panels(self.b.steps), strict=True):
-            of_a = {f"A {legend}": curve for legend, curve in a.curves.items()}
-            curves.append(Panel(a.title, of_a | {f"B {legend}": curve for legend, curve in b.curves.items()}))
-        return [file, write_curves(curves, folder / "curves.svg", f"A {self.a.run.name}, B {self.b.run.name}")]
 
     def json(self) -> dict[str, object]:
         differences = [asdict(each) for each in self.differences]

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from itertools import accumulate
-from pathlib import Path
 from statistics import fmean
 
 from omegaconf import OmegaConf
@@ -19,9 +18,8 @@ from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.metrics.trends import RunFinding, Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
-from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
-from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.sessions.curves import sparkline
 from verl_mas.sessions.run import RunFolder
 from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.timeline import FILE, read_timeline, start_seconds
@@ -160,12 +158,6 @@ class RunReport:
             "findings": [asdict(one) for one in self.found],
         }
 
-    def write(self, folder: Path) -> list[Path]:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "report.txt"
-        write_whole(file, self.text())
-        return [file, write_curves(panels(self.steps), folder / "curves.svg", self.run.name)]
-
 
 def report(run: RunFolder) -> RunReport:
     """Raises DataError where a run has no metrics that can be read."""
@@ -233,18 +225,6 @@ def watched(steps: Sequence[Step]) -> list[str]:
     """The keys of the metrics to watch that a run has, in the order of the table."""
     keys = dict.fromkeys(key for step in steps for key in step.values)
     return [key for metric in TO_WATCH for key in keys if metric.expression.fullmatch(key)]
-
-
-def panels(steps: Sequence[Step]) -> list[Panel]:
-    """A panel per metric to watch, with a curve for each agent, policy or source."""
-    drawn, keys = [], watched(steps)
-    for metric in TO_WATCH:
-        own = [key for key in keys if metric.expression.fullmatch(key)]
-        title = metric.pattern.replace("agent/<agent>/", "")
-        parts = {key: key.split("/") for key in own}
-        legends = {key: part[1] if part[0] in ("agent", "policy", "val-core") else "all" for key, part in parts.items()}
-        drawn.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
-    return drawn
 
 
 def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:

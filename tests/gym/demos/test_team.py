@@ -62,7 +62,7 @@ def test_the_report_has_success_before_and_after_sessions_and_a_figure(demo, kin
     assert f"before: 0.500 of {kind.solved} (95 % interval 0.400 to 0.600)\nsessions of step 0" in output
     assert f"sessions of step {demo.trained[0].steps_in_all}" in output
     written = output.replace("\n", "")
-    for file in ("curves.svg", "report/report.txt", "report/curves.svg"):
+    for file in ("curves.svg", "report.html"):
         assert (kind.folder / file).exists() and str(kind.folder / file) in written
     assert "findings: none" in output and "sessions none were recorded" in output
 

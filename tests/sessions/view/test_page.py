@@ -88,7 +88,7 @@ def test_only_the_script_and_the_style_of_the_page_are_allowed(run):
         own = re.findall(rf"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[-1]
         digest = base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{digest}';" in policy
-    assert "default-src 'none'" in policy and "unsafe" not in policy and "http" not in policy
+    assert "default-src 'none'" in policy and not any(word in policy for word in ("unsafe", "http", "connect"))
     # A page that looked for anything in a network would have its address.
     assert set(re.findall(r"https?://[^\"'\s]+", text)) == {"http://www.w3.org/2000/svg"}
 
@@ -148,6 +148,10 @@ def test_what_cannot_be_viewed_is_refused(run, tmp_path, capsys):
     ):
         error = output_of(capsys, "view", *arguments, code=code)
         assert message in error and "rule:" in error and "fix:" in error, error
+    other = write_run(tmp_path / "other", [session(8, "8-0")])
+    for runs, message in (([run, other], "have no task in common at the same step"), ([run, run], "twice")):
+        assert message in output_of(capsys, "view", *runs, code=2 if message == "twice" else 1)
+    assert "3 runs" in output_of(capsys, "view", run, other, empty, code=2)
     assert sorted(path.name for path in run.iterdir()) == ["metrics.jsonl", "trajectories"]
     assert json.loads(output_of(capsys, "view", run, "--json")) == {"page": str(run / "view.html"), "sessions": 12}
 

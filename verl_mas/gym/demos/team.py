@@ -17,6 +17,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import latest
+from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.sessions.curves import Panel, sparkline, write_curves
 from verl_mas.sessions.reader import read_sessions
@@ -150,9 +151,11 @@ class TeamDemo:
         text = report(trained)
         console.print("\n" + "\n".join(text.says()), markup=False, highlight=False)
         title = self.name.replace("_", " ").capitalize()
+        page = self.folder / "report.html"
+        write_whole(page, text.html())
         files = [
             ("curves", write_curves(self.panels(steps), self.folder / "curves.svg", title)),
-            *(("report", file) for file in text.write(self.folder / "report")),
+            ("report", page),
             *_sessions_of(trained),
             ("metrics", trained.metrics),
             ("log", run.log),

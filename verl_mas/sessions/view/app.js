@@ -119,22 +119,20 @@ async function choose(session, keep = false, name = "") {
   if (location.protocol !== "about:") history.replaceState(null, "", addressOf(page.mode, session));
   const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? besideOf(run, session).slice(0, MOST_BESIDE) : [session]];
   const chunks = new Map(), load = async (number) => chunks.set(number, await verlMasView.chunk(run.chunks[run.columns.chunk[number]]).catch((error) => ({ error })));
-  const ofRun = (number) => run.blocks.run[run.block[number]] === run.blocks.run[run.block[session]];
-  const quoted = mode ? undefined : storyOf(run, session).flat().find((one) => one !== session && one !== undefined && ofRun(one));
-  await Promise.all([...rows.flat(), quoted].filter((one) => one !== undefined).map(load));
+  await Promise.all(rows.flat().filter((one) => one !== undefined).map(load));
   // Another one was chosen while this one was loaded.
-  if (list.chosen === session && page.run === run && page.mode === mode) draw(element, session, rows, chunks, keep, quoted);
+  if (list.chosen === session && page.run === run && page.mode === mode) draw(element, session, rows, chunks, keep);
 }
 
-function draw(element, session, rows, chunks, keep, quoted) {
+function draw(element, session, rows, chunks, keep) {
   const { run, mode } = page, beside = rows[0].length > 1 && mode === "beside", top = element.scrollTop, inside = element.contains(document.activeElement);
   const cell = (number, numbers, place) => {
     if (number === undefined) return make("p", "none", `Run ${Object.keys(run.runs)[place]} has no session of this task at this step.`);
     const transcript = new Transcript(make("div", number === session ? "transcript chosen" : "transcript"), run, shared);
-    const other = mode === "story" ? numbers.find((one) => one !== number) : quoted, shown = beside || mode === "story" ? mode : "";
+    const bodies = numbers.map((one) => chunks.get(one)?.sessions?.[run.columns.place[one]]), { error, messages } = chunks.get(number);
     try {
-      if (chunks.get(number).error) throw chunks.get(number).error;
-      transcript.draw(number, chunks.get(number), run.columns.place[number], shown, chunks.get(other)?.sessions?.[run.columns.place[other]]);
+      if (error) throw error;
+      transcript.draw(number, bodies[place], messages, beside || mode === "story" ? mode : "", bodies[1 - place]);
       page.transcripts.push(transcript);
     } catch (error) {
       // Without one of several sessions, the others can still be shown.

@@ -86,9 +86,9 @@ class NoteServer:
             return JSONResponse({"error": "only the page of this server writes notes"}, 403)
         try:
             note = json.loads(await whole(request.stream(), MOST))
-            session, text = note["session"], note["text"]
+            session, text = (note[name].strip() for name in ("session", "text"))
             mark, _, name = session.partition("/") if "A" in self.runs else ("", "", session)
-            write_note(self.runs[mark], name, text.strip())
+            write_note(self.runs[mark], name, text)
         except DiskError as error:
             return JSONResponse({"error": f"The note is not kept: {error}"}, 507)
         except (TooLong, ValueError, KeyError, TypeError, AttributeError):

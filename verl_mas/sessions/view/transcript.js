@@ -21,13 +21,9 @@ class Transcript {
     this.shared = shared;
   }
 
-  /** A session: `chunk` has its body at `place`. `mode`: alone, beside others or in a story; `other`: a session of its task to quote, in a story one of the other run. */
-  draw(number, chunk, place, mode, other) {
-    this.number = number;
-    this.brief = mode === "story";
-    this.other = other;
-    this.session = chunk.sessions[place];
-    this.messages = chunk.messages;
+  /** A session and the messages of its prompts. `mode`: alone, beside others or in a story; `other`: in a story of two runs the session of the other one. */
+  draw(number, session, messages, mode, other) {
+    Object.assign(this, { number, session, messages, other, brief: mode === "story" });
     this.seen = new Map();
     this.folds = [];
     this.narrow = mode !== "";
@@ -236,15 +232,15 @@ class Transcript {
     box.append(head);
     if (!candidate) box.append(...this.prompt(act));
     if (act.malformed) box.append(this.reason(act));
-    const same = act.committed && !act.probe && this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
-    if (this.brief) box.append(same ? differing(act.text, same.text) : textBlock(act.text, "reply"));
-    else box.append(...this.reply(act), ...(same ? [this.quote(same)] : []), this.numbers(act));
+    if (this.brief) box.append(this.told(act));
+    else box.append(...this.reply(act), this.numbers(act));
     return box;
   }
 
-  /** What the agent wrote in its place at another step of this task. */
-  quote({ text }) {
-    return this.fold("quote", [make("b", "", `at step ${this.other.step}`), this.snippet({ content: text || "empty" })], () => textBlock(text));
+  /** The reply, with marks where the other run has the same act with other words. */
+  told(act) {
+    const same = this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
+    return same ? differing(act.text, same.text) : textBlock(act.text, "reply");
   }
 
   reason(act) {
