@@ -32,7 +32,8 @@ def draw(curves: Mapping[str, Curve], title: str) -> str:
 
 
 def _drawn(points: Mapping[str, Sequence[tuple[int, float]]]) -> Iterator[str]:
-    steps, values = zip(*(point for line in points.values() for point in line), strict=True)
+    steps = [x for line in points.values() for x, _ in line]
+    values = [y for line in points.values() for _, y in line]
     first, last, ticks = min(steps), max(steps), nice_ticks(min(values), max(values))
     low, high = ticks[0], ticks[-1]
 

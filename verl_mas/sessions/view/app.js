@@ -74,6 +74,7 @@ function apply() {
   const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
   byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
   byId("clear").hidden = !filters;
+  document.querySelector("[data-toggle=noted]").hidden = !Object.values(run.notes).some(Boolean);
   byId("list").classList.toggle("none", !sessions.length);
   for (const chip of byId("agents").children) chip.setAttribute("aria-pressed", String(chip.textContent === plain(wanted.agent) && wanted.agent !== ""));
   for (const button of document.querySelectorAll("[data-toggle]")) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
@@ -164,7 +165,7 @@ async function keepNote(session, text) {
   const { error } = await answer.json();
   if (error) throw new Error(error);
   page.run.notes[session] = text.trim();
-  list.redraw();
+  apply();
 }
 
 function besideHead(session, count) {
@@ -180,6 +181,7 @@ function storyHead(session, rows) {
   const two = Object.keys(run.runs).length > 1, about = make("p", "of");
   head.append(make("h2", "", `One task at ${steps.length > 1 ? `steps ${steps.slice(0, -1).join(", ")} and ${steps[steps.length - 1]}` : `step ${steps[0]}`}${two ? " of both runs" : ""}`));
   about.textContent = `Below the task: what each agent wrote at each of these steps of training, and the reward that it earned, from ${number(low)} to ${number(high)} here: more is better.`;
+  if (run.groups.task[run.group[session]] === run.story) about.textContent += " It is a typical task: its rewards are nearest to the mean of all.";
   if (two) about.textContent += " Marked are words that the other run did not write there.";
   if (steps.length < 2) about.textContent += " No other step has a session of this task: a validation (trainer.test_freq) plays the same tasks again.";
   const bar = make("div", "group");
@@ -211,7 +213,7 @@ function followAddress() {
   try { address = decodeURIComponent(address); } catch { /* a sign that is cut is named as it is */ }
   const [, mode, name] = /^(?:(story|beside)\/)?(.*)$/s.exec(address);
   page.mode = name ? mode || "" : "story";
-  return choose(name ? sessionNamed(page.run, name) : page.run.story, false, name);
+  return choose(name ? sessionNamed(page.run, name) : page.run.opens, false, name);
 }
 
 /** The words of the search in the transcript. */

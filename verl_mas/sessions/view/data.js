@@ -93,7 +93,7 @@ function openIndex(index) {
   run.rewards = known.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [0, 0]);
   if (run.rewards[0] === run.rewards[1]) run.rewards[1] = run.rewards[0] + 1;
   const told = run.groupStart[groups.task.indexOf(index.story)];
-  run.story = told === undefined ? -1 : storyOf(run, told).at(-1).find((one) => one !== undefined);
+  run.opens = told === undefined ? -1 : storyOf(run, told).at(-1).find((one) => one !== undefined);
   return run;
 }
 

@@ -98,6 +98,13 @@ class Group:
     title: str
     uniform: bool  # Whether all its rewards are equal, so that it has nothing to learn from
     entries: tuple[IndexEntry, ...]
+    source: str
+
+    @property
+    def reward(self) -> float:
+        """That of the first session; 0 where it has none."""
+        found = self.entries[0].values["reward"]
+        return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
 
 
 @dataclass(frozen=True)
@@ -119,8 +126,9 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
     for (_, uid), group in groupby(sessions, lambda record: (record.get("attempt"), record["uid"])):
         records = list(group)
         entries = tuple(_entry(record, searched) for record in records)
+        source = str(records[0]["task"].get("data_source"))
         title = one_line(question_of(records[0]))[:TITLE]
-        groups.append(Group(uid, _task_of(records[0]), title, bool(records[0].get("uniform")), entries))
+        groups.append(Group(uid, _task_of(records[0]), title, bool(records[0].get("uniform")), entries, source))
     return tuple(groups)
 
 
@@ -177,16 +185,27 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 
 
 def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
-    """The task that most steps have, at its first and last step and two between: per step a group of each run."""
+    """A task at its first and last step and two between: per step a group of each run.
+
+    Of the tasks that most steps have, those of the first data source, it is a typical one: the one whose rewards are
+    nearest to their mean.
+    """
     tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
     for page in pages:
         for group in page.groups:
             tasks[group.task][page.part.step].setdefault(page.part.run, (page.part, group))
     runs = len({page.part.run for page in pages})
     by_task = [[[*found.values()] for found in steps.values() if len(found) == runs] for steps in tasks.values()]
-    told = max(by_task, key=len, default=[])
-    places = sorted({round(part * (len(told) - 1) / (STORY - 1)) for part in range(STORY)}) if told else []
-    return [told[place] for place in places]
+    most = max(map(len, by_task), default=0)
+    if not most:
+        return []
+    known = [steps for steps in by_task if len(steps) == most]
+    known = [steps for steps in known if steps[0][0][1].source == known[0][0][0][1].source]
+    rewards = [[group.reward for found in steps for _, group in found] for steps in known]
+    means = [fmean(of_step) for of_step in zip(*rewards, strict=True)]
+    distances = [sum((one - mean) ** 2 for one, mean in zip(own, means, strict=True)) for own in rewards]
+    told = known[distances.index(min(distances))]
+    return [told[place] for place in sorted({round(part * (most - 1) / (STORY - 1)) for part in range(STORY)})]
 
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:

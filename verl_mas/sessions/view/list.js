@@ -44,10 +44,6 @@ class List {
     this.items = items;
     this.offsets = Float64Array.from([...offsets, top]);
     this.rows.style.height = `${top}px`;
-    this.redraw();
-  }
-
-  redraw() {
     for (const row of this.visible.values()) row.remove();
     this.visible.clear();
     this.draw();
