@@ -5,11 +5,11 @@ const verlMasView = new Store(document.documentElement.dataset.folder);
 const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
 // `mode`: how the session is shown: alone, beside those of its group, or as the story of its task.
 const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], mode: "", version: null };
-const list = new List(byId("list"), byId("rows"), (session) => show(page.mode === "story" ? "" : page.mode, session));
+const list = new List(byId("list"), byId("rows"), (session) => leaveStory(session));
 const curves = new Curves(byId("curves"), (step) => {
   if (!list.showStep(step)) return;
   const first = list.sessions.find((session) => page.run.step[session] === step);
-  if (first !== undefined) show(page.mode === "story" ? "" : page.mode, first);
+  if (first !== undefined) leaveStory(first);
 });
 const timeline = new Timeline(byId("timeline"));
 const MOST_BESIDE = 32, narrow = matchMedia("(max-width: 900px)");
@@ -39,7 +39,7 @@ function describe() {
   document.body.classList.toggle("report", report.length > 0);
   byId("report").hidden = !report.length;
   byId("report").replaceChildren(...report.map(([title, lines], place) => folded("", [make("b", "", title)], () => textBlock(lines.join("\n"), title.toLowerCase()), place < report.length - 1)));
-  showCurves(report.length > 0 || !narrow.matches);
+  if (report.length) showCurves(true);
   options(byId("agent"), "all agents", run.agents);
   options(byId("policy"), "all policies", run.policies);
   byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
@@ -195,6 +195,8 @@ function show(mode, session = list.chosen) {
   return choose(session);
 }
 
+const leaveStory = (session) => show(page.mode === "story" ? "" : page.mode, session);
+
 /** What can be sent with the page: how a session is shown, and which. */
 function addressOf(mode, session) {
   return `#${encodeURIComponent((mode && `${mode}/`) + nameOf(page.run, session))}`;
@@ -301,7 +303,7 @@ function toggleTimeline() {
 }
 
 const KEYS = {
-  j: () => show(page.mode === "story" ? "" : page.mode, list.next(1)), k: () => show(page.mode === "story" ? "" : page.mode, list.next(-1)),
+  j: () => leaveStory(list.next(1)), k: () => leaveStory(list.next(-1)),
   h: () => moveInGroup(-1), l: () => moveInGroup(1),
   n: () => moveAct(1), p: () => moveAct(-1),
   g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves, w: toggleTimeline, t: toggleTheme,
@@ -359,9 +361,9 @@ for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved,
 /** A page of a run that goes on asks for its version, and opens the index again when there is another one. */
 async function follow() {
   try {
-    const version = await verlMasView.payload("live", true);
     // What is being written is not replaced.
-    if ([...document.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue || area === document.activeElement)) return setTimeout(follow, 2000);
+    const writes = [...document.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue || area === document.activeElement);
+    const version = writes ? page.version : await verlMasView.payload("live", true);
     if (page.version !== null && version !== page.version) {
       const name = list.chosen >= 0 ? nameOf(page.run, list.chosen) : "", top = byId("list").scrollTop, before = page.run.count;
       list.chosen = -1;
@@ -377,7 +379,7 @@ async function follow() {
     byId("live").classList.add("bad");
     byId("live").textContent = "not followed any more";
   }
-  return setTimeout(follow, 2000);
+  setTimeout(follow, 2000);
 }
 
 try {

@@ -84,12 +84,9 @@ function textBlock(text, className = "") {
   return block;
 }
 
-const MOST_WORDS = 2000;
-
 /** The words of a text, and for each whether another text has it in its place: one of their longest common subsequence. */
 function comparedWords(text, other) {
   const [words, others] = [text, other].map((one) => one.split(/(?<=\s)(?=\S)/)), width = others.length + 1;
-  if (Math.max(words.length, others.length) > MOST_WORDS) return [[text, true]];
   const common = new Uint16Array((words.length + 1) * width);
   for (let i = words.length - 1; i >= 0; i--) for (let j = others.length - 1; j >= 0; j--) {
     common[i * width + j] = words[i].trim() === others[j].trim() ? common[(i + 1) * width + j + 1] + 1 : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);

@@ -5,7 +5,7 @@ function agentColour(agent) {
   return `var(--a${agent % 12})`;
 }
 
-const MOST_TOKENS = 20000;
+const MOST_TOKENS = 20000, MOST_MARKED = 8000;
 
 /** What the sessions that are beside each other have in common. */
 function relation(run, members) {
@@ -232,7 +232,7 @@ class Transcript {
     box.append(head);
     if (!candidate) box.append(...this.prompt(act));
     if (act.malformed) box.append(this.reason(act));
-    if (this.brief) box.append(this.told(act));
+    if (this.brief) box.append(...this.told(act));
     else box.append(...this.reply(act), this.numbers(act));
     return box;
   }
@@ -240,7 +240,9 @@ class Transcript {
   /** The reply, with marks where the other run has the same act with other words. */
   told(act) {
     const same = this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
-    return same ? differing(act.text, same.text) : textBlock(act.text, "reply");
+    if (!same) return [textBlock(act.text, "reply")];
+    const most = Math.max(act.text.length, same.text.length);
+    return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Without marks: a reply of more than ${grouped(MOST_MARKED)} characters.`)];
   }
 
   reason(act) {
