@@ -25,7 +25,7 @@ from verl_mas.cli._arguments import (
     whole,
 )
 from verl_mas.cli._output import show
-from verl_mas.cli._parser import Parser
+from verl_mas.cli._parser import Parser, UsageError
 
 
 def parser() -> Parser:
@@ -35,8 +35,9 @@ def parser() -> Parser:
     add_steps(command)
     add_limit(command, "sessions at most, the newest ones")
     command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
-    what = "--live, on a server of this machine, where notes on sessions can be written; PORT: a free one"
-    command.add_argument("--notes", type=whole(0, 65535), nargs="?", const=0, metavar="PORT", help=what)
+    what = "--live, and served to browsers of this machine, where notes on sessions can be written"
+    command.add_argument("--notes", action="store_true", help=what)
+    command.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="of --notes; 0: a free one")
     command.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
     add_json(command)
     return command
@@ -47,9 +48,11 @@ def main(argv: list[str]) -> int:
 
     options = parser().parse_args(argv)
     one_or_two(options.run)
-    listens = None if options.notes is None else listening(LOOPBACK, options.notes)
-    live = options.live or listens is not None
-    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=listens is not None)
+    if options.port and not options.notes:
+        raise UsageError(f"--port {options.port}", rule="only --notes serves the page", fix="add --notes")
+    listens = listening(LOOPBACK, options.port) if options.notes else None
+    live = options.live or options.notes
+    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=options.notes)
     out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
     address, said = out.absolute().as_uri(), {"page": str(out), "sessions": view.count}
     if listens is not None:
