@@ -54,10 +54,10 @@ def main(argv: list[str]) -> int:
     live = options.live or options.notes
     wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=options.notes)
     out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
-    address, said = out.absolute().as_uri(), {"page": str(out), "sessions": view.count}
+    address, summary = out.absolute().as_uri(), {"page": str(out), "sessions": view.count}
     if listens is not None:
-        said["address"] = address = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
-    show(options, said, f"{said.get('address', out)}: {view.count} sessions\n")
+        summary["address"] = address = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
+    show(options, summary, f"{summary.get('address', out)}: {view.count} sessions\n")
     if options.open:
         import webbrowser
 

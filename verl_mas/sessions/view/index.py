@@ -204,8 +204,8 @@ def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
     rewards = [[group.reward for found in steps for _, group in found] for steps in known]
     means = [fmean(of_step) for of_step in zip(*rewards, strict=True)]
     distances = [sum((one - mean) ** 2 for one, mean in zip(own, means, strict=True)) for own in rewards]
-    told = known[distances.index(min(distances))]
-    return [told[place] for place in sorted({round(part * (most - 1) / (STORY - 1)) for part in range(STORY)})]
+    story = known[distances.index(min(distances))]
+    return [story[place] for place in sorted({round(part * (most - 1) / (STORY - 1)) for part in range(STORY)})]
 
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
@@ -240,8 +240,8 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
                 columns[name].append(sets(tuple(sorted(map(number_of[name], found)))))
             for name, value in entry.values.items():
                 columns[name].append(value)
-    told = story_of(pages)
-    story = tasks(told[0][0][1].task) if told else None
+    steps = story_of(pages)
+    story = tasks(steps[0][0][1].task) if steps else None
     tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers[:5]), strict=True)
     found = {"story": story, "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
     return {**about, **dict(tables), **found}

@@ -171,9 +171,9 @@ class RunView:
     def read_story(self) -> None:
         """Read one session of each step that the page opens with, and no other."""
         self.read()
-        told = [found for step in index.story_of(self.pages) for found in step]
+        chosen = [found for step in index.story_of(self.pages) for found in step]
         self.payloads = {}
-        self._pages = {(part, 1): self._page(part, None, index.SEARCHED_OF_ONE, group.uid) for part, group in told}
+        self._pages = {(part, 1): self._page(part, None, index.SEARCHED_OF_ONE, group.uid) for part, group in chosen}
 
     def _page(self, part: StepPart, limit: int | None, searched: int, uid: str | None = None) -> Page:
         source = self.sources[part.run]
