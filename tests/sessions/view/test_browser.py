@@ -129,6 +129,7 @@ def test_hostile_text_is_shown_as_text(opened, tmp_path):
     for _ in HOSTILE:
         page.keyboard.press("f")
         page.wait_for_timeout(30)
+        page.keyboard.press("s")
         page.keyboard.press("j")
     page.wait_for_timeout(100)
     assert page.title() == title
