@@ -34,7 +34,7 @@ def answer(program: str) -> object:
     for step in (1, 2):
         records = [record for record in SESSIONS if record["step"] == step]
         pages.append(Page(StepPart("train", step, ()), groups_of(records), ((f"chunk{step}", len(records)),)))
-    about = {"runs": {"": "run"}}
+    about = {"runs": [""]}
     lines = [
         *((HERE / name).read_text() for name in PAGELESS),
         f"const index = '{packed(as_json(index_of(pages, about)))}', texts = '{packed(search_of(pages)[0])}';",

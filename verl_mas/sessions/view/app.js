@@ -109,7 +109,7 @@ async function choose(session, keep = false, name = "") {
   byId("story-toggle").setAttribute("aria-pressed", String(page.mode === "story"));
   if (session === undefined || session < 0 || session >= run.count) {
     const missing = name ? `The address names the session ${name}, which this page does not have: choose one from the list.` : "No session matches.";
-    element.replaceChildren(make("p", "empty", run.count ? missing : NONE[run.live ? "live" : Object.keys(run.runs).length]));
+    element.replaceChildren(make("p", "empty", run.count ? missing : NONE[run.live ? "live" : run.runs.length]));
     list.chosen = -1;
     return;
   }
@@ -128,7 +128,7 @@ async function choose(session, keep = false, name = "") {
 function draw(element, session, rows, chunks, keep) {
   const { run, mode } = page, beside = rows[0].length > 1 && mode === "beside", top = element.scrollTop, inside = element.contains(document.activeElement);
   const cell = (number, numbers, place) => {
-    if (number === undefined) return make("p", "none", `Run ${Object.keys(run.runs)[place]} has no session of this task at this step.`);
+    if (number === undefined) return make("p", "none", `Run ${run.runs[place]} has no session of this task at this step.`);
     const transcript = new Transcript(make("div", number === session ? "transcript chosen" : "transcript"), run, shared);
     const bodies = numbers.map((one) => chunks.get(one)?.sessions?.[run.columns.place[one]]), { error, messages } = chunks.get(number);
     try {
@@ -178,7 +178,7 @@ function besideHead(session, count) {
 /** What the story is of, for somebody who sees such a page for the first time. */
 function storyHead(session, rows) {
   const { run } = page, head = make("header", "story-head"), steps = rows.map((row) => run.step[row.find((one) => one !== undefined)]), [low, high] = run.rewards;
-  const two = Object.keys(run.runs).length > 1, about = make("p", "of");
+  const two = run.runs.length > 1, about = make("p", "of");
   head.append(make("h2", "", `One task at ${steps.length > 1 ? `steps ${steps.slice(0, -1).join(", ")} and ${steps[steps.length - 1]}` : `step ${steps[0]}`}${two ? " of both runs" : ""}`));
   about.textContent = `Below the task: what each agent wrote at each of these steps of training, and the reward that it earned, from ${number(low)} to ${number(high)} here: more is better.`;
   if (run.groups.task[run.group[session]] === run.story) about.textContent += " It is a typical task: its rewards are nearest to the mean of all.";

@@ -131,7 +131,7 @@ const STORY = 4;
 
 /** The task of a session at its first and last step and two between: per step a session of each run, undefined where it has none. */
 function storyOf(run, number) {
-  const { task } = run.groups, { session } = run.columns, marks = Object.keys(run.runs), steps = new Map();
+  const { task } = run.groups, { session } = run.columns, marks = run.runs, steps = new Map();
   task.forEach((one, group) => {
     if (one !== task[run.group[number]]) return;
     const first = run.groupStart[group], found = steps.get(run.step[first]) || marks.map(() => undefined);

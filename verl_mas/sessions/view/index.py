@@ -32,10 +32,6 @@ class StepPart:
     files: tuple[tuple[str, int], ...]  # Name and size of each file: a run appends to them and adds others
     run: str = ""  # A or B on a page of two runs
 
-    @property
-    def mark(self) -> str:
-        return f"{self.run} " if self.run else ""
-
 
 class SessionSource:
     """The session records of a run, which may be written while they are read."""
@@ -263,17 +259,17 @@ def search_of(pages: Sequence[Page]) -> tuple[str, int]:
     return END.join(" ".join(texts) for texts, _ in shortened), missing
 
 
-def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]:
-    """The logged metrics by step. `pages`: the sessions of a run that logged none, for their rewards."""
+def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> dict[str, object]:
+    """The metrics that the runs logged; of a run without a file of metrics, the rewards of its sessions."""
     by_step: dict[int, dict[str, float]] = defaultdict(dict)
-    for step in steps:
-        by_step[step.number].update(step.values)
-    for page in pages:
+    for mark, step in ((mark, step) for mark, steps in logged.items() for step in steps):
+        by_step[step.number].update({f"{mark} {name}".strip(): value for name, value in step.values.items()})
+    for page in (page for page in pages if not logged[page.part.run]):
         given = (entry.values["reward"] for entry in page.entries)
         rewards = [reward for reward in given if isinstance(reward, int | float)]
         if rewards:
             name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"
-            by_step[page.part.step][page.part.mark + name] = fmean(rewards)
+            by_step[page.part.step][f"{page.part.run} {name}".strip()] = fmean(rewards)
     numbers = sorted(by_step)
     names = sorted({name for values in by_step.values() for name in values})
 

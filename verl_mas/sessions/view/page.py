@@ -20,7 +20,6 @@ from pathlib import Path
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.run_folder.disk import replaced, write_whole, writing
-from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.records import Record
 from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.sessions.run import RunFolder, open_run
@@ -204,14 +203,8 @@ class RunView:
     def head(self) -> dict[str, str]:
         """The payloads that the page opens with."""
         text, cut = index.search_of(self.pages)
-        logged = {mark: source.run.steps() for mark, source in self.sources.items()}
-        steps = [
-            Step(step.number, {f"{mark} {name}".strip(): value for name, value in step.values.items()})
-            for mark, found in logged.items()
-            for step in found
-        ]
         about = {
-            "runs": {mark: run.name for mark, run in zip(self.sources, self.runs, strict=True)},
+            "runs": [*self.sources],
             "folder": " and ".join(str(run.folder) for run in self.runs),
             "live": self.live,
             "report": self.report,
@@ -221,7 +214,7 @@ class RunView:
                 for name, text in read_notes(source.run).items()
             },
             "cut": cut,
-            "curves": index.curves_of(steps, [page for page in self.pages if not logged[page.part.run]]),
+            "curves": index.curves_of({mark: source.run.steps() for mark, source in self.sources.items()}, self.pages),
             # Two runs have no time in common.
             "timeline": len(self.runs) == 1 and not self.report and (self.runs[0].folder / timeline.FILE).is_file(),
         }
