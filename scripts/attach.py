@@ -38,7 +38,7 @@ class Attached:
         ended = starts[-1].get(ENDED)
         self.failed = not (isinstance(ended, dict) and ended.get("by") == "finished")
         self.files = Path(run).absolute() / FOLDER
-        report.main([run, "--out", str(self.files), "--force"])
+        report.main([run, "--html", str(self.files / "report.html"), "--force"])
         view.main([run, "--out", str(self.files / "view.html"), "--limit", sessions, "--force"])
 
     def to_wandb(self, run: str) -> None:
@@ -64,7 +64,7 @@ class Attached:
         where = {"mode": os.environ.get("SWANLAB_MODE", "online"), "log_dir": os.environ.get("SWANLAB_LOG_DIR")}
         resumed = swanlab.init(project=self.project, name=self.name, id=run, resume="allow", **where)
         resumed.save(str(self.files / "**"), base_path=str(self.files.parent), policy="now")
-        resumed.finish(*("crashed", "see report.txt") if self.failed else ("success",))
+        resumed.finish(*("crashed", "see report.html") if self.failed else ("success",))
 
     def to_trackio(self) -> None:
         import trackio

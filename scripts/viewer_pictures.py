@@ -35,7 +35,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, metavar="RUN")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/images")
-    parser.add_argument("--name", default="viewer", help="the pictures are NAME-session.png and NAME-group.png")
+    parser.add_argument(
+        "--name", default="viewer", help="the pictures are NAME-story.png, NAME-session.png and NAME-group.png"
+    )
     parser.add_argument("--session", default="", help="the page's address of a session, what follows its #")
     options = parser.parse_args(argv)
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -44,9 +46,9 @@ def main(argv: list[str]) -> int:
         shutil.copytree(options.run, run)
         page_file = write_view(run, ViewOptions(force=True))[0]
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for picture, theme, keys in (("session", "light", ""), ("group", "dark", "g")):
+        for picture, theme, keys in (("story", "light", ""), ("session", "light", "s"), ("group", "dark", "sg")):
             page = browser.new_page(viewport=SIZE, color_scheme=theme, device_scale_factor=1)
-            page.goto(f"{page_file.as_uri()}#{options.session}")
+            page.goto(f"{page_file.as_uri()}#{options.session and 'story/'}{options.session}")
             page.wait_for_selector(".transcript")
             photographed(page, options.out / f"{options.name}-{picture}.png", keys)
         browser.close()

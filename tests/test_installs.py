@@ -136,12 +136,12 @@ def test_commands_are_found_in_blocks_sentences_and_fixes():
     uv pip install --override versions/overrides-sglang.txt \\
         ".[math,sglang]"
     ```
-    Also `pip install 'verl-mas[plots]'`, as said.
+    Also `pip install 'verl-mas[math]'`, as said.
     """
     first, second, third = installs.of_page(page)
     assert first.resolver_input() == f"verl-mas @ {ROOT.as_uri()}\n"
     assert (second.extras, second.files) == ({"math", "sglang"}, {"versions/overrides-sglang.txt"})
-    assert third.resolver_input() == f"verl-mas[plots] @ {ROOT.as_uri()}\n"
+    assert third.resolver_input() == f"verl-mas[math] @ {ROOT.as_uri()}\n"
     (fix,) = installs.of_module("fix = 'pip install peft, or set x'\nother = f'pip install {name}'")
     assert fix.requirements == ("peft",)
     with pytest.raises(ValueError, match="does not know --pre"):

@@ -84,7 +84,7 @@ def test_a_damaged_block_costs_only_its_sessions_and_is_named(record, tmp_path, 
     assert len(SessionIndex(tmp_path).entries) == 4
     assert [step for step, *_ in acts(tmp_path)] == [1, 2]
     for file, entry in zip((first, second), caplog.records, strict=True):
-        assert f"a session is skipped: {file}, the block at byte" in entry.getMessage()
+        assert f"1 session is skipped: {file}, the block at byte" in entry.getMessage()
 
 
 def test_a_block_without_its_index_and_an_emptied_file_are_named(record, tmp_path, caplog):

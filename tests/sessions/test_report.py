@@ -11,7 +11,6 @@ from verl_mas.errors import DataError
 from verl_mas.run_folder.about import AboutFile
 from verl_mas.run_folder.metrics import MetricsFile
 from verl_mas.run_folder.records import left_out
-from verl_mas.sessions import curves
 from verl_mas.sessions.comparison import compare
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import open_run
@@ -28,12 +27,6 @@ def metrics(step: int, *, zero: float = 0.0, score: float = 0.5) -> dict[str, fl
         own |= {"group/groups_of_one": zero, "group/groups_uniform": 0.0}
         found |= {f"agent/{name}/{key}": value for key, value in own.items()}
     return found | {"timing_s/step": 2.0 + step}
-
-
-@pytest.fixture(autouse=True)
-def without_pictures_of_matplotlib(monkeypatch):
-    """It takes seconds, and `test_curves.py` has it."""
-    monkeypatch.setattr(curves, "plot", lambda panels, file, title: file.touch())
 
 
 def made(folder: Path, steps: list[dict[str, float]]) -> Path:
@@ -99,12 +92,12 @@ def test_the_command_prints_json_and_writes_files_that_it_does_not_replace_unask
     found = json.loads(output_of(capsys, "report", run, "--json"))
     assert found["agents"]["solver"]["reward"] == 0.5 and found["findings"][0]["first"] == 3
     assert found["watched"]["timing_s/step"]["12"] == 14
-    out = tmp_path / "out"
-    assert str(out / "curves.svg") in output_of(capsys, "report", run, "--out", out)
-    assert {"report.txt", "curves.svg"} <= {path.name for path in out.iterdir()}
-    assert "--force" in output_of(capsys, "report", run, "--out", out, code=1)
-    output_of(capsys, "report", run, "--out", out, "--force")
-    refusal = json.loads(output_of(capsys, "report", run, "--out", "/proc/none", "--json", code=1))
+    page = tmp_path / "new" / "page.html"
+    assert output_of(capsys, "report", run, "--html", page).endswith(f"\n{page}\n")
+    assert "--force" in output_of(capsys, "report", run, "--html", page, code=1)
+    output_of(capsys, "report", run, "--html", page, "--force")
+    assert "use --html page.html" in output_of(capsys, "report", run, "--html", "page.pdf", code=1)
+    refusal = json.loads(output_of(capsys, "report", run, "--html", "/proc/none/a.html", "--json", code=1))
     assert "cannot be written" in refusal["errors"][0]["value"]
 
 
@@ -146,9 +139,9 @@ def test_two_runs_are_compared_by_step_and_by_task_of_the_validation(two, tmp_pa
     success = found["success of letters, step 6"]
     assert (success.a, success.b, success.over) == (0.4, 0.7, "10 tasks")
     assert 0 <= success.low < 0.3 < success.high <= 0.6
-    text = output_of(capsys, "report", *two, "--out", tmp_path / "out")
+    text = output_of(capsys, "report", *two, "--html", tmp_path / "page.html")
     assert "paired by task; bootstrap interval over the tasks" in text and "paired by step" in text
-    assert "A solver" in (tmp_path / "out" / "curves.svg").read_text()
+    assert "<title>A a, B b" in (tmp_path / "page.html").read_text()
 
 
 def test_what_cannot_be_compared_is_refused(two, tmp_path, capsys):
@@ -158,12 +151,10 @@ def test_what_cannot_be_compared_is_refused(two, tmp_path, capsys):
     assert "is not the folder of a run" in output_of(capsys, "report", tmp_path, code=1)
 
 
-def test_a_notebook_shows_the_curves_the_agents_and_two_sessions_with_their_text_as_text(run):
+def test_a_notebook_shows_the_page_in_a_frame_and_no_text_of_a_model_as_markup(run):
     acts = [act(text="<img src=x>\x1b[2J")]
     write_run(run, [session(step, f"{step}-0", acts=acts) for step in (1, 2, 12)])
     found = report(open_run(run))
     assert repr(found) == f"<RunReport of {run}: 12 steps>"
-    page = found._repr_html_()
-    assert page.count("<svg") == 1 and "findings" in page and "solver" in page
-    assert page.count("<details>") == 2 and "a session of step 1<" in page and "a session of step 12<" in page
-    assert "<img" not in page and "\x1b" not in page and "&lt;img src=x&gt;\\x1b[2J" in page
+    frame = found._repr_html_()
+    assert frame.startswith('<iframe sandbox="allow-scripts"') and frame.count("<") == 2 and "\x1b" not in frame

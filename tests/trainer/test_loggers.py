@@ -178,7 +178,7 @@ def attached(here, folder):
     (mlflow_run,) = (run.info.run_id for run in mlflow_runs(here))
     ids = ["--wandb", wandb_run, "--mlflow", mlflow_run, "--swanlab", start.id, "--trackio"]
     subprocess.run([sys.executable, str(ATTACH), str(folder), *ids], check=True)
-    files = {"report.txt", "curves.svg", "view.html"}
+    files = {"report.html", "view.html"}
     artifacts = {record.artifact.name: record.artifact for record in wandb_records(here) if record.HasField("artifact")}
     assert files <= {entry.path for entry in artifacts[f"report-{wandb_run}"].manifest.contents}
     assert files <= {Path(file.path).name for file in mlflow_client(here).list_artifacts(mlflow_run, "report")}

@@ -10,10 +10,11 @@ import argparse
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os.path import realpath
 from pathlib import Path
 from typing import Any, Protocol
 
-from verl_mas.cli._parser import SETTING
+from verl_mas.cli._parser import SETTING, UsageError
 from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import Hardware, parse_gpus
 
@@ -24,6 +25,16 @@ LOOPBACK = "127.0.0.1"
 def add_run(parser: argparse.ArgumentParser, *, several: bool = False, what: str = "") -> None:
     meaning = what or f"the folder of a run (trainer.default_local_dir){'; several are compared' if several else ''}"
     parser.add_argument("run", metavar="RUN", type=Path, nargs="+" if several else None, help=meaning)
+
+
+def one_or_two(folders: Sequence[Path]) -> None:
+    """The runs that a command shows: more are refused, and one that is given twice."""
+    if len(folders) > 2:
+        rule = "one run is shown, or two are compared"
+        raise UsageError(f"{len(folders)} runs", rule=rule, fix="give one or two folders")
+    if len({*map(realpath, folders)}) < len(folders):
+        rule = "two runs are compared"
+        raise UsageError(f"{folders[0]} twice", rule=rule, fix="give the folder of another run, or one alone")
 
 
 def add_team(parser: argparse.ArgumentParser) -> None:

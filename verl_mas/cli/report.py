@@ -1,52 +1,49 @@
 """Report on a run: curves, a table of its agents and what is wrong; or compare two runs.
 
 With one run: the metrics to watch, the agents, and findings with the steps at which they held. With two runs: their
-difference, with intervals. --out writes the text and the curves (SVG; PNG, too, if matplotlib is installed).
+difference, with intervals. --html writes them as one page to send, with curves and one task at up to four steps.
 """
 
 from __future__ import annotations
 
-from os.path import realpath
+from pathlib import Path
 
-from verl_mas.cli._arguments import add_json, add_out, add_run, free
+from verl_mas.cli._arguments import add_json, add_run, free, one_or_two
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
-from verl_mas.run_folder.disk import writing
+from verl_mas.errors import ConfigError
+from verl_mas.run_folder.disk import write_whole, writing
 from verl_mas.util.text import printable
-
-FILES = ("report.txt", "curves.svg", "curves.png")
 
 
 def parser() -> Parser:
     command = Parser("verl-mas report", __doc__)
     add_run(command, several=True)
-    add_out(command, "a folder for the report and its curves")
+    command.add_argument("--html", type=Path, metavar="FILE", help="a page to send: findings, curves, four sessions")
+    command.add_argument("--force", action="store_true", help="replace the FILE that is there already")
     add_json(command)
     return command
 
 
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
-    if len(options.run) > 2:
-        rule = "one run is reported, or two are compared"
-        raise UsageError(f"{len(options.run)} runs", rule=rule, fix="give one or two folders")
-    if len({realpath(folder) for folder in options.run}) < len(options.run):
-        rule = "two runs are compared"
-        raise UsageError(f"{options.run[0]} twice", rule=rule, fix="give the folder of another run, or one alone")
-    if options.force and options.out is None:
-        raise UsageError("--force without --out", rule="it replaces what is in --out", fix="give --out")
-    out = None if options.out is None else free(options.out, options.force, *FILES)
+    one_or_two(options.run)
+    page = options.html
+    if options.force and page is None:
+        raise UsageError("--force without --html", rule="it replaces the file of --html", fix="give --html")
+    if page is not None and free(page, options.force).suffix != ".html":
+        raise ConfigError(f"--html {page}", rule="it is an HTML file", fix=f"use --html {page.with_suffix('.html')}")
     from verl_mas.sessions.comparison import compare
     from verl_mas.sessions.report import report
     from verl_mas.sessions.run import open_run
 
     reports = [report(open_run(folder)) for folder in options.run]
     found = reports[0] if len(reports) == 1 else compare(*reports)
-    files: list[str] = []
-    if out is not None:
-        with writing(out, "the report and its curves are written together"):
-            files = list(map(str, found.write(out)))
-    paths = "".join(f"{path}\n" for path in ["", *files]) if files else ""
+    if page is not None:
+        with writing(page, "the page is one file", "make room, or choose another --html"):
+            page.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(page, found.html())
+    written = {} if page is None else {"written": str(page)}
     # The error that ended a run may have text of a model.
-    show(options, found.json() | ({"written": files} if files else {}), printable(found.text()) + paths)
+    show(options, found.json() | written, printable(found.text()) + "".join(f"\n{path}\n" for path in written.values()))
     return 0

@@ -1,5 +1,8 @@
 """Look at the sessions of a run: one HTML page with every prompt, reply, reward and advantage.
 
+The page opens with one task at up to four steps: what each agent wrote, and its reward. With two runs, it has the
+sessions of both, and shows what they wrote for the same task beside each other.
+
 The page needs no network and no server. Where the sessions are many, their texts are in a folder beside it, which
 belongs to the page: copy both.
 """
@@ -8,35 +11,58 @@ from __future__ import annotations
 
 import sys
 
-from verl_mas.cli._arguments import add_json, add_limit, add_out, add_run, add_steps, steps_of
+from verl_mas.cli._arguments import (
+    LOOPBACK,
+    add_json,
+    add_limit,
+    add_out,
+    add_run,
+    add_steps,
+    listening,
+    one_or_two,
+    steps_of,
+    url_of,
+    whole,
+)
 from verl_mas.cli._output import show
-from verl_mas.cli._parser import Parser
+from verl_mas.cli._parser import Parser, UsageError
 
 
 def parser() -> Parser:
     command = Parser("verl-mas view", __doc__)
-    add_run(command)
-    add_out(command, "the HTML file; without it view.html in the folder of the run")
+    add_run(command, several=True)
+    add_out(command, "the HTML file; without it view.html in the folder of the run, compare.html for two runs")
     add_steps(command)
     add_limit(command, "sessions at most, the newest ones")
     command.add_argument("--live", action="store_true", help="write what is new until Ctrl-C; an open page follows")
+    what = "--live, and served to browsers of this machine, where notes on sessions can be written"
+    command.add_argument("--notes", action="store_true", help=what)
+    command.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="of --notes; 0: a free one")
     command.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
     add_json(command)
     return command
 
 
 def main(argv: list[str]) -> int:
-    from verl_mas.sessions.view import ViewOptions, follow, write_view
+    from verl_mas.sessions.view import ViewOptions, follow, note_server, write_view
 
     options = parser().parse_args(argv)
-    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit)
-    out, view = write_view(options.run, wanted, options.live, _progress if sys.stderr.isatty() else None)
-    show(options, {"page": str(out), "sessions": view.count}, f"{out}: {view.count} sessions\n")
+    one_or_two(options.run)
+    if options.port and not options.notes:
+        raise UsageError(f"--port {options.port}", rule="only --notes serves the page", fix="add --notes")
+    listens = listening(LOOPBACK, options.port) if options.notes else None
+    live = options.live or options.notes
+    wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=options.notes)
+    out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
+    address, summary = out.absolute().as_uri(), {"page": str(out), "sessions": view.count}
+    if listens is not None:
+        summary["address"] = address = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
+    show(options, summary, f"{summary.get('address', out)}: {view.count} sessions\n")
     if options.open:
         import webbrowser
 
-        webbrowser.open(out.absolute().as_uri())
-    if options.live:
+        webbrowser.open(address)
+    if live:
         sys.stderr.write("Following the run. Ctrl-C ends it; the page stays.\n")
         sys.stdout.flush()
         follow(out, view)

@@ -32,7 +32,7 @@ from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.serve import model
 from verl_mas.serve.adapter import LORA_FILE, SavedAdapter
-from verl_mas.sessions.curves import Panel, draw
+from verl_mas.sessions.curves import draw
 from verl_mas.sessions.run import is_run, open_run
 from verl_mas.trainer.adapters import files as adapter_files
 from verl_mas.trainer.checkpoint import BASES, fingerprint
@@ -267,7 +267,7 @@ class Card:
     def write(self, folder: Path) -> None:
         curves = self._curves()
         if curves:
-            write_whole(folder / CURVE, f"{draw([Panel('', curves)], 'validation')}{MARK}\n")
+            write_whole(folder / CURVE, f"{draw(curves, 'validation')}{MARK}\n")
         write_whole(folder / CARD, "\n".join([*self._lines(curves), ""]))
 
     def _lines(self, curves: Mapping[str, tuple[list[int], list[float]]]) -> Iterator[str]:

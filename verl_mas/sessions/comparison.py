@@ -6,18 +6,16 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.metrics.names import CORE
-from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.session_files import VAL
-from verl_mas.sessions.curves import Panel, write_curves
 from verl_mas.sessions.reader import SessionIndex
-from verl_mas.sessions.report import LAST, RunReport, panels, table, watched
+from verl_mas.sessions.report import LAST, RunReport, table, watched
+from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.pass_at_k import interval
 
 ERRORS = 1.96  # Of a normal distribution: 95 % are within so many standard errors
@@ -48,13 +46,21 @@ class Comparison:
     b: RunReport
     differences: list[MetricDifference]
 
-    def text(self) -> str:
+    def table(self) -> list[str]:
         head = ("", "A", "B", "B - A", "95 % interval", "over")
+        return table(head, [one.row for one in self.differences])
+
+    def html(self) -> str:
+        """One page: the differences, the curves of both, and what both wrote for one task at up to four steps."""
+        runs = [f"A {self.a.run.folder}", f"B {self.b.run.folder}"]
+        return report_page([self.a.run, self.b.run], {"Differences": self.table(), "Runs": runs})
+
+    def text(self) -> str:
         lines = [
             f"A {self.a.run.folder}",
             f"B {self.b.run.folder}",
             "",
-            *table(head, [one.row for one in self.differences]),
+            *self.table(),
             "",
             f"over steps: means of the last {LAST} steps that both have, paired by step; normal interval of the mean "
             "difference. Steps of one run depend on each other, and another seed is not in it: a run more each says "
@@ -63,17 +69,6 @@ class Comparison:
             "over the tasks.",
         ]
         return "\n".join(lines) + "\n"
-
-    def write(self, folder: Path) -> list[Path]:
-        """The text, and the curves of both runs in one picture."""
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "report.txt"
-        write_whole(file, self.text())
-        curves = []
-        for a, b in zip(panels(self.a.steps), panels(self.b.steps), strict=True):
-            of_a = {f"A {legend}": curve for legend, curve in a.curves.items()}
-            curves.append(Panel(a.title, of_a | {f"B {legend}": curve for legend, curve in b.curves.items()}))
-        return [file, *write_curves(curves, folder / "curves", f"A {self.a.run.name}, B {self.b.run.name}")]
 
     def json(self) -> dict[str, object]:
         differences = [asdict(each) for each in self.differences]

@@ -1,109 +1,62 @@
-"""Curves of a run: as a line of text, as SVG, and as PNG where matplotlib is installed."""
+"""Curves of a run: as a line of text and as SVG."""
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
-from pathlib import Path
 from typing import TypeAlias
-
-from verl_mas.run_folder.disk import whole_file, write_whole
 
 BARS = "▁▂▃▄▅▆▇█"
 COLOURS = ("#4c78a8", "#e45756", "#54a24b", "#b279a2", "#f58518", "#72b7b2", "#9d755d", "#bab0ac")
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, GAP = 760, 130, 64, 190, 34, 34
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 130, 64, 190, 34, 34
 INNER = WIDTH - LEFT - RIGHT
 MARKS = 12  # points that are few are drawn as dots, too
 Curve: TypeAlias = tuple[Sequence[int], Sequence[float]]  # The numbers of the steps, and the values there
 
 
-@dataclass(frozen=True)
-class Panel:
-    """What is measured, with a curve per legend."""
-
-    title: str
-    curves: Mapping[str, Curve]
-    levels: Mapping[str, float] = field(default_factory=dict)  # Constants beside them
-
-    def finite(self) -> dict[str, list[tuple[int, float]]]:
-        points = {}
-        for legend, curve in self.curves.items():
-            points[legend] = [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]
-        return {legend: found for legend, found in points.items() if found}
-
-
-def write_curves(panels: Sequence[Panel], stem: Path, title: str) -> list[Path]:
-    """`<stem>.svg`, and `<stem>.png` where matplotlib is installed. Returns what was written."""
-    svg = stem.with_suffix(".svg")
-    write_whole(svg, draw(panels, title))
-    if importlib.util.find_spec("matplotlib") is None:
-        return [svg]
-    png = stem.with_suffix(".png")
-    with whole_file(png) as new:
-        plot(panels, new, title)
-    return [svg, png]
-
-
-def draw(panels: Sequence[Panel], title: str) -> str:
-    """Panels below each other, over the same steps, as one SVG."""
-    filled = [panel for panel in panels if panel.finite()]
-    steps = [x for panel in filled for points in panel.finite().values() for x, _ in points]
-    first, last = (min(steps), max(steps)) if steps else (0, 1)
-    bottom = TOP + len(filled) * (HEIGHT + GAP)
-    height = bottom + 20
-    body = [part for place, panel in enumerate(filled) for part in _panel(panel, place, first, last)]
-    if filled:
-        body.append(f'<text x="{LEFT + INNER / 2}" y="{bottom + 4}" text-anchor="middle">step</text>')
+def draw(curves: Mapping[str, Curve], title: str) -> str:
+    """Curves over the same steps as SVG, by their legend."""
+    height = TOP + HEIGHT + BOTTOM
     size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
         f'<text x="{LEFT}" y="16" font-weight="bold">{escape(title)}</text>',
     ]
-    return "\n".join([*head, *body, "</svg>\n"])
+    found = {}
+    for legend, curve in curves.items():
+        found[legend] = [(x, y) for x, y in zip(*curve, strict=True) if math.isfinite(y)]
+    points = {legend: line for legend, line in found.items() if line}
+    return "\n".join([*head, *(_drawn(points) if points else ()), "</svg>\n"])
 
 
-def _panel(panel: Panel, place: int, first: int, last: int) -> Iterator[str]:
-    top = TOP + place * (HEIGHT + GAP) + 14
-    points = panel.finite()
-    values = [y for found in points.values() for _, y in found] + list(panel.levels.values())
-    ticks = nice_ticks(min(values), max(values))
+def _drawn(points: Mapping[str, Sequence[tuple[int, float]]]) -> Iterator[str]:
+    steps = [x for line in points.values() for x, _ in line]
+    values = [y for line in points.values() for _, y in line]
+    first, last, ticks = min(steps), max(steps), nice_ticks(min(values), max(values))
     low, high = ticks[0], ticks[-1]
 
     def at_x(step: float) -> float:
         return LEFT + (step - first) / max(last - first, 1) * INNER
 
     def at_y(value: float) -> float:
-        return top + HEIGHT - (value - low) / (high - low) * HEIGHT
+        return TOP + HEIGHT - (value - low) / (high - low) * HEIGHT
 
-    yield f'<text x="{LEFT}" y="{top - 5}" fill="#333333">{escape(panel.title)}</text>'
     for tick in ticks:
         y = at_y(tick)
         yield f'<line x1="{LEFT}" x2="{LEFT + INNER}" y1="{y:.1f}" y2="{y:.1f}" stroke="#e6e6e6"/>'
         yield f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end" font-size="11">{tick:g}</text>'
-    for step in dict.fromkeys((first, last)):
-        yield f'<text x="{at_x(step):.1f}" y="{top + HEIGHT + 14}" text-anchor="middle" font-size="11">{step}</text>'
-    legends: list[tuple[str, str, str]] = []
-    for number, (legend, found) in enumerate(points.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in found)
+    for x, text in {at_x(first): first, at_x(last): last, LEFT + INNER / 2: "step"}.items():
+        yield f'<text x="{x:.1f}" y="{TOP + HEIGHT + 18}" text-anchor="middle" font-size="11">{text}</text>'
+    for number, (legend, line) in enumerate(points.items()):
+        colour, y = COLOURS[number % len(COLOURS)], TOP + 10 + number * 16
+        path = " ".join(f"{at_x(x):.1f},{at_y(y):.1f}" for x, y in line)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
-        if len(found) < MARKS:
-            yield from (f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5" fill="{colour}"/>' for x, y in found)
-        legends.append((legend, colour, ""))
-    for legend, value in panel.levels.items():
-        y = at_y(value)
-        across = f'x1="{LEFT}" x2="{LEFT + INNER}" y1="{y:.1f}" y2="{y:.1f}"'
-        yield f'<line {across} stroke="#888888" stroke-dasharray="5 4"/>'
-        legends.append((legend, "#888888", "5 4"))
-    x = LEFT + INNER + 12
-    for number, (legend, colour, dashes) in enumerate(legends):
-        y = top + 10 + number * 16
-        yield f'<line x1="{x}" x2="{x + 16}" y1="{y}" y2="{y}" stroke="{colour}" stroke-dasharray="{dashes}"/>'
-        yield f'<text x="{x + 21}" y="{y + 4}" font-size="11">{escape(legend)}</text>'
+        if len(line) < MARKS:
+            yield from (f'<circle cx="{at_x(x):.1f}" cy="{at_y(y):.1f}" r="2.5" fill="{colour}"/>' for x, y in line)
+        yield f'<line x1="{WIDTH - RIGHT + 12}" x2="{WIDTH - RIGHT + 28}" y1="{y}" y2="{y}" stroke="{colour}"/>'
+        yield f'<text x="{WIDTH - RIGHT + 33}" y="{y + 4}" font-size="11">{escape(legend)}</text>'
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
@@ -116,30 +69,6 @@ def nice_ticks(low: float, high: float) -> list[float]:
     begin = math.floor(low / apart + 1e-9)
     end = max(math.ceil(high / apart - 1e-9), begin + 1)
     return [float(f"{number * apart:.12g}") for number in range(begin, end + 1)]
-
-
-def plot(panels: Sequence[Panel], file: Path, title: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    filled = [panel for panel in panels if panel.finite()]
-    count = max(len(filled), 1)
-    size = (8, 1.5 + 2 * count)
-    figure, rows = pyplot.subplots(count, sharex=True, squeeze=False, figsize=size, layout="constrained")
-    figure.suptitle(title)
-    for axes, panel in zip(rows[:, 0], filled, strict=False):
-        for legend, points in panel.finite().items():
-            axes.plot(*zip(*points, strict=True), label=legend, marker="o" if len(points) < MARKS else None)
-        for legend, value in panel.levels.items():
-            axes.axhline(value, label=legend, linestyle="--", color="gray")
-        axes.set_ylabel(panel.title)
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
-    rows[-1, 0].set_xlabel("step")
-    figure.savefig(file, dpi=150, format="png")
-    pyplot.close(figure)
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

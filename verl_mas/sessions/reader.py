@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -127,11 +127,14 @@ class SessionIndex:
 
     def records(self, entries: Iterable[SessionEntry] | None = None) -> Iterator[Record]:
         """Those of the entries, or of all, without those that are damaged, which a warning names."""
+        damaged: Counter[str] = Counter()
         for entry in self.entries if entries is None else entries:
             try:
                 yield self.read(entry)
             except DataError as error:
-                logger.warning("a session is skipped: %s", error)
+                damaged[str(error)] += 1
+        for reason, count in damaged.items():
+            logger.warning("%d %s skipped: %s", count, "session is" if count == 1 else "sessions are", reason)
 
     def _state(self) -> object:
         """The files, and when they changed last."""

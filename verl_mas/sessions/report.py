@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from itertools import accumulate
-from pathlib import Path
 from statistics import fmean
 
 from omegaconf import OmegaConf
@@ -19,16 +18,11 @@ from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.metrics.trends import RunFinding, Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
-from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
-from verl_mas.run_folder.records import Record
-from verl_mas.run_folder.session_files import TRAIN
-from verl_mas.sessions.curves import Panel, draw, sparkline, write_curves
-from verl_mas.sessions.reader import SessionIndex
+from verl_mas.sessions.curves import sparkline
 from verl_mas.sessions.run import RunFolder
+from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.timeline import FILE, read_timeline, start_seconds
-from verl_mas.util.text import printable
-from verl_mas.workflow.transcript import as_html
 
 LAST = 10  # steps that a table averages
 CURVE = 24  # columns of a curve, so that most lines fit a terminal
@@ -42,6 +36,7 @@ COLUMNS = {
     "length": "length/response",
 }
 GRAD_NORM = "actor/grad_norm"
+FRAME = "width:100%;height:40em;border:0"
 
 
 @dataclass(frozen=True)
@@ -81,14 +76,13 @@ class RunReport:
     def __repr__(self) -> str:
         return f"<RunReport of {self.run.folder}: {len(self.steps)} steps>"
 
+    def html(self) -> str:
+        """One page: what is wrong, agents, start, curves, and one task at up to four steps."""
+        return report_page([self.run], {"Findings": self.says(), "Agents": self.agents(), "Run": self.header()})
+
     def _repr_html_(self) -> str:
-        """For notebooks: curves, agents, what is wrong, and the first and the last session that was trained on."""
-        says = "\n".join([*self.agents(), "", *self.says()])
-        parts = [draw(panels(self.steps), self.run.name), f"<pre>{escape(printable(says))}</pre>"]
-        for record in _first_and_last(self.run.trajectories):
-            head = f"<summary>a session of step {record['step']}</summary>"
-            parts.append(f"<details>{head}{as_html(record)}</details>")
-        return f'<div style="max-height:34em;overflow:auto">{"".join(parts)}</div>'
+        """For notebooks: the page in a frame, apart from the notebook's own."""
+        return f'<iframe sandbox="allow-scripts" style="{FRAME}" srcdoc="{escape(self.html())}"></iframe>'
 
     def header(self) -> list[str]:
         lines = [f"run {self.run.folder}"]
@@ -164,12 +158,6 @@ class RunReport:
             "findings": [asdict(one) for one in self.found],
         }
 
-    def write(self, folder: Path) -> list[Path]:
-        folder.mkdir(parents=True, exist_ok=True)
-        file = folder / "report.txt"
-        write_whole(file, self.text())
-        return [file, *write_curves(panels(self.steps), folder / "curves", self.run.name)]
-
 
 def report(run: RunFolder) -> RunReport:
     """Raises DataError where a run has no metrics that can be read."""
@@ -237,24 +225,6 @@ def watched(steps: Sequence[Step]) -> list[str]:
     """The keys of the metrics to watch that a run has, in the order of the table."""
     keys = dict.fromkeys(key for step in steps for key in step.values)
     return [key for metric in TO_WATCH for key in keys if metric.expression.fullmatch(key)]
-
-
-def panels(steps: Sequence[Step]) -> list[Panel]:
-    """A panel per metric to watch, with a curve for each agent, policy or source."""
-    drawn, keys = [], watched(steps)
-    for metric in TO_WATCH:
-        own = [key for key in keys if metric.expression.fullmatch(key)]
-        title = metric.pattern.replace("agent/<agent>/", "")
-        parts = {key: key.split("/") for key in own}
-        legends = {key: part[1] if part[0] in ("agent", "policy", "val-core") else "all" for key, part in parts.items()}
-        drawn.append(Panel(title, {legends[key]: series(steps, key) for key in own}))
-    return drawn
-
-
-def _first_and_last(trajectories: Path | None) -> Iterator[Record]:
-    if trajectories is not None and (trajectories / TRAIN).is_dir():
-        index = SessionIndex(trajectories, partitions=(TRAIN,))
-        yield from index.records([*index.entries[:1], *index.entries[1:][-1:]])
 
 
 def _settings(run: RunFolder, start: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
 
 from verl_mas.config.schema import BranchSpec, FaultSpec, RewardSpec
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError, failures
@@ -32,9 +31,6 @@ from verl_mas.workflow.tasks import together
 from verl_mas.workflow.tool_loop import Acted, ToolLimits, ToolLoop
 from verl_mas.workflow.tool_sources import toolsets
 from verl_mas.workflow.tools import Tool, Tools
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 
 @dataclass(frozen=True)
@@ -203,9 +199,6 @@ class Session:
 
     def __str__(self) -> str:
         return transcript.as_text(self.record())
-
-    def __rich__(self) -> Text:
-        return transcript.as_rich(self.record())
 
     def _repr_html_(self) -> str:
         return transcript.as_html(self.record())

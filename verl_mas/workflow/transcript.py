@@ -9,49 +9,22 @@ import html
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from textwrap import indent
 
 from verl_mas.run_folder.records import Record
 from verl_mas.util.text import printable
 from verl_mas.workflow.task import text_of
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
 MOST = 4000  # longer texts are cut: the record has all of it
-# Of each kind of part: its style in terminals, and in HTML.
-STYLES = {
-    "session": ("bold", "font-weight:600"),
-    "act": ("bold cyan", "font-weight:600;color:#0b7285"),
-    "candidate": ("dim cyan", "color:#868e96"),
-    "facts": ("dim", "color:#868e96"),
-    "prompt": ("dim", "color:#868e96;white-space:pre-wrap"),
-    "reply": ("", "white-space:pre-wrap"),
-    "call": ("yellow", "color:#e67700;white-space:pre-wrap"),
-    "board": ("", "font-family:monospace;white-space:pre;line-height:1.1"),
-    "fault": ("red", "color:#c92a2a;white-space:pre-wrap"),
-    "outcome": ("bold green", "font-weight:600;color:#2b8a3e"),
-}
 
 
-@dataclass(frozen=True)
-class Paragraph:
-    """What it is, its text, of which every character prints, and how far it is indented."""
-
-    kind: str
-    text: str
-    level: int = 0
-
-    @property
-    def indented(self) -> str:
-        margin = "  " * self.level
-        return margin + self.text.replace("\n", f"\n{margin}")
+def as_text(record: Record) -> str:
+    """Acts in order, each with the messages of its prompt that no act before it had."""
+    return "\n".join(_paragraphs(record))
 
 
-def paragraphs_of(record: Record) -> Iterator[Paragraph]:
-    """The transcript: acts in order, each with the messages of its prompt that no act before it had."""
-    yield Paragraph("session", _heading(record))
+def _paragraphs(record: Record) -> Iterator[str]:
+    yield _shown(_heading(record))
     seen: set[str] = set()
     yield from _boards(record, None)
     among = Counter(map(_place, record["acts"]))
@@ -59,34 +32,19 @@ def paragraphs_of(record: Record) -> Iterator[Paragraph]:
         yield from _act(act, seen, among[_place(act)])
         yield from _boards(record, number)
     for fault in record["faults"]:
-        yield Paragraph("fault", _shown(f"{fault['kind']}: {fault['cause']}\n{fault.get('traceback') or ''}".rstrip()))
-    yield Paragraph("outcome", _outcome(record["outcome"]))
-
-
-def as_text(record: Record) -> str:
-    return "\n".join(part.indented for part in paragraphs_of(record))
-
-
-def as_rich(record: Record) -> Text:
-    """Styled text for a terminal; nothing in it is read as markup."""
-    from rich.text import Text
-
-    return Text("\n").join(Text(part.indented, style=STYLES[part.kind][0]) for part in paragraphs_of(record))
+        yield _shown(f"{fault['kind']}: {fault['cause']}\n{fault.get('traceback') or ''}".rstrip())
+    yield _shown(_outcome(record["outcome"]))
 
 
 def as_html(record: Record) -> str:
     """For notebooks."""
-    lines = [
-        f'<div style="margin-left:{2 * part.level}em;{STYLES[part.kind][1]}">{html.escape(part.text)}</div>'
-        for part in paragraphs_of(record)
-    ]
-    return f'<div style="font-family:sans-serif;max-width:60em">{"".join(lines)}</div>'
+    return f'<pre style="white-space:pre-wrap;max-width:60em">{html.escape(as_text(record))}</pre>'
 
 
 def _heading(record: Record) -> str:
     status = f"{record['partition']} · {record['status']} · " if record.get("status") else ""
     acts = sum(not act["probe"] for act in record["acts"])
-    return _shown(f"Session {record['uid']}_{record['session']} · step {record['step']} · {status}acts {acts}")
+    return f"Session {record['uid']}_{record['session']} · step {record['step']} · {status}acts {acts}"
 
 
 def _place(act: Record) -> tuple[object, ...]:
@@ -94,19 +52,18 @@ def _place(act: Record) -> tuple[object, ...]:
     return act["agent"], act["instance"], act["turn"], act["line"]
 
 
-def _act(act: Record, seen: set[str], among: int) -> Iterator[Paragraph]:
-    kind = "act" if act["committed"] or act["probe"] else "candidate"
+def _act(act: Record, seen: set[str], among: int) -> Iterator[str]:
     for message in act["messages"]:
         text = json.dumps(message, sort_keys=True, default=str)
         if text not in seen:
             seen.add(text)
-            yield Paragraph("prompt", _shown(f"{message.get('role')}: {_content(message)}"), 1)
-    yield Paragraph(kind, _shown(_title(act, among)))
-    yield Paragraph("facts", _shown(_facts(act)), 1)
-    yield Paragraph("reply", _shown(act["text"] or "(empty)"), 1)
+            yield _shown(f"{message.get('role')}: {_content(message)}", 1)
+    yield _shown(_title(act, among))
+    yield _shown(_facts(act), 1)
+    yield _shown(act["text"] or "(empty)", 1)
     for call in act["tool_calls"]:
         result = call["result"] if call["error"] is None else f"error: {call['error']}"
-        yield Paragraph("call", _shown(f"{call['name']}({call['arguments']}) -> {result}"), 2)
+        yield _shown(f"{call['name']}({call['arguments']}) -> {result}", 2)
 
 
 def _title(act: Record, among: int) -> str:
@@ -141,13 +98,13 @@ def _outcome(outcome: Mapping[str, object]) -> str:
     reward = outcome["reward"]
     info = "".join(f" · {name} {value}" for name, value in (outcome["info"] or {}).items())  # type: ignore[attr-defined]
     answer = "no answer" if outcome["answer"] is None else f"answer {outcome['answer']}"
-    return _shown(f"{answer} · {'no team reward' if reward is None else f'team reward {reward:.4g}'}{info}")
+    return f"{answer} · {'no team reward' if reward is None else f'team reward {reward:.4g}'}{info}"
 
 
-def _boards(record: Record, after: int | None) -> Iterator[Paragraph]:
+def _boards(record: Record, after: int | None) -> Iterator[str]:
     for board in record["boards"]:
         if board["after"] == after:
-            yield Paragraph("board", _shown(f"{board['title']}\n{board['text']}".strip("\n")), 1)
+            yield _shown(f"{board['title']}\n{board['text']}".strip("\n"), 1)
 
 
 def _content(message: Mapping[str, object]) -> str:
@@ -156,6 +113,7 @@ def _content(message: Mapping[str, object]) -> str:
     return text_of(dict(message)) + "".join(f" [{kind}]" for kind in others)
 
 
-def _shown(text: str) -> str:
+def _shown(text: str, level: int = 0) -> str:
+    """Cut and indented, with every character as one that prints."""
     cut = text if len(text) <= MOST else f"{text[:MOST]}... ({len(text)} characters)"
-    return printable(cut)
+    return indent(printable(cut), "  " * level, lambda line: True)

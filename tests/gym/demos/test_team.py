@@ -62,8 +62,7 @@ def test_the_report_has_success_before_and_after_sessions_and_a_figure(demo, kin
     assert f"before: 0.500 of {kind.solved} (95 % interval 0.400 to 0.600)\nsessions of step 0" in output
     assert f"sessions of step {demo.trained[0].steps_in_all}" in output
     written = output.replace("\n", "")
-    for file in ("curves.svg", "report/report.txt", "report/curves.svg"):
-        assert (kind.folder / file).exists() and str(kind.folder / file) in written
+    assert (kind.folder / "report.html").exists() and str(kind.folder / "report.html") in written
     assert "findings: none" in output and "sessions none were recorded" in output
 
 
@@ -71,7 +70,7 @@ def test_a_wrong_argument_is_refused_before_the_files_of_the_last_demo_are_delet
     demo()
     with pytest.raises(ConfigError, match="tests_freq"):
         demo("trainer.tests_freq=1", fresh=True)
-    assert (kind.folder / "curves.svg").exists()
+    assert (kind.folder / "report.html").exists()
 
 
 def test_an_override_sets_the_length_of_the_progress_bar(demo):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import socket
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
 
-from verl_mas.sessions.view import ViewOptions, write_view
+from verl_mas.sessions.report import report
+from verl_mas.sessions.run import open_run
+from verl_mas.sessions.view import ViewOptions, note_server, write_view
 from verl_mas.sessions.view.page import refresh
 
 sync_api = pytest.importorskip(
@@ -44,15 +47,20 @@ def opened(chromium):
     wrong: list[str] = []
     context = chromium.new_context(viewport={"width": 1200, "height": 800})
 
-    def opened(path: Path, expected: str = "nothing", width: int = 1200) -> sync_api.Page:
-        page = context.new_page()
+    def opened(place: Path | str, expected: str = "nothing", width: int = 1200, at: str | None = None) -> sync_api.Page:
+        """`at`: the address, what follows its #; without one the page leaves the story that it opens with."""
+        page, url = context.new_page(), place if isinstance(place, str) else place.as_uri()
+        own = ("file:", "data:") if isinstance(place, Path) else url.rpartition("/")[0]
         page.set_viewport_size({"width": width, "height": 800})
         page.set_default_timeout(15_000)
         page.on("console", lambda message: expected in message.text or wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda asked: asked.url.startswith(("file:", "data:")) or wrong.append(asked.url))
-        page.goto(path.as_uri())
+        page.on("request", lambda asked: asked.url.startswith(own) or wrong.append(asked.url))
+        page.goto(url if at is None else f"{url}#{at}")
         page.wait_for_selector(".transcript, #session .empty:not(#opening)")
+        if at is None and page.is_visible("#story-toggle[aria-pressed=true]"):
+            page.keyboard.press("s")
+            until(page, "!document.querySelector('.story-step')")
         return page
 
     yield opened
@@ -121,6 +129,7 @@ def test_hostile_text_is_shown_as_text(opened, tmp_path):
     for _ in HOSTILE:
         page.keyboard.press("f")
         page.wait_for_timeout(30)
+        page.keyboard.press("s")
         page.keyboard.press("j")
     page.wait_for_timeout(100)
     assert page.title() == title
@@ -302,16 +311,97 @@ def test_a_narrow_page_begins_with_its_sessions_and_unfolds_curves_and_filters(o
     until(page, "document.querySelector('#partition').checkVisibility()")
 
 
-def test_what_an_agent_wrote_for_a_task_before_is_below_what_it_writes_now(opened, tmp_path):
-    task, texts, records = session()["task"], {0: "A one-handed voice", 4: "a word", 8: "It is sugar"}, []
-    for step, text in texts.items():
-        for n in (0, 1):
-            own = {"acts": [act(text=f"{n} {text}")], "task": task | {"index": n}, "partition": "val"}
-            records.append(session(step, f"val{step}-{n}", **own))
-    page = opened(view_of(tmp_path, records))
-    assert text_of(page, ".reply") == "0 It is sugar" and text_of(page, ".quote b") == "at step 0"
-    assert text_of(page, ".quote .snippet") == "0 A one-handed voice"
-    page.keyboard.press("g")
-    page.wait_for_selector(".beside .transcript")
-    both = page.eval_on_selector_all(".beside .reply", "(all) => all.map((one) => one.textContent)")
-    assert both == ["0 A one-handed voice", "0 It is sugar"]
+TASK = session()["task"]
+
+
+def told(folder: Path, word: str = "lamp") -> Path:
+    """A run that validates on two tasks at steps 0 to 9."""
+    records = []
+    for step in range(10):
+        for task in (0, 1):
+            acts = [act(text=f"It is a {word} <b>{step}</b>"), act("checker", "?" * 400, malformed="no verdict")]
+            own = {"acts": acts, "task": TASK | {"index": task}, "partition": "val"}
+            records.append(session(step, f"val{step}-{task}", reward=step / 9, **own))
+    return write_metrics(write_run(folder, records), 9)
+
+
+def texts_of(page: sync_api.Page, selector: str) -> list[str]:
+    return page.eval_on_selector_all(selector, "(all) => all.map((one) => one.textContent)")
+
+
+def fit(page: sync_api.Page) -> bool:
+    """Whether nothing has to be scrolled sideways on a phone, and then on a laptop."""
+    sizes = "[document.documentElement, document.getElementById('session')].map((one) => one.scrollWidth)"
+    widest = []
+    for width in (400, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        widest.append(max(page.evaluate(sizes)) - width)
+    return max(widest) <= 0
+
+
+def test_the_page_opens_with_one_task_at_four_steps_and_its_address_opens_it_again(opened, tmp_path):
+    page = opened(write_view(told(tmp_path))[0], width=400, at="")
+    assert text_of(page, ".story-head h2") == "One task at steps 0, 3, 6 and 9" and not page.is_visible("#list")
+    assert texts_of(page, ".story-step .big-reward b") == ["0.00", "0.33", "0.67", "1.00"]
+    replies = texts_of(page, ".story-step .act:first-child .reply")
+    assert replies == [f"It is a lamp <b>{step}</b>" for step in (0, 3, 6, 9)]
+    assert "before training" in text_of(page, ".story-step h2") and "no verdict" in text_of(page, ".story-step .reason")
+    assert fit(page) and page.is_visible("#list")
+    page.keyboard.press("l")
+    until(page, "location.hash === '#story%2Fval%2F9%2Fval9-1%2F0'")
+    again = opened(tmp_path / "view.html", at="story/val/9/val9-1/0")
+    assert text_of(again, ".story-head h2") == "One task at steps 0, 3, 6 and 9"
+    again.get_by_role("button", name="step 3").click()
+    until(again, "document.querySelector('.session-head h2').textContent.includes('task val3-1')")
+    assert again.get_by_role("link", name="link").get_attribute("href") == "#val%2F3%2Fval3-1%2F0"
+
+
+def test_an_address_of_a_session_that_the_page_does_not_have_is_said_and_so_is_a_task_of_one_step(opened, tmp_path):
+    page = opened(view_of(tmp_path, [session(3, "3-0")]), at="train/77/77-0/0")
+    assert "names the session train/77/77-0/0, which this page does not have" in text_of(page, "#session .empty")
+    page.evaluate("location.hash = '#story/train/3/3-0/0'")
+    page.wait_for_selector(".story-head")
+    assert text_of(page, "h2") == "One task at step 3" and "No other step has a session" in text_of(page, ".story-head")
+
+
+def test_what_two_runs_wrote_for_a_task_is_beside_each_other_with_marks_where_it_differs(opened, tmp_path):
+    runs = told(tmp_path / "one"), told(tmp_path / "two", "small lamp")
+    page = opened(write_view(runs)[0], width=400, at="")
+    assert page.text_content("h1") == "A one, B two"
+    assert texts_of(page, ".story-step mark") == ["small "] * 4, "and none in what both wrote"
+    places = "(all) => all.slice(0, 2).map((one) => one.getBoundingClientRect().x)"
+    left, right = page.eval_on_selector_all(".story-step .transcript", places)
+    assert left == right and fit(page)
+    left, right = page.eval_on_selector_all(".story-step .transcript", places)
+    assert left < right
+    page.get_by_role("button", name="run B, step 9").click()
+    until(page, "location.hash === '#B%2Fval%2F9%2Fval9-0%2F0'")
+    assert "Run B, step 9" in text_of(page, ".session-head h2")
+
+
+def test_a_report_is_one_page_with_findings_curves_and_four_sessions_in_a_notebook_as_well(opened, tmp_path):
+    found, file = report(open_run(told(tmp_path / "run"))), tmp_path / "report.html"
+    file.write_text(found.html())
+    page = opened(file, width=400, at="")
+    assert text_of(page, "#report .findings").startswith("findings: none") and page.is_visible(".panel svg")
+    assert page.evaluate("page.run.count") == 4 == len(page.query_selector_all(".story-step"))
+    assert fit(page) and not page.is_visible("#side")
+    file.write_text(found._repr_html_())
+    page.goto(file.as_uri())
+    page.frames[1].wait_for_selector(".story-step")
+
+
+def test_a_note_is_kept_beside_the_run_and_a_page_without_a_server_shows_it(opened, tmp_path):
+    run = told(tmp_path)
+    out, view = write_view(run, ViewOptions(notes=True), live=True)
+    listens = socket.create_server(("127.0.0.1", 0))
+    address = f"http://127.0.0.1:{listens.getsockname()[1]}/{note_server(out, view).start(listens)}"
+    page = opened(address, at="val/9/val9-0/0")
+    page.fill("textarea", "Look: <img src=x onerror=1>\u202e")
+    page.keyboard.press("Escape")
+    until(page, "document.querySelector('.note output').textContent === 'kept'")
+    assert text_of(page, ".row.chosen .badge") == "note"
+    page.click("[data-toggle=noted]")
+    assert text_of(page, "#count") == "1 of 20 sessions"
+    page = opened(write_view(run)[0], at="val/9/val9-0/0")
+    assert text_of(page, ".note .text") == "Look: <img src=x onerror=1>\\u202e" and not page.query_selector("textarea")

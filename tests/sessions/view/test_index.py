@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from view_runs import act, session
 
-from verl_mas.sessions.view.index import Page, StepPart, cut_to, groups_of, index_of, search_of
+from verl_mas.sessions.view.index import Page, StepPart, cut_to, groups_of, index_of, search_of, story_of
 
 
 def page(*records: dict, step: int = 1, chunks: tuple[tuple[str, int], ...] = ()) -> Page:
@@ -36,6 +36,21 @@ def test_a_task_is_known_again_at_another_step_and_not_in_another_split_or_place
     moved = session(task=session()["task"] | {"index": 1})
     records = [session(), session(2, "2-0"), session(2, "val2-0", partition="val"), moved]
     assert index_of([page(record) for record in records], {})["groups"]["task"] == [0, 0, 1, 2]
+
+
+def test_the_page_opens_with_a_typical_task_of_the_first_source_at_four_of_the_steps_that_most_tasks_have():
+    rewards = {0: [0, 0, 0, 0, 0], 1: [0, 0, 1, 1, 1], 2: [0, 1, 1, 1, 1], 3: [1, 1, 1, 1, 1]}
+    pages = []
+    for step in range(5):
+        tasks = {n: {"index": n, "data_source": "control" if n == 3 else "sums"} for n in rewards}
+        known = [
+            session(step, f"{step}-{n}", reward=rewards[n][step], task=session()["task"] | own)
+            for n, own in tasks.items()
+        ]
+        pages.append(page(*known, step=step))
+    pages.append(page(session(9, "9-0", task=session()["task"] | {"index": 9}), step=9))
+    assert [[group.uid for _, group in found] for found in story_of(pages)] == [["0-1"], ["1-1"], ["3-1"], ["4-1"]]
+    assert index_of(pages, {})["story"] == index_of(pages, {})["groups"]["task"][1] and story_of([]) == []
 
 
 def test_replies_answers_and_faults_are_searched():

@@ -10,7 +10,7 @@ from transformers.utils.logging import disable_progress_bar
 from verl_mas.config.compose import compose
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.run_folder.metrics import series
-from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.sessions.curves import sparkline
 from verl_mas.testing import letters
 
 FOLDER = Path("runs/first_run")
@@ -26,10 +26,8 @@ def run(overrides: list[str], console: Console, *, fresh: bool = False) -> None:
     letters.prepare(FOLDER)
     training = DemoRun(arguments, FOLDER, steps_in_all=50)
     steps = training.watch(REWARD, console)
-    curves = {"training": series(steps, REWARD), "held out": series(steps, HELD_OUT)}
-    pictures = write_curves([Panel("reward", curves)], FOLDER / "reward", "Repeat a letter")
-    (_, rewards), (_, held_out) = curves.values()
+    (_, rewards), (_, held_out) = series(steps, REWARD), series(steps, HELD_OUT)
     console.print(f"\nreward {sparkline(rewards)}  held out: {held_out[0]:.2f} before, {held_out[-1]:.2f} after")
-    files = [*(("curve", picture) for picture in pictures), ("metrics", training.metrics), ("log", training.log)]
+    files = [("metrics", training.metrics), ("log", training.log)]
     for what, file in files:
         console.print(f"{what:8} {file}")

@@ -17,8 +17,9 @@ from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import latest
+from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
-from verl_mas.sessions.curves import Panel, sparkline, write_curves
+from verl_mas.sessions.curves import sparkline
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import RunFolder, open_run
@@ -131,12 +132,6 @@ class TeamDemo:
                 grid.add_row(measured, name, f"{value:.2f}", "")
         return grid
 
-    def panels(self, steps: list[Step]) -> list[Panel]:
-        return [
-            Panel(measured, {who: series(steps, key) for who, key in of.items()}, self.levels.get(measured, {}))
-            for measured, of in self.measured.items()
-        ]
-
     def _report(self, run: DemoRun, steps: list[Step], console: Console) -> None:
         pass_at_1 = self.success.partition("acc/mean@")[0] + "pass@1"
         low, high = f"{pass_at_1}/low", f"{pass_at_1}/high"
@@ -149,10 +144,10 @@ class TeamDemo:
         trained = open_run(self.folder / "checkpoints")
         text = report(trained)
         console.print("\n" + "\n".join(text.says()), markup=False, highlight=False)
-        title = self.name.replace("_", " ").capitalize()
+        page = self.folder / "report.html"
+        write_whole(page, text.html())
         files = [
-            *(("curves", file) for file in write_curves(self.panels(steps), self.folder / "curves", title)),
-            *(("report", file) for file in text.write(self.folder / "report")),
+            ("report", page),
             *_sessions_of(trained),
             ("metrics", trained.metrics),
             ("log", run.log),

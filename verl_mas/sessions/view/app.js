@@ -2,13 +2,14 @@
 
 const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
-const shared = { unfolded: false, choose: (session) => choose(session), compare };
-const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], comparing: false, version: null };
-const list = new List(byId("list"), byId("rows"), (session) => choose(session));
+const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
+// `mode`: how the session is shown: alone, beside those of its group, or as the story of its task.
+const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], mode: "", version: null };
+const list = new List(byId("list"), byId("rows"), (session) => leaveStory(session));
 const curves = new Curves(byId("curves"), (step) => {
   if (!list.showStep(step)) return;
   const first = list.sessions.find((session) => page.run.step[session] === step);
-  if (first !== undefined) choose(first);
+  if (first !== undefined) leaveStory(first);
 });
 const timeline = new Timeline(byId("timeline"));
 const MOST_BESIDE = 32, narrow = matchMedia("(max-width: 900px)");
@@ -34,6 +35,11 @@ function describe() {
   byId("about").textContent = `${grouped(run.count)} sessions${of}`;
   byId("about").title = plain(run.folder);
   byId("live").hidden = !run.live;
+  const report = Object.entries(run.report);
+  document.body.classList.toggle("report", report.length > 0);
+  byId("report").hidden = !report.length;
+  byId("report").replaceChildren(...report.map(([title, lines], place) => folded("", [make("b", "", title)], () => textBlock(lines.join("\n"), title.toLowerCase()), place < report.length - 1)));
+  if (report.length) showCurves(true);
   options(byId("agent"), "all agents", run.agents);
   options(byId("policy"), "all policies", run.policies);
   byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
@@ -68,11 +74,12 @@ function apply() {
   const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
   byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
   byId("clear").hidden = !filters;
+  document.querySelector("[data-toggle=noted]").hidden = !Object.values(run.notes).some(Boolean);
   byId("list").classList.toggle("none", !sessions.length);
   for (const chip of byId("agents").children) chip.setAttribute("aria-pressed", String(chip.textContent === plain(wanted.agent) && wanted.agent !== ""));
   for (const button of document.querySelectorAll("[data-toggle]")) button.setAttribute("aria-pressed", String(wanted[button.dataset.toggle]));
   for (const [id, name] of FIELDS) if (document.activeElement !== byId(id)) byId(id).value = wanted[name] ?? "";
-  if (list.chosen < 0 || !run.count) choose(fromAddress() ?? list.next(0));
+  if (list.chosen < 0 || !run.count) followAddress();
   else list.choose(list.chosen);
   highlight();
 }
@@ -94,43 +101,56 @@ function clear() {
   apply();
 }
 
-async function choose(session, keep = false) {
+const NONE = { live: "The run has not finished a session yet.", 1: "No session was recorded.", 2: "The runs have no session of the same task at the same step." };
+
+async function choose(session, keep = false, name = "") {
   const { run } = page, element = byId("session");
+  document.body.classList.toggle("story", page.mode === "story");
+  byId("story-toggle").setAttribute("aria-pressed", String(page.mode === "story"));
   if (session === undefined || session < 0 || session >= run.count) {
-    element.replaceChildren(make("p", "empty", run.count ? "No session matches." : run.live ? "The run has not finished a session yet." : "No sessions."));
+    const missing = name ? `The address names the session ${name}, which this page does not have: choose one from the list.` : "No session matches.";
+    element.replaceChildren(make("p", "empty", run.count ? missing : NONE[run.live ? "live" : run.runs.length]));
     list.chosen = -1;
     return;
   }
   list.choose(session);
   curves.mark(run.step[session]);
   timeline.mark(run.step[session]);
-  history.replaceState(null, "", `#${encodeURIComponent(nameOf(run, session))}`);
-  const wanted = page.comparing ? besideOf(run, session).slice(0, MOST_BESIDE) : [session];
-  const load = (number) => verlMasView.chunk(run.chunks[run.columns.chunk[number]]);
-  const other = wanted.length > 1 ? undefined : endsOf(run, session).find((one) => one !== session);
-  try {
-    // Without what is only quoted, a session can still be shown.
-    const [quoted, ...chunks] = await Promise.all([other === undefined ? null : load(other).catch(() => null), ...wanted.map(load)]);
-    // Another one was chosen while this one was loaded.
-    if (list.chosen !== session || page.run !== run) return;
-    draw(element, session, wanted, chunks, keep, quoted?.sessions[run.columns.place[other]]);
-  } catch (error) {
-    element.replaceChildren(make("p", "empty bad", `This session cannot be shown: ${plain(error.message)}`));
-  }
+  // The page in a frame of a notebook has no address.
+  if (location.protocol !== "about:") history.replaceState(null, "", addressOf(page.mode, session));
+  const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? besideOf(run, session).slice(0, MOST_BESIDE) : [session]];
+  const chunks = new Map(), load = async (number) => chunks.set(number, await verlMasView.chunk(run.chunks[run.columns.chunk[number]]).catch((error) => ({ error })));
+  await Promise.all(rows.flat().filter((one) => one !== undefined).map(load));
+  // Another one was chosen while this one was loaded.
+  if (list.chosen === session && page.run === run && page.mode === mode) draw(element, session, rows, chunks, keep);
 }
 
-function draw(element, session, wanted, chunks, keep, quoted) {
-  const { run } = page, beside = wanted.length > 1, top = element.scrollTop, inside = element.contains(document.activeElement);
-  page.transcripts = wanted.map((number, place) => {
-    const box = make("div", number === session ? "transcript chosen" : "transcript");
-    const transcript = new Transcript(box, run, shared);
-    transcript.draw(number, chunks[place], run.columns.place[number], beside, quoted);
-    return transcript;
+function draw(element, session, rows, chunks, keep) {
+  const { run, mode } = page, beside = rows[0].length > 1 && mode === "beside", top = element.scrollTop, inside = element.contains(document.activeElement);
+  const cell = (number, numbers, place) => {
+    if (number === undefined) return make("p", "none", `Run ${run.runs[place]} has no session of this task at this step.`);
+    const transcript = new Transcript(make("div", number === session ? "transcript chosen" : "transcript"), run, shared);
+    const bodies = numbers.map((one) => chunks.get(one)?.sessions?.[run.columns.place[one]]), { error, messages } = chunks.get(number);
+    try {
+      if (error) throw error;
+      transcript.draw(number, bodies[place], messages, beside || mode === "story" ? mode : "", bodies[1 - place]);
+      page.transcripts.push(transcript);
+    } catch (error) {
+      // Without one of several sessions, the others can still be shown.
+      transcript.element.replaceChildren(make("p", "empty bad", `This session cannot be shown: ${plain(error.message)}`));
+    }
+    return transcript.element;
+  };
+  page.transcripts = [];
+  const lines = rows.map((numbers) => {
+    const line = make("div", mode === "story" ? "story-step" : "row-of-sessions");
+    line.append(...numbers.map((number, place) => cell(number, numbers, place)));
+    return line;
   });
   element.classList.toggle("beside", beside);
-  const elements = page.transcripts.map((transcript) => transcript.element), row = make("div", "row-of-sessions");
-  if (beside) row.append(...elements);
-  element.replaceChildren(...(beside ? [besideHead(session, wanted.length), page.transcripts[0].question(), row] : elements));
+  const task = mode && page.transcripts.length ? page.transcripts[0].question(mode === "story") : "";
+  if (mode === "story") element.replaceChildren(storyHead(session, rows), task, ...lines);
+  else element.replaceChildren(...(beside ? [besideHead(session, rows[0].length), task, lines[0]] : lines[0].children));
   // The button that had the focus is gone.
   if (inside) element.focus({ preventScroll: true });
   element.scrollTop = keep ? top : 0;
@@ -138,23 +158,64 @@ function draw(element, session, wanted, chunks, keep, quoted) {
   highlight();
 }
 
+/** Sends a note to the server of this page. Raises its reason where it is not kept. */
+async function keepNote(session, text) {
+  const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ session, text }) };
+  const answer = await fetch("note", options).catch(() => { throw new Error("The note is not kept: start `verl-mas view --notes` again."); });
+  const { error } = await answer.json();
+  if (error) throw new Error(error);
+  page.run.notes[session] = text.trim();
+  apply();
+}
+
 function besideHead(session, count) {
   const { run } = page, all = besideOf(run, session), head = make("header", "session-head"), title = make("h2");
   title.append(make("span", "", `Task ${plain(run.groups.uid[run.group[session]])}`), make("span", "of", (count < all.length ? `the first ${count} of ` : "") + relation(run, all)));
-  head.append(title, button("quiet", "one session", () => compare(false), "g"));
+  head.append(title, link("beside", session), button("quiet", "one session", () => show(""), "g"));
   return head;
 }
 
-function compare(wanted, session = list.chosen) {
-  page.comparing = wanted;
-  choose(session);
+/** What the story is of, for somebody who sees such a page for the first time. */
+function storyHead(session, rows) {
+  const { run } = page, head = make("header", "story-head"), steps = rows.map((row) => run.step[row.find((one) => one !== undefined)]), [low, high] = run.rewards;
+  const two = run.runs.length > 1, about = make("p", "of");
+  head.append(make("h2", "", `One task at ${steps.length > 1 ? `steps ${steps.slice(0, -1).join(", ")} and ${steps[steps.length - 1]}` : `step ${steps[0]}`}${two ? " of both runs" : ""}`));
+  about.textContent = `Below the task: what each agent wrote at each of these steps of training, and the reward that it earned, from ${number(low)} to ${number(high)} here: more is better.`;
+  if (run.groups.task[run.group[session]] === run.story) about.textContent += " It is a typical task: its rewards are nearest to the mean of all.";
+  if (two) about.textContent += " Marked are words that the other run did not write there.";
+  if (steps.length < 2) about.textContent += " No other step has a session of this task: a validation (trainer.test_freq) plays the same tasks again.";
+  const bar = make("div", "group");
+  bar.append(button("quiet", "previous task", () => moveInGroup(-1), "h"), button("quiet", "next task", () => moveInGroup(1), "l"), button("quiet", "all sessions", () => show(""), "s"), link("story", session));
+  head.append(about, bar);
+  return head;
 }
 
-function fromAddress() {
-  let name;
-  try { name = decodeURIComponent(location.hash.slice(1)); } catch { return null; }
-  const session = name ? sessionNamed(page.run, name) : -1;
-  return session < 0 ? null : session;
+function show(mode, session = list.chosen) {
+  page.mode = mode;
+  return choose(session);
+}
+
+const leaveStory = (session) => show(page.mode === "story" ? "" : page.mode, session);
+
+/** What can be sent with the page: how a session is shown, and which. */
+function addressOf(mode, session) {
+  return `#${encodeURIComponent((mode && `${mode}/`) + nameOf(page.run, session))}`;
+}
+
+function link(mode, session) {
+  const made = make("a", "quiet", "link");
+  made.href = addressOf(mode, session);
+  made.title = "The address of this view: what begins with # is true wherever the page lies";
+  return made;
+}
+
+/** Shows what the address names; without one the story of a task. */
+function followAddress() {
+  let address = location.hash.slice(1);
+  try { address = decodeURIComponent(address); } catch { /* a sign that is cut is named as it is */ }
+  const [, mode, name] = /^(?:(story|beside)\/)?(.*)$/s.exec(address);
+  page.mode = name ? mode || "" : "story";
+  return choose(name ? sessionNamed(page.run, name) : page.run.opens, false, name);
 }
 
 /** The words of the search in the transcript. */
@@ -189,6 +250,11 @@ function moveAct(by) {
 }
 
 function moveInGroup(by) {
+  if (page.mode === "story") {
+    const { run } = page, to = run.groupStart[run.group[list.chosen] + by];
+    if (run.block[to] === run.block[list.chosen]) choose(to);
+    return;
+  }
   const members = besideOf(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
   if (place >= 0 && place < members.length) choose(members[place]);
 }
@@ -219,9 +285,11 @@ const toggleCurves = () => showCurves(document.body.classList.contains("no-curve
 
 /** Where there is little room, sessions come first: curves and filters are folded. */
 function fold() {
-  showCurves(!narrow.matches);
+  showCurves(!narrow.matches || document.body.classList.contains("report"));
   byId("more-filters").open = !narrow.matches;
 }
+
+const toggleStory = () => show(page.mode === "story" ? "" : "story");
 
 async function showTimeline(fresh = false) {
   if (page.run.timeline) timeline.open(await verlMasView.json("timeline", fresh));
@@ -235,10 +303,10 @@ function toggleTimeline() {
 }
 
 const KEYS = {
-  j: () => choose(list.next(1)), k: () => choose(list.next(-1)),
+  j: () => leaveStory(list.next(1)), k: () => leaveStory(list.next(-1)),
   h: () => moveInGroup(-1), l: () => moveInGroup(1),
   n: () => moveAct(1), p: () => moveAct(-1),
-  g: () => compare(!page.comparing), f: toggleFolds, c: toggleCurves, w: toggleTimeline, t: toggleTheme,
+  g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves, w: toggleTimeline, t: toggleTheme,
   b: () => document.body.classList.toggle("surprise"),
   "/": () => { byId("search").focus(); byId("search").select(); },
   "?": () => byId("help").showModal(),
@@ -273,10 +341,10 @@ fold();
 byId("theme").onclick = toggleTheme;
 byId("curves-toggle").onclick = toggleCurves;
 byId("timeline-toggle").onclick = toggleTimeline;
+byId("story-toggle").onclick = toggleStory;
 byId("help-button").onclick = () => byId("help").showModal();
 addEventListener("hashchange", () => {
-  const session = page.run ? fromAddress() : null;
-  if (session !== null && session !== list.chosen) choose(session);
+  if (page.run && location.hash.length > 1) followAddress();
 });
 
 // One tip for all: a page with thousands of tokens has no element more for each.
@@ -293,7 +361,9 @@ for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved,
 /** A page of a run that goes on asks for its version, and opens the index again when there is another one. */
 async function follow() {
   try {
-    const version = await verlMasView.payload("live", true);
+    // What is being written is not replaced.
+    const writes = [...document.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue || area === document.activeElement);
+    const version = writes ? page.version : await verlMasView.payload("live", true);
     if (page.version !== null && version !== page.version) {
       const name = list.chosen >= 0 ? nameOf(page.run, list.chosen) : "", top = byId("list").scrollTop, before = page.run.count;
       list.chosen = -1;

@@ -12,10 +12,11 @@ const FEATURED = [
   { title: "Randomness (entropy)", about: "How open the next token is: near 0, every reply to a prompt is the same", match: /^(?:policy\/(.+)\/)?actor\/entropy$/, kind: "policy" },
   { title: "Size of updates (gradient norm)", about: "Before clipping; a jump is an unstable step", match: /^(?:policy\/(.+)\/)?actor\/grad_norm$/, kind: "policy" },
 ];
+const MARKED = /^([AB] )?(.*)$/s; // On a page of two runs every name begins with that of its run.
 const SHOWN = 6, STRIPE = 6;
 
 function sortedByAgent(series, agents) {
-  return series.sort((a, b) => agents.indexOf(a.label) - agents.indexOf(b.label) || a.name.localeCompare(b.name));
+  return series.sort((a, b) => agents.indexOf(a.of) - agents.indexOf(b.of) || a.name.localeCompare(b.name));
 }
 
 function featuredPanels(curves, agents) {
@@ -23,11 +24,11 @@ function featuredPanels(curves, agents) {
   const found = FEATURED.map((panel) => {
     const series = [];
     for (const name of names) {
-      const match = panel.match.exec(name);
+      const [, mark = "", key] = MARKED.exec(name), match = panel.match.exec(key);
       if (!match) continue;
-      const label = panel.name ? panel.name(match) : match[1] || "";
+      const of = panel.name ? panel.name(match) : match[1] || "", label = mark + of;
       // A source with its accuracy is there once.
-      if (!series.some((one) => one.label === label)) series.push({ label, name, kind: panel.name ? "" : panel.kind || "agent" });
+      if (!series.some((one) => one.label === label)) series.push({ label, of, mark, name, kind: panel.name ? "" : panel.kind || "agent" });
     }
     return { ...panel, series: sortedByAgent(series, agents) };
   });
@@ -39,10 +40,10 @@ function allPanels(curves, agents) {
   const panels = new Map();
   for (const name of Object.keys(curves.values)) {
     if (/\/(low|high)$/.test(name)) continue;
-    const match = /^(val-agent|agent|policy)\/([^/]+)\/(.+)$/.exec(name);
-    const key = match ? `${match[1]}/*/${match[3]}` : name;
+    const [, mark = "", whole] = MARKED.exec(name), match = /^(val-agent|agent|policy)\/([^/]+)\/(.+)$/.exec(whole);
+    const key = match ? `${match[1]}/*/${match[3]}` : whole, of = match ? match[2] : "";
     if (!panels.has(key)) panels.set(key, { title: key.replace("/*/", " · "), series: [] });
-    panels.get(key).series.push({ label: match ? match[2] : "", name, kind: match ? match[1].replace("val-", "") : "" });
+    panels.get(key).series.push({ label: mark + of, of, mark, name, kind: match ? match[1].replace("val-", "") : "" });
   }
   for (const panel of panels.values()) sortedByAgent(panel.series, agents);
   return [...panels.values()].sort((a, b) => a.title.localeCompare(b.title));
@@ -95,14 +96,14 @@ class Curves {
   }
 
   panel({ title, about = title, series }) {
-    const element = make("figure", "panel"), caption = make("figcaption"), values = make("div", "values");
+    const names = [...new Set(series.map((one) => one.of))], element = make("figure", "panel"), caption = make("figcaption"), values = make("div", "values");
     caption.append(make("span", "title", title), make("span", "at"));
     caption.title = plain(about);
     const svg = document.createElementNS(SVG, "svg");
     const spoken = { role: "slider", tabindex: 0, "aria-label": plain(`${title}: ${series.map((one) => one.label).join(", ")}`) };
     for (const [name, value] of Object.entries(spoken)) svg.setAttribute(name, value);
     element.append(caption, svg, values);
-    const panel = { element, svg, values, title, at: caption.lastChild, series: series.map((one, place) => ({ ...one, colour: this.colour(one, place), values: this.curves.values[one.name] })) };
+    const panel = { element, svg, values, title, at: caption.lastChild, series: series.map((one) => ({ ...one, colour: this.colour(one, names.indexOf(one.of)), values: this.curves.values[one.name] })) };
     svg.addEventListener("pointermove", (event) => this.at(this.stepAt(panel, event)));
     svg.addEventListener("click", (event) => this.onStep(this.curves.steps[this.stepAt(panel, event)]));
     svg.addEventListener("keydown", (event) => this.key(event));
@@ -118,7 +119,7 @@ class Curves {
   }
 
   colour(series, place) {
-    const agent = series.kind === "agent" ? this.run.agents.indexOf(series.label) : -1;
+    const agent = series.kind === "agent" ? this.run.agents.indexOf(series.of) : -1;
     return agent >= 0 ? agentColour(agent) : ["var(--ink)", "var(--muted)", "var(--line-2)", "var(--line-3)"][place % 4];
   }
 
@@ -208,7 +209,7 @@ function drawPanel(panel, steps) {
   panel.now = shape("line", { class: "now", y1: 0, y2: height }, panel.svg);
   const of = panel.series.length, lines = panel.series.map(({ values }) => steps.flatMap((step, place) => (typeof values[place] === "number" ? [[panel.x(step), y(values[place])]] : [])));
   for (const strokeOf of [(one) => one.colour, (one, place) => stripes(panel.svg, place, of, one.colour)].slice(0, of)) {
-    panel.series.forEach((one, place) => { shape("path", { d: `M${lines[place].join("L")}`, class: "curve" }, panel.svg).style.stroke = strokeOf(one, place); });
+    panel.series.forEach((one, place) => { shape("path", { d: `M${lines[place].join("L")}`, class: `curve ${one.mark === "B " ? "b" : ""}` }, panel.svg).style.stroke = strokeOf(one, place); });
   }
   panel.series.forEach(({ colour }, place) => {
     // Points that coincide would hide each other: they are side by side.

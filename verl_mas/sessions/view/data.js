@@ -92,6 +92,8 @@ function openIndex(index) {
   const known = run.reward.filter((value) => !Number.isNaN(value));
   run.rewards = known.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [0, 0]);
   if (run.rewards[0] === run.rewards[1]) run.rewards[1] = run.rewards[0] + 1;
+  const told = run.groupStart[groups.task.indexOf(index.story)];
+  run.opens = told === undefined ? -1 : storyOf(run, told).at(-1).find((one) => one !== undefined);
   return run;
 }
 
@@ -110,13 +112,14 @@ const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\ud
 /** What names a session in the address, also when the page is made again. */
 function nameOf(run, number) {
   const block = run.block[number];
-  return [run.blocks.partition[block], run.blocks.step[block], run.groups.uid[run.group[number]], run.columns.session[number]].join("/").replace(LONE, "?");
+  const mark = run.blocks.run[block], parts = [run.blocks.partition[block], run.blocks.step[block], run.groups.uid[run.group[number]], run.columns.session[number]];
+  return (mark ? [mark, ...parts] : parts).join("/").replace(LONE, "?");
 }
 
 function sessionNamed(run, name) {
-  const [partition, step] = name.split("/");
   for (let block = 0; block < run.blocks.size.length; block++) {
-    if (run.blocks.partition[block] !== partition || String(run.blocks.step[block]) !== step) continue;
+    const mark = run.blocks.run[block], begin = `${mark && `${mark}/`}${run.blocks.partition[block]}/${run.blocks.step[block]}/`;
+    if (!name.startsWith(begin)) continue;
     for (let number = run.blockStart[block]; number < run.blockStart[block + 1]; number++) {
       if (nameOf(run, number) === name) return number;
     }
@@ -124,17 +127,26 @@ function sessionNamed(run, name) {
   return -1;
 }
 
-/** This session, and those of its task at the first and the last step that has it. */
-function endsOf(run, number) {
-  const { task } = run.groups, { session } = run.columns;
-  const found = task.flatMap((one, group) => (one === task[run.group[number]] ? groupMembers(run, run.groupStart[group]) : [])).filter((member) => session[member] === session[number]);
-  return [...new Set([found[0], number, found[found.length - 1]])];
+const STORY = 4;
+
+/** The task of a session at its first and last step and two between: per step a session of each run, undefined where it has none. */
+function storyOf(run, number) {
+  const { task } = run.groups, { session } = run.columns, marks = run.runs, steps = new Map();
+  task.forEach((one, group) => {
+    if (one !== task[run.group[number]]) return;
+    const first = run.groupStart[group], found = steps.get(run.step[first]) || marks.map(() => undefined);
+    found[marks.indexOf(run.blocks.run[run.block[first]])] ??= groupMembers(run, first).find((member) => session[member] === session[number]) ?? first;
+    steps.set(run.step[first], found);
+  });
+  const rows = [...steps.values()], whole = rows.filter((row) => row.every((one) => one !== undefined)), told = whole.length ? whole : rows;
+  const places = Array.from({ length: STORY }, (_, part) => Math.round((part * (told.length - 1)) / (STORY - 1)));
+  return [...new Set(places)].map((place) => told[place]);
 }
 
 /** What is shown beside a session: its group, or where it is alone its task at other steps. */
 function besideOf(run, number) {
   const members = groupMembers(run, number);
-  return members.length > 1 ? members : endsOf(run, number);
+  return members.length > 1 ? members : storyOf(run, number).flat().filter((one) => one !== undefined);
 }
 
 function groupMembers(run, number) {

@@ -2,7 +2,7 @@
 
 const NO_FILTER = Object.freeze({
   text: "", partition: "", agent: "", policy: "", stepFrom: null, stepTo: null, rewardFrom: null, rewardTo: null,
-  malformed: false, fault: false, uniform: false, mixed: false,
+  malformed: false, fault: false, uniform: false, mixed: false, noted: false,
 });
 
 /** The words of a query; what is in double quotes is one word. */
@@ -79,6 +79,7 @@ function filtered(run, wanted, hits) {
     if (wanted.agent && !withAgent[columns.agents[number]]) continue;
     if (wanted.policy && !withPolicy[columns.policies[number]]) continue;
     if (wanted.malformed && !(wanted.agent ? withAgent : filled)[columns.malformed[number]]) continue;
+    if (wanted.noted && !run.notes[nameOf(run, number)]) continue;
     if (wanted.fault && !filled[columns.faults[number]]) continue;
     const uniform = run.groups.uniform[run.group[number]];
     if (wanted.uniform && !uniform) continue;

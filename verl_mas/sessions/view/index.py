@@ -19,6 +19,7 @@ from verl_mas.sessions.run import RunFolder
 TITLE, ANSWER = 140, 80
 SEARCHED = 24_000_000  # Characters of all searched texts together. Of each session the page searches its share of them
 SEARCHED_OF_ONE = 40_000
+STORY = 4  # steps at which a page opens with one task
 END = "\n"  # Ends a session's text in the long one. No text has it: lines end in it, and they are joined
 
 
@@ -29,13 +30,14 @@ class StepPart:
     partition: str
     step: int
     files: tuple[tuple[str, int], ...]  # Name and size of each file: a run appends to them and adds others
+    run: str = ""  # A or B on a page of two runs
 
 
 class SessionSource:
     """The session records of a run, which may be written while they are read."""
 
-    def __init__(self, run: RunFolder):
-        self.run = run
+    def __init__(self, run: RunFolder, mark: str = ""):
+        self.run, self.mark = run, mark
         self._index: SessionIndex | None = None
         self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
 
@@ -58,7 +60,10 @@ class SessionSource:
             for entry in self._index.entries:
                 # Tasks from before the first step have numbers below 0 and are filed with step 0.
                 self._entries[entry.partition, max(entry.step, 0)].append(entry)
-        return [StepPart(partition, step, tuple(sorted(files))) for (step, partition), files in sorted(sizes.items())]
+        return [
+            StepPart(partition, step, tuple(sorted(files)), self.mark)
+            for (step, partition), files in sorted(sizes.items())
+        ]
 
     def sessions(self, part: StepPart) -> list[Record]:
         """Those of one group beside each other, the groups in the order in which their first sessions ended."""
@@ -89,6 +94,13 @@ class Group:
     title: str
     uniform: bool  # Whether all its rewards are equal, so that it has nothing to learn from
     entries: tuple[IndexEntry, ...]
+    source: str
+
+    @property
+    def reward(self) -> float:
+        """That of the first session; 0 where it has none."""
+        found = self.entries[0].values["reward"]
+        return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
 
 
 @dataclass(frozen=True)
@@ -110,8 +122,9 @@ def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tu
     for (_, uid), group in groupby(sessions, lambda record: (record.get("attempt"), record["uid"])):
         records = list(group)
         entries = tuple(_entry(record, searched) for record in records)
+        source = str(records[0]["task"].get("data_source"))
         title = one_line(question_of(records[0]))[:TITLE]
-        groups.append(Group(uid, _task_of(records[0]), title, bool(records[0].get("uniform")), entries))
+        groups.append(Group(uid, _task_of(records[0]), title, bool(records[0].get("uniform")), entries, source))
     return tuple(groups)
 
 
@@ -167,6 +180,30 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
     return tuple(lines), cut
 
 
+def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
+    """A task at its first and last step and two between: per step a group of each run.
+
+    Of the tasks that most steps have, those of the first data source, it is a typical one: the one whose rewards are
+    nearest to their mean.
+    """
+    tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
+    for page in pages:
+        for group in page.groups:
+            tasks[group.task][page.part.step].setdefault(page.part.run, (page.part, group))
+    runs = len({page.part.run for page in pages})
+    by_task = [[[*found.values()] for found in steps.values() if len(found) == runs] for steps in tasks.values()]
+    most = max(map(len, by_task), default=0)
+    if not most:
+        return []
+    known = [steps for steps in by_task if len(steps) == most]
+    known = [steps for steps in known if steps[0][0][1].source == known[0][0][0][1].source]
+    rewards = [[group.reward for found in steps for _, group in found] for steps in known]
+    means = [fmean(of_step) for of_step in zip(*rewards, strict=True)]
+    distances = [sum((one - mean) ** 2 for one, mean in zip(own, means, strict=True)) for own in rewards]
+    story = known[distances.index(min(distances))]
+    return [story[place] for place in sorted({round(part * (most - 1) / (STORY - 1)) for part in range(STORY)})]
+
+
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
     """`agents`: those of the configuration, whose order gives the colours."""
     # By value its number, in the order in which they are met first.
@@ -177,11 +214,12 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
         names(agent)
     chunks = [name for page in pages for name, _ in page.chunks]
     groups: dict[str, list[object]] = {"uid": [], "task": [], "title": [], "uniform": [], "size": []}
-    blocks: dict[str, list[object]] = {"partition": [], "step": [], "size": []}
+    blocks: dict[str, list[object]] = {"run": [], "partition": [], "step": [], "size": []}
     columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
     before = 0
     for page in pages:
         entries = page.entries
+        blocks["run"].append(page.part.run)
         blocks["partition"].append(page.part.partition)
         blocks["step"].append(page.part.step)
         blocks["size"].append(len(entries))
@@ -198,8 +236,11 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
                 columns[name].append(sets(tuple(sorted(map(number_of[name], found)))))
             for name, value in entry.values.items():
                 columns[name].append(value)
+    steps = story_of(pages)
+    story = tasks(steps[0][0][1].task) if steps else None
     tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers[:5]), strict=True)
-    return {**about, **dict(tables), "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
+    found = {"story": story, "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
+    return {**about, **dict(tables), **found}
 
 
 COLUMNS = ("session status reward answer agents policies malformed faults acts tokens seconds chunk place").split()
@@ -218,15 +259,17 @@ def search_of(pages: Sequence[Page]) -> tuple[str, int]:
     return END.join(" ".join(texts) for texts, _ in shortened), missing
 
 
-def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]:
-    """Those that the run logged; of a run without a file of metrics, the rewards of its sessions."""
-    by_step = {step.number: step.values for step in steps}
-    for page in pages if not steps else ():
+def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> dict[str, object]:
+    """The metrics that the runs logged; of a run without a file of metrics, the rewards of its sessions."""
+    by_step: dict[int, dict[str, float]] = defaultdict(dict)
+    for mark, step in ((mark, step) for mark, steps in logged.items() for step in steps):
+        by_step[step.number].update({f"{mark} {name}".strip(): value for name, value in step.values.items()})
+    for page in (page for page in pages if not logged[page.part.run]):
         given = (entry.values["reward"] for entry in page.entries)
         rewards = [reward for reward in given if isinstance(reward, int | float)]
         if rewards:
             name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"
-            by_step.setdefault(page.part.step, {})[name] = fmean(rewards)
+            by_step[page.part.step][f"{page.part.run} {name}".strip()] = fmean(rewards)
     numbers = sorted(by_step)
     names = sorted({name for values in by_step.values() for name in values})
 
@@ -237,5 +280,4 @@ def curves_of(steps: Sequence[Step], pages: Iterable[Page]) -> dict[str, object]
     return {
         "steps": numbers,
         "values": {name: [short(by_step[number].get(name)) for number in numbers] for name in names},
-        "logged": bool(steps),
     }

@@ -80,7 +80,7 @@ class List {
   heading(block, place) {
     const { blocks } = this.run, row = make("div", "heading"), { count, sum, known } = this.counts.get(place);
     const all = blocks.size[block];
-    row.append(make("b", "", `step ${blocks.step[block]}`), make("span", `part ${blocks.partition[block]}`, blocks.partition[block]));
+    row.append(make("b", "", `${blocks.run[block]} step ${blocks.step[block]}`.trim()), make("span", `part ${blocks.partition[block]}`, blocks.partition[block]));
     row.append(make("span", "of", `${count === all ? count : `${count} of ${all}`} sessions`), make("span", "mean", known ? `mean ${number(sum / known)}` : ""));
     return row;
   }
@@ -105,6 +105,7 @@ class List {
     answer.dir = "auto";
     line.append(answer);
     for (const kind of sets[columns.faults[session]]) line.append(make("span", "badge bad", run.faults[kind]));
+    if (run.notes[nameOf(run, session)]) line.append(make("span", "badge", "note"));
     const status = run.statuses[columns.status[session]];
     if (status !== "finished") line.append(make("span", "badge bad", status));
     line.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));

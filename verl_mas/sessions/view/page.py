@@ -12,7 +12,7 @@ import hashlib
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +25,7 @@ from verl_mas.run_folder.session_files import FOLDER
 from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view import index
 from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
+from verl_mas.sessions.view.notes import NoteServer, read_notes
 from verl_mas.trainer import timeline
 from verl_mas.util.text import encodable
 
@@ -53,6 +54,7 @@ class ViewOptions:
     steps: tuple[int, int] | None = None  # The first and the last step
     limit: int | None = None  # At most so many sessions, the newest ones
     inline: int = INLINE  # Bytes of sessions in the page itself
+    notes: bool = False  # The page sends notes to the server that it comes from
 
 
 @dataclass
@@ -100,7 +102,7 @@ def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator
         if last or (chunk.chars > CHUNK_CHARS and ends_group) or chunk.chars > GROUP_CHARS:
             text = chunk.text()
             mark = zlib.crc32(encodable(text).encode())
-            yield f"{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
+            yield f"{part.run.lower()}{part.partition}-{part.step:06d}-{number}-{mark:08x}", len(chunk.sessions), text
             chunk, number = Chunk(), number + 1
 
 
@@ -132,21 +134,24 @@ def as_json(value: object) -> str:
 
 @dataclass
 class RunView:
-    """What the page shows of a run. `read` again reads the steps that changed."""
+    """What the page shows of a run, or of two. `read` again reads the steps that changed."""
 
-    run: RunFolder
+    runs: Sequence[RunFolder]
     options: ViewOptions
     live: bool = False
+    report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # What else the page says: title -> lines
     payloads: dict[str, str] = field(default_factory=dict)
     _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.source = index.SessionSource(self.run)
+        marks = "AB" if len(self.runs) > 1 else [""]
+        self.sources = {mark: index.SessionSource(run, mark) for mark, run in zip(marks, self.runs, strict=True)}
 
     def read(self, progress: Progress | None = None) -> None:
         pages, left, before = {}, self.options.limit, self._pages
         # The newest first: with a limit the older ones are not read.
-        wanted = self.source.parts(self.options.steps)[::-1]
+        parts = [part for source in self.sources.values() for part in source.parts(self.options.steps)]
+        wanted = sorted(parts, key=lambda part: (part.step, part.partition, part.run))[::-1]
         count = 0
         for number, part in enumerate(wanted):
             if left == 0:
@@ -162,16 +167,30 @@ class RunView:
         named = {name for page in self._pages.values() for name, _ in page.chunks}
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
-    def _page(self, part: StepPart, limit: int | None, searched: int) -> Page:
-        images = self.run.trajectories
+    def read_story(self) -> None:
+        """Read one session of each step that the page opens with, and no other."""
+        self.read()
+        chosen = [found for step in index.story_of(self.pages) for found in step]
+        self.payloads = {}
+        self._pages = {(part, 1): self._page(part, None, index.SEARCHED_OF_ONE, group.uid) for part, group in chosen}
+
+    def _page(self, part: StepPart, limit: int | None, searched: int, uid: str | None = None) -> Page:
+        source = self.sources[part.run]
+        images = source.run.trajectories
         assert images is not None
-        records: list[Record] = self.source.sessions(part)
+        records = source.sessions(part)
         records = records if limit is None else records[-limit:]
+        if uid is not None:
+            records = [record for record in records if record["uid"] == uid][:1]
         sizes = []
         for name, size, text in chunks(part, records, images):
             sizes.append((name, size))
             self.payloads[name] = packed(text)
         return Page(part, index.groups_of(records, searched), tuple(sizes))
+
+    @property
+    def title(self) -> str:
+        return ", ".join(f"{mark} {run.name}".strip() for mark, run in zip(self.sources, self.runs, strict=True))
 
     @property
     def pages(self) -> list[Page]:
@@ -185,22 +204,36 @@ class RunView:
         """The payloads that the page opens with."""
         text, cut = index.search_of(self.pages)
         about = {
-            "name": self.run.name,
-            "folder": str(self.run.folder),
+            "runs": [*self.sources],
+            "folder": " and ".join(str(run.folder) for run in self.runs),
             "live": self.live,
+            "report": self.report,
+            "notes": {
+                f"{mark}/{name}".strip("/"): text
+                for mark, source in self.sources.items()
+                for name, text in read_notes(source.run).items()
+            },
             "cut": cut,
-            "curves": index.curves_of(self.run.steps(), self.pages),
-            "timeline": (self.run.folder / timeline.FILE).is_file(),
+            "curves": index.curves_of({mark: source.run.steps() for mark, source in self.sources.items()}, self.pages),
+            # Two runs have no time in common.
+            "timeline": len(self.runs) == 1 and not self.report and (self.runs[0].folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
         payloads = {
-            "index": packed(as_json(index_of(self.pages, about, [*self.run.agents]))),
+            "index": packed(as_json(index_of(self.pages, about, [name for run in self.runs for name in run.agents]))),
             "search": packed(text),
         }
         if about["timeline"]:
-            events = timeline.read_timeline(self.run.folder)
+            events = timeline.read_timeline(self.runs[0].folder)
             payloads["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
         return payloads
+
+
+def report_page(runs: Sequence[RunFolder], report: Mapping[str, Sequence[str]]) -> str:
+    """A page that is one file: the lines of a report, the curves, and one task at up to four steps."""
+    view = RunView(runs, ViewOptions(), report=report)
+    view.read_story()
+    return render(view.title, {**view.head(), **view.payloads}, "")
 
 
 def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int] | None = None) -> dict[str, object]:
@@ -225,34 +258,50 @@ def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int]
 
 
 def write_view(
-    run: str | Path, options: ViewOptions | None = None, live: bool = False, progress: Progress | None = None
+    runs: str | Path | Sequence[str | Path],
+    options: ViewOptions | None = None,
+    live: bool = False,
+    progress: Progress | None = None,
 ) -> tuple[Path, RunView]:
-    """Writes the page of a run. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
+    """Writes the page of a run, or of two. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
     options = options or ViewOptions()
-    opened = open_run(run)
-    out = options.out or opened.folder / "view.html"
+    opened = [open_run(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    out = options.out or opened[0].folder / ("view.html" if len(opened) == 1 else "compare.html")
     _check_place(out, options.force)
     view = RunView(opened, options, live)
     view.read(progress)
-    if not view.count and not live:
-        rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
-        fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
-        inside = [str(child) for child in view.run.folder.iterdir() if (child / FOLDER).is_dir()]
-        fix = f"give {inside[0]}, which has them" if inside else fix
-        value, known = f"{view.run.folder} has no sessions", sorted({part.step for part in view.source.parts()})
-        if known and options.steps:
-            value = f"--steps {options.steps[0]}-{options.steps[1]} has no sessions"
-            rule = f"the run recorded sessions of steps {known[0]} to {known[-1]}"
-            fix = f"use --steps {known[0]}-{known[-1]}"
-        raise DataError(value, rule=rule, fix=fix)
+    if not live:
+        _check_sessions(view)
     head, size = view.head(), sum(map(len, view.payloads.values()))
     apart, payloads, data = live or size > options.inline, {**head, **view.payloads}, data_folder(out)
     fix = f"choose another place, as with --out {out.name}, or make room"
     with writing(out, "the page and its folder of data are written as a whole", fix):
         out.parent.mkdir(parents=True, exist_ok=True)
         _replace_folder(data, {**payloads, LIVE: version(head)} if apart else {})
-        write_whole(out, render(opened.name, {} if apart else payloads, data.name if apart else ""))
+        write_whole(out, render(view.title, {} if apart else payloads, data.name if apart else "", options.notes))
     return out, view
+
+
+def _check_sessions(view: RunView) -> None:
+    steps = view.options.steps
+    for mark, source in view.sources.items():
+        if any(page.groups and page.part.run == mark for page in view.pages):
+            continue
+        rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
+        fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
+        folder = source.run.folder
+        inside = [str(child) for child in folder.iterdir() if (child / FOLDER).is_dir()]
+        fix = f"give {inside[0]}, which has them" if inside else fix
+        value, known = f"{folder} has no sessions", sorted({part.step for part in source.parts()})
+        if known and steps:
+            value = f"--steps {steps[0]}-{steps[1]} has no sessions"
+            rule = f"the run recorded sessions of steps {known[0]} to {known[-1]}"
+            fix = f"use --steps {known[0]}-{known[-1]}"
+        raise DataError(value, rule=rule, fix=fix)
+    if not index.story_of(view.pages):
+        value = f"{' and '.join(str(run.folder) for run in view.runs)} have no task in common at the same step"
+        rule = "a page of two runs shows what both wrote for the same task"
+        raise DataError(value, rule=rule, fix="view runs with the same data.val_files and trainer.test_freq, or one")
 
 
 def follow(out: Path, view: RunView) -> None:
@@ -284,6 +333,10 @@ def refresh(out: Path, view: RunView) -> bool:
         if file.stem not in {LIVE, *head, *view.payloads, *before}:
             file.unlink()
     return True
+
+
+def note_server(out: Path, view: RunView) -> NoteServer:
+    return NoteServer(out, data_folder(out), {mark: source.run for mark, source in view.sources.items()})
 
 
 def data_folder(out: Path) -> Path:
@@ -331,8 +384,8 @@ def _replace_folder(folder: Path, files: dict[str, str]) -> None:
         folder.rmdir()
 
 
-def render(title: str, payloads: dict[str, str], folder: str) -> str:
-    """The page with its data, or with the name of the folder that has them."""
+def render(title: str, payloads: dict[str, str], folder: str, notes: bool = False) -> str:
+    """The page with its data, or with the name of the folder that has them. `notes`: it sends them to its server."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
@@ -341,8 +394,9 @@ def render(title: str, payloads: dict[str, str], folder: str) -> str:
     # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
     others = " file: 'self'" if folder else ""
     sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
-    policy = f"{sources}; img-src data:; base-uri 'none'; form-action 'none'"
-    values = {"title": title, "policy": policy, "script": script, "style": style}
+    connects = "connect-src 'self'; " if notes else ""
+    policy = f"{sources}; {connects}img-src data:; base-uri 'none'; form-action 'none'"
+    values = {"title": title, "policy": policy, "script": script, "style": style, "notes": notes}
     return environment.get_template(TEMPLATE).render(**values, payloads=payloads, folder=folder)
 
 

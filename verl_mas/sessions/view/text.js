@@ -84,6 +84,34 @@ function textBlock(text, className = "") {
   return block;
 }
 
+/** The words of a text, and for each whether another text has it in its place: one of their longest common subsequence. */
+function comparedWords(text, other) {
+  const [words, others] = [text, other].map((one) => one.split(/(?<=\s)(?=\S)/)), width = others.length + 1;
+  const common = new Uint16Array((words.length + 1) * width);
+  for (let i = words.length - 1; i >= 0; i--) for (let j = others.length - 1; j >= 0; j--) {
+    common[i * width + j] = words[i].trim() === others[j].trim() ? common[(i + 1) * width + j + 1] + 1 : Math.max(common[(i + 1) * width + j], common[i * width + j + 1]);
+  }
+  let j = 0;
+  return words.map((word, i) => {
+    while (j < others.length && word.trim() !== others[j].trim() && common[i * width + j] === common[i * width + j + 1]) j++;
+    const same = j < others.length && word.trim() === others[j].trim();
+    if (same) j++;
+    return [word, same];
+  });
+}
+
+/** A reply in which the words are marked that another one does not have. */
+function differing(text, other) {
+  const block = make("pre", "text reply");
+  block.dir = "auto";
+  for (const [word, same] of comparedWords(text, other)) {
+    const part = document.createElement(same ? "span" : "mark");
+    part.append(pieces(word));
+    block.append(part);
+  }
+  return block;
+}
+
 /** Not between the two halves of a character. */
 function cutAt(text, place) {
   return /[\ud800-\udbff]/.test(text[place - 1] || "") ? place - 1 : place;

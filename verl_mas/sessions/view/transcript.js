@@ -5,7 +5,7 @@ function agentColour(agent) {
   return `var(--a${agent % 12})`;
 }
 
-const MOST_TOKENS = 20000;
+const MOST_TOKENS = 20000, MOST_MARKED = 8000;
 
 /** What the sessions that are beside each other have in common. */
 function relation(run, members) {
@@ -21,30 +21,28 @@ class Transcript {
     this.shared = shared;
   }
 
-  /** A session: `chunk` has its body at `place`. */
-  draw(number, chunk, place, narrow, quoted) {
-    this.number = number;
-    this.quoted = quoted;
-    this.session = chunk.sessions[place];
-    this.messages = chunk.messages;
+  /** A session and the messages of its prompts. `mode`: alone, beside others or in a story; `other`: in a story of two runs the session of the other one. */
+  draw(number, session, messages, mode, other) {
+    Object.assign(this, { number, session, messages, other, brief: mode === "story" });
     this.seen = new Map();
     this.folds = [];
-    this.narrow = narrow;
-    const found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
-    if (narrow) found.append(...this.head(), facts);
+    this.narrow = mode !== "";
+    const { narrow } = this, found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
+    if (narrow) found.append(...this.head(), ...(this.brief ? [] : [facts]));
     else { task.append(facts); found.append(...this.head(), task); }
     found.append(...this.faults(), ...(narrow ? [] : this.timeline()));
     this.acts = make("div", "acts");
     for (const part of this.parts()) this.acts.append(part);
-    found.append(this.acts, this.outcome());
+    found.append(this.acts, this.brief ? "" : this.outcome());
     this.element.replaceChildren(found);
   }
 
   head() {
     const { session, run, narrow, number: mine } = this, head = make("header", "session-head");
     const title = make("h2");
-    if (narrow) title.append(button("quiet", `step ${session.step}, session ${session.session}`, () => this.shared.compare(false, mine)));
-    else title.append(make("span", "", `Step ${session.step}`), make("span", `part ${session.partition}`, session.partition), make("span", "of", `task ${plain(session.uid)}, session ${session.session}`));
+    const mark = run.blocks.run[run.block[mine]], label = `${mark && `run ${mark}, `}step ${session.step}${this.brief ? (session.step || session.partition === "train" ? "" : ", before training") : `, session ${session.session}`}`;
+    if (narrow) title.append(button("quiet", label, () => this.shared.show("", mine)));
+    else title.append(make("span", "", mark ? `Run ${mark}, step ${session.step}` : `Step ${session.step}`), make("span", `part ${session.partition}`, session.partition), make("span", "of", `task ${plain(session.uid)}, session ${session.session}`), this.shared.link("", mine));
     const facts = make("p", "facts");
     const add = (text, className = "") => facts.append(make("span", className, text));
     if (session.status !== "finished") add(session.status, "badge bad");
@@ -54,8 +52,26 @@ class Transcript {
     if (!narrow && session.started > 1e9) add(new Date(session.started * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
     const reward = make("div", "big-reward");
     reward.append(make("b", "", number(session.outcome.reward)), make("span", "", "reward"));
-    head.append(reward, title, facts);
-    return narrow ? [head] : [head, this.group()];
+    head.append(reward, title, this.brief ? this.facts() : facts);
+    return [head, this.note(), ...(narrow ? [] : [this.group()])];
+  }
+
+  /** The note on the session; a page from a server keeps what is written into it. */
+  note() {
+    const { notes } = this.run, name = nameOf(this.run, this.number), box = make("section", "note");
+    if (this.narrow || !("notes" in document.documentElement.dataset)) {
+      if (notes[name]) box.append(make("b", "role", "note"), textBlock(notes[name]));
+      return notes[name] ? box : "";
+    }
+    const area = make("textarea", "", notes[name]), said = make("output", "of");
+    area.placeholder = "A note on this session. It is kept when you leave the field.";
+    area.setAttribute("aria-label", "Note");
+    area.maxLength = 4000;
+    area.rows = 2;
+    area.onchange = () => this.shared.keepNote(name, area.value).then(() => { area.defaultValue = area.value; said.textContent = "kept"; said.className = "of"; })
+      .catch((error) => { said.textContent = plain(error.message); said.className = "bad"; });
+    box.append(area, said);
+    return box;
   }
 
   /** The sessions of the same task in this step, and how they differ. */
@@ -71,11 +87,12 @@ class Transcript {
       one.setAttribute("aria-label", one.title);
       strip.append(one);
     }
-    bar.append(strip, button("quiet", "beside each other", () => this.shared.compare(true), "g"));
+    bar.append(strip, button("quiet", "beside each other", () => this.shared.show("beside"), "g"));
     return bar;
   }
 
-  question() {
+  /** `whole`: with the expected answer, where no session is below it. */
+  question(whole = false) {
     const { task } = this.session, box = make("section", "task");
     const messages = task.messages.map((place) => this.messages[place]);
     messages.forEach((message, place) => {
@@ -83,11 +100,12 @@ class Transcript {
       const last = place === messages.length - 1;
       box.append(last ? this.message(message, "asked") : this.fold("message", [make("b", "", `task · ${plain(message.role)}`), this.snippet(message)], () => this.message(message, "")));
     });
+    if (whole) box.append(this.facts(["expected", "source"]));
     return box;
   }
 
-  facts() {
-    const { task } = this.session, facts = make("dl", "truth");
+  facts(wanted = this.narrow ? ["answer"] : ["expected", "answer", "source"]) {
+    const { task, outcome } = this.session, facts = make("dl", "truth");
     const pair = (name, value) => {
       if (value === null || value === undefined || value === "") return;
       const one = make("div"), text = make("dd", "", plain(typeof value === "string" ? value : JSON.stringify(value)).slice(0, 2000));
@@ -95,9 +113,8 @@ class Transcript {
       one.append(make("dt", "", name), text);
       facts.append(one);
     };
-    if (!this.narrow) pair("expected", task.ground_truth);
-    pair("answer", this.session.outcome.answer);
-    if (!this.narrow) pair("source", task.data_source);
+    const values = { expected: task.ground_truth, answer: outcome.answer, source: task.data_source };
+    for (const name of wanted) pair(name, values[name]);
     return facts.children.length ? facts : "";
   }
 
@@ -145,11 +162,12 @@ class Transcript {
   parts() {
     const found = [], places = new Map(), { acts } = this.session;
     acts.forEach((act, place) => {
+      if (this.brief && (act.probe || !act.committed)) return;
       const key = act.probe ? `probe ${act.line}` : `${act.agent} ${act.instance} ${act.turn} ${act.line}`;
       if (!places.has(key)) { places.set(key, { probe: act.probe, line: act.line, acts: [] }); found.push(places.get(key)); }
       places.get(key).acts.push({ act, place });
     });
-    const boards = this.session.boards || [];
+    const boards = (!this.brief && this.session.boards) || [];
     const boardsAfter = (place) => boards.filter((board) => (board.after ?? -1) === place).map((board) => this.board(board));
     return [...boardsAfter(-1), ...found.flatMap((part) => [this.part(part), ...part.acts.flatMap(({ place }) => boardsAfter(place))])];
   }
@@ -184,7 +202,9 @@ class Transcript {
 
   who(act, more = "") {
     const line = make("div", "who"), name = make("b", "agent", plain(act.agent) + (act.instance && !String(act.agent).endsWith(`_${act.instance}`) ? ` ${act.instance}` : ""));
-    line.append(name, make("span", "of", `turn ${act.turn}`));
+    line.append(name);
+    if (this.brief) return line;
+    line.append(make("span", "of", `turn ${act.turn}`));
     if (act.policy) line.append(make("span", "of", `policy ${plain(act.policy)}`));
     if (act.role && act.role !== act.agent) line.append(make("span", "of", act.role));
     if (more) line.append(make("span", "of", more));
@@ -212,14 +232,17 @@ class Transcript {
     box.append(head);
     if (!candidate) box.append(...this.prompt(act));
     if (act.malformed) box.append(this.reason(act));
-    box.append(...this.reply(act), ...this.quote(act), this.numbers(act));
+    if (this.brief) box.append(...this.told(act));
+    else box.append(...this.reply(act), this.numbers(act));
     return box;
   }
 
-  /** What the agent wrote in its place at the first step that had this task, or at the last. */
-  quote(act) {
-    const same = act.committed && !act.probe && this.quoted?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
-    return same ? [this.fold("quote", [make("b", "", `at step ${this.quoted.step}`), this.snippet({ content: same.text || "empty" })], () => textBlock(same.text))] : [];
+  /** The reply, with marks where the other run has the same act with other words. */
+  told(act) {
+    const same = this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
+    if (!same) return [textBlock(act.text, "reply")];
+    const most = Math.max(act.text.length, same.text.length);
+    return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Without marks: a reply of more than ${grouped(MOST_MARKED)} characters.`)];
   }
 
   reason(act) {
@@ -231,13 +254,14 @@ class Transcript {
   /** Reward and advantage. The sign of an advantage is its side and its colour. */
   credit(act) {
     const box = make("div", "credit"), { reward } = act;
+    if (this.brief && reward?.score === this.session.outcome.reward) return box;
     if (reward && reward.score !== undefined) {
       const one = make("span", "reward");
       one.append(make("span", "of", "reward "), make("b", "", number(reward.score)));
       one.dataset.tip = ["team", "local", "penalty", "score"].filter((name) => reward[name] !== undefined).map((name) => `${name} ${number(reward[name], 3)}`).join("\n");
       box.append(one);
     }
-    if (typeof act.advantage === "number") {
+    if (typeof act.advantage === "number" && !this.brief) {
       const one = make("span", act.advantage > 0 ? "advantage up" : act.advantage < 0 ? "advantage down" : "advantage");
       const gauge = make("i");
       gauge.style.setProperty("--share", Math.min(Math.abs(act.advantage) / 2, 1));
@@ -250,7 +274,7 @@ class Transcript {
 
   /** What the agent was given: what it has not seen yet is open, the rest is folded. */
   prompt(act) {
-    const messages = act.messages.map((place) => ({ place, message: this.messages[place] }));
+    const messages = act.messages.slice(this.brief ? -1 : 0).map((place) => ({ place, message: this.messages[place] }));
     if (!messages.length) return [];
     const known = (one) => this.seen.get(`${act.agent} ${act.instance} ${one.place}`);
     const fresh = messages.filter((one) => !known(one));
@@ -262,8 +286,8 @@ class Transcript {
     }
     fresh.forEach((one, number) => {
       const text = contentOf(one.message), last = number === fresh.length - 1;
-      const open = last && one.message.role !== "system" && text.length < 1500 && !this.seen.has(`task ${text}`);
-      parts.push(open ? this.message(one.message, "prompt") : this.fold("prompt", [make("b", "", one.message.role), this.snippet(one.message)], () => this.message(one.message, "prompt")));
+      const open = last && !this.brief && one.message.role !== "system" && text.length < 1500 && !this.seen.has(`task ${text}`);
+      parts.push(open ? this.message(one.message, "prompt") : this.fold("prompt", [make("b", "", this.brief ? "prompt" : one.message.role), this.snippet(one.message)], () => this.message(one.message, "prompt")));
     });
     return parts;
   }
