@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import version
 from pathlib import Path
 from shutil import which
 from sysconfig import get_path
@@ -139,14 +138,11 @@ def look_at_engines() -> Iterator[Aspect]:
     for name in ENGINES:
         if (module := ENGINES[name].package) is None:
             continue
-        try:
-            found = importlib.util.find_spec(module) is not None
-            seen = distribution(module).version if found else "not installed"
-            known = contracts().get(module) if found else None
-            usable = found and not (known and known.unstartable)
-            yield Aspect(f"engine {name}", f"{seen}: {known.standing}" if known else seen, usable or None)
-        except PackageNotFoundError:
-            yield Aspect(f"engine {name}", "importable, but its distribution has no metadata", None)
+        found = installed_version(module)
+        known = contracts().get(module) if found else None
+        usable = found is not None and not (known and known.unstartable)
+        seen = f"{found}: {known.standing}" if known else found or "not installed"
+        yield Aspect(f"engine {name}", seen, usable or None)
     if not _gpus():
         problems = readiness()
         yield Aspect("engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else "")
