@@ -23,7 +23,7 @@ from verl_mas.config.placement import (
 )
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
-from verl_mas.engines.contract import contracts
+from verl_mas.engines.contract import contracts, lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.serving import MOST, lowered
 from verl_mas.errors import ConfigError
@@ -167,12 +167,13 @@ def transfer_installed(run: ExaminedRun) -> Iterator[Problem]:
     """verl sends weights between GPUs with cupy."""
     for view in run.served:
         backend = view.get("rollout.checkpoint_engine.backend")
+        reason = lacking(view.engine).get("delta_sharded") if backend == "delta_sharded" else None
         cupy = (
             backend in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and find_spec("cupy") is None
         )
-        if cupy:
+        if cupy or reason:
             fix = f"pip install cupy-cuda13x==14.0.1, or set {SECTION}.rollout.checkpoint_engine.backend=ray"
-            rule = "verl sends weights in this way with cupy, which is not installed"
+            rule = reason or "verl sends weights in this way with cupy, which is not installed"
             error = ConfigError(stated(view, "rollout.checkpoint_engine.backend"), rule=rule, fix=fix)
             yield unless_elsewhere(run.config, error)
 
