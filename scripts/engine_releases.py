@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from engine_names import missing, names
+from verl_contract.sources import Definition, file_of, find, is_dataclass, named, parameters, takes, tree_of
 
-from verl_mas.engines.contract import contracts, is_dataclass, takes
-from verl_mas.verl_.sources import Definition, file_of, find, named, parameters, tree_of
+from verl_mas.engines.contract import contracts
 
 # Expressions in verl -> the class of the engine that they are of.
 OBJECTS = {

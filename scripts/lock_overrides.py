@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import verl_contract as contract
+from verl_contract.sources import Definition, ancestors, find, own_members, parameters, tree_of
 
 import verl_mas
-from verl_mas.verl_.sources import Definition, ancestors, find, own_members, parameters, tree_of
 
 PACKAGE = Path(verl_mas.__file__).parent
 

@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import verl_contract as contract
-
-from verl_mas.verl_.sources import find, parameters
+from verl_contract.sources import find, parameters
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/verl-names.md"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from verl_mas.engines.contract import takes
+from verl_contract.sources import Definition, find, takes
+
 from verl_mas.util import read_yaml
-from verl_mas.verl_.sources import Definition, find
 
 # Class or module -> name -> what is passed to it; None: it is only read.
 Names = Mapping[str, Mapping[str, Sequence[str] | None]]

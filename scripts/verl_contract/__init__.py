@@ -15,9 +15,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_contract.sources import file_of, find, parameters, tree_of
 from verl_mas.util import read_yaml
 from verl_mas.verl_ import VERSION
-from verl_mas.verl_.sources import file_of, find, parameters, tree_of
 
 __all__ = ["VERSION"]  # With which the tables agree.
 _HERE = Path(__file__).parent

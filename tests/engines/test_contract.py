@@ -18,13 +18,13 @@ from packaging.version import Version
 from PIL import Image
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoProcessor, PreTrainedTokenizerFast
+from verl_contract import sources
+from verl_contract.sources import find
 
 from verl_mas.engines import contract
 from verl_mas.engines.contract import Contract, contracts
 from verl_mas.engines.kinds.sglang import IMAGES_MB
 from verl_mas.testing.tiny_vision_model import tiny_vision_model
-from verl_mas.verl_ import sources
-from verl_mas.verl_.sources import find
 
 ENGINES = Path(contract.__file__).parent
 SUPPORT = Path(__file__).parents[1] / "support"

@@ -13,9 +13,9 @@ import pytest
 import verl_contract as contract
 from omegaconf import OmegaConf
 from packaging.version import Version
+from verl_contract.sources import find, named, own_members, root_of, tree_of
 
 from verl_mas.config.merge import leaves
-from verl_mas.verl_.sources import find, named, own_members, root_of, tree_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from lock_overrides import PACKAGE, classes, modules, overridden

@@ -8,6 +8,7 @@ versions. Sources are read, not imported.
 from __future__ import annotations
 
 import ast
+import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,7 +17,6 @@ from pathlib import Path
 from packaging.version import Version
 
 from verl_mas.util import installed_version, read_yaml
-from verl_mas.verl_.sources import Definition, ancestors, find, parameters
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Contract:
     @property
     def unstartable(self) -> str:
         """Why verl cannot start the installed version; empty if nothing is known against it."""
-        others = [path for path in self.dataclasses if (found := find(path)) and not is_dataclass(found)]
+        others = [path for path in self.dataclasses if (found := defined(path)) and not is_dataclass(found)]
         return f"verl 0.9.1 reads the fields of {others[0]}, and there it is not a dataclass" if others else ""
 
     @property
@@ -69,17 +69,21 @@ def lacking(engine: str) -> dict[str, str]:
     return contracts()[engine].lacks if engine in contracts() else {}
 
 
-def is_dataclass(found: Definition) -> bool:
-    """Whether a class, or one that it inherits from, is decorated as one."""
-    decorators = [each for line in ancestors(found) for each in getattr(line.node, "decorator_list", [])]
-    return any("dataclass" in ast.unparse(each) for each in decorators)
+def defined(path: str) -> ast.stmt | None:
+    """What `module:name` is in the source of an installed engine, which is not imported; None where it is not there."""
+    module, _, name = path.partition(":")
+    top, *rest = module.split(".")
+    # For a top-level package this imports nothing; for a submodule it would.
+    spec = importlib.util.find_spec(top)
+    file = Path(((spec and spec.submodule_search_locations) or [""])[0]).joinpath(*rest).with_suffix(".py")
+    tree = ast.parse(file.read_text()) if file.is_file() else ast.Module([], [])
+    return next((node for node in tree.body if name in _names(node)), None)
 
 
-def takes(found: Definition) -> dict[str, bool]:
-    """The parameters of a function, or the fields of a class that is made of them, and whether each is required."""
-    if isinstance(found.node, ast.ClassDef):
-        lines = [node for own in reversed(ancestors(found)) for node in getattr(own.node, "body", [])]
-        fields = [node for node in lines if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
-        return {ast.unparse(node.target): node.value is None for node in fields}
-    given = [name for name in (parameters(found.node) or "").split(", ") if name and not name.startswith("*")]
-    return {name.rstrip("="): not name.endswith("=") for name in given if name != "self"}
+def _names(node: ast.stmt) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else ()
+    return {ast.unparse(target) for target in targets} | {str(getattr(node, "name", ""))}
+
+
+def is_dataclass(node: ast.stmt) -> bool:
+    return any("dataclass" in ast.unparse(each) for each in getattr(node, "decorator_list", ()))
