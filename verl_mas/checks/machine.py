@@ -20,7 +20,6 @@ from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
-from verl_mas.registry import nearest
 
 PLUGIN = "verl_mas.plugin"
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
@@ -68,13 +67,6 @@ def check_platform(device: str | None = None) -> Iterator[ConfigError]:
     if name == DEVICE and device not in (None, DEVICE):
         value, rule = f"trainer.device={device} on the platform {DEVICE}", "+platform=cpu sets the device of the run"
         yield ConfigError(value, rule=rule, fix="remove trainer.device or +platform=cpu")
-    if name in ("", DEVICE):
-        return
-    from verl.plugin.platform.platform_manager import PlatformRegistry
-
-    if name not in (known := list(PlatformRegistry.registered_names())):
-        rule = "it names a platform that is registered with verl"
-        yield ConfigError(f"VERL_PLATFORM={name}", rule=rule, fix=nearest(name, known))
 
 
 def check_device(config: DictConfig) -> Iterator[ConfigError]:

@@ -123,11 +123,8 @@ def vision_of(model: DictConfig) -> Mapping[str, object] | None:
     return None if not found else parts[0] if parts and isinstance(parts[0], Mapping) else {}
 
 
-def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
-    """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown.
-
-    `vectors`: also of those that have a vector. A norm has one, so no adapter can be on it.
-    """
+def modules(model: DictConfig) -> list[str] | None:
+    """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown."""
     folder = _folder(model.get("path"))
     if folder is None:
         return None
@@ -135,8 +132,7 @@ def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
     for file in (file for file in weight_files(folder) if file.suffix == ".safetensors"):
         with contextlib.suppress(OSError, ValueError):  # `check_model` reports a file that is cut or missing
             shapes |= shapes_in(file)
-    weights = [name for name in shapes if name.endswith(".weight") and (vectors or len(shapes[name]) > 1)]
-    return [name.removesuffix(".weight") for name in weights] or None
+    return [name[: -len(".weight")] for name in shapes if name.endswith(".weight") and len(shapes[name]) > 1] or None
 
 
 @dataclass(frozen=True)

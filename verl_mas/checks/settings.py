@@ -23,7 +23,6 @@ from verl_mas.config.values import problems as problems_of
 from verl_mas.config.verl_settings import (
     SettingDifference,
     SettingsSection,
-    deleted,
     differences,
     section_at,
     settings_of,
@@ -123,14 +122,6 @@ def takes(path: str) -> Hint | None:
         names: Hint = Literal[tuple(CHOICES[path]())]
         return names | list[names] if path == "trainer.logger" else names  # type: ignore[valid-type]
     return VALUES.get(path)
-
-
-def check_sections(config: DictConfig) -> Iterator[ConfigError]:
-    """Sections of verl that were deleted. `config` is as Hydra composed it."""
-    for path in deleted(config):
-        yield ConfigError(
-            f"{path} was deleted or is null", rule="verl reads this section", fix=f"remove ~{path} or {path}=null"
-        )
 
 
 def check_keys(config: DictConfig) -> Iterator[Problem]:

@@ -80,7 +80,7 @@ def update(model: ModelSize, training: TrainingLoad) -> Terms:
 
 
 def scored(model: ModelSize, training: TrainingLoad) -> Terms:
-    """What a micro batch takes whose log-probs are computed: a layer has dropped its own before the logits are there."""
+    """What a micro batch takes whose log-probs are computed. No layer has anything left when the logits are there."""
     tokens, layer = training.log_prob_tokens, layer_activations(model, training.log_prob_tokens)
     of_head = logits(model, training, tokens, training.logits, CHUNK_SCORED)
     return {

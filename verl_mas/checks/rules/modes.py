@@ -50,10 +50,6 @@ def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
         rule = "all tasks of the run would be dispatched before its first step"
         value = f"{mode.warmup_key}={stale.warmup:g} with trainer.total_training_steps={total}"
         yield ConfigError(value, rule=rule, fix=f"set {mode.warmup_key}=1")
-    if run.get("transfer_queue.backend.storage_backend") != "SimpleStorage" and run.config.trainer.save_freq > 0:
-        rule = "a checkpoint has the rows of later steps, and verl saves those of SimpleStorage only"
-        fix = "set transfer_queue.backend.storage_backend=SimpleStorage, or trainer.save_freq=-1"
-        yield ConfigError("transfer_queue.backend.storage_backend", rule=rule, fix=fix)
 
 
 @rule(seen="commit 93f105e2, docs/async.md", team=True)
