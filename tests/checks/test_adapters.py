@@ -83,7 +83,6 @@ def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
         ({"actor_rollout_ref__actor__strategy": "fsdp"}, "actor.strategy=fsdp"),
         ({"actor_rollout_ref__model__lora_rank": 0}, "a rank of 1 to"),
         ({"mas__policies": {"a": {"adapter_of": "b"}, "b": {}}}, "weights that never change"),
-        ({"mas__policies": {"agnt": {}, "a": {"adapter_of": "agent"}}}, "did you mean agnt"),
         (
             {"mas__policies": TWO | {"a": {"adapter_of": "main", "overrides": {"actor": {"strategy": "fsdp"}}}}},
             "base main has",

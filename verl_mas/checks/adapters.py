@@ -17,8 +17,7 @@ from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.run import View
 from verl_mas.engines.contract import lacking
 from verl_mas.engines.facts import ENGINES, facts_of
-from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import closest
+from verl_mas.errors import ConfigError
 
 # What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
 OWN = (
@@ -44,13 +43,6 @@ HEAD = "lm_head"
 
 def check_adapters(run: ExaminedRun) -> Iterator[Problem]:
     """What is an adapter of what, and what each of them and their base can have."""
-    declared = OmegaConf.select(run.config, "mas.policies") or {}
-    for base in bases(run.mas):
-        others = [name for name in run.mas.policies if name != base]
-        if base not in declared and (meant := closest(base, others, cutoff=0.7)):
-            value = f"adapter_of={base}, which mas.policies leaves out, beside policy {meant}"
-            fix = f"did you mean {meant}? If not, declare it: ++mas.policies.{base}.trainable=false"
-            yield ConfigWarning(value, "it is added as a base, with processes and engines of its own", fix)
     for name, spec in run.mas.policies.items():
         if spec.adapter_of is None:
             continue
