@@ -156,12 +156,13 @@ def test_a_worst_case_over_the_card_is_a_warning_with_its_odds_and_the_largest_m
     (warning,) = report.warnings
     assert plan.pools["shared"].gpu == pytest.approx(89.9, abs=0.1) and plan.fits
     assert "less than once in a million steps" in warning.reason and warning.value.startswith("worst case")
-    assert "ppo_max_token_len_per_gpu=65536" in warning.fix and "1.5 times as many" in warning.fix
+    assert "ppo_max_token_len_per_gpu=65536" in warning.fix and "2.25 times as many" in warning.fix
     changed = warning.fix.removeprefix("set ").partition(" (")[0].split()
     assert not plan_command([*large, *changed], EIGHT)[1].warnings
     # Padded rows, and micro batches by tokens, are full in every step.
     padded = plan_command([*large, "actor_rollout_ref.model.use_remove_padding=False"], EIGHT)[1]
-    full = plan_command([*STOCK, *BY_TOKENS, *(budget.format(131072) for budget in BUDGET)], EIGHT)[1]
+    many = [*BY_TOKENS, "data.train_batch_size=4096", "actor_rollout_ref.actor.ppo_mini_batch_size=4096"]
+    full = plan_command([*STOCK, *many, *(budget.format(163840) for budget in BUDGET)], EIGHT)[1]
     assert "takes 89.9 GiB" in padded.errors[0].value and not full.accepted
 
 
