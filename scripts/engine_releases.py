@@ -18,8 +18,10 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from verl_mas.engines.contract import contracts, is_dataclass, missing, takes
-from verl_mas.verl_.sources import Definition, file_of, find, named, parameters, tree_of
+from engine_names import missing, names
+from verl_contract.sources import Definition, file_of, find, is_dataclass, named, parameters, takes, tree_of
+
+from verl_mas.engines.contract import contracts
 
 # Expressions in verl -> the class of the engine that they are of.
 OBJECTS = {
@@ -45,7 +47,7 @@ def differences(package: str) -> list[str]:
     """What the release on the path lacks, of verl's use and of ours."""
     verl = file_of("verl")
     assert verl is not None
-    ours = {owner: names for owner, names in contracts()[package].used.items() if not made_at_import(owner)}
+    ours = {owner: names for owner, names in names()[package].used.items() if not made_at_import(owner)}
     found = [f"verl-mas: {one}" for one in missing(ours)]
     for file in sorted(verl.parent.glob(f"workers/rollout/{package}_rollout/*.py")):
         tree = ast.parse(file.read_text())
@@ -62,14 +64,14 @@ def made_at_import(owner: str) -> bool:
 def used(tree: ast.Module, package: str) -> Iterator[str]:
     """What a module of verl uses of the engine that is not there."""
     nodes = list(always(tree))
-    names = {
+    imported = {
         alias.asname or alias.name: f"{node.module}:{alias.name}"
         for node in nodes
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith(f"{package}.")
         for alias in node.names
     }
-    yield from (f"{path} is missing" for path in names.values() if find(path) is None)
-    known = {name: path for name, path in {**names, **OBJECTS[package]}.items() if find(path)}
+    yield from (f"{path} is missing" for path in imported.values() if find(path) is None)
+    known = {name: path for name, path in {**imported, **OBJECTS[package]}.items() if find(path)}
     for node in nodes:
         if isinstance(node, ast.Attribute):
             yield from attribute(node, known, package)

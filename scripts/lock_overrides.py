@@ -1,4 +1,4 @@
-"""Write verl_mas/verl_/overridden.json: the methods of the installed verl that classes of ours override.
+"""Write scripts/verl_contract/overridden.json: the methods of the installed verl that classes of ours override.
 
     python scripts/lock_overrides.py
 
@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_mas.verl_ import contract
-from verl_mas.verl_.sources import Definition, ancestors, find, own_members, parameters, tree_of
+import verl_contract as contract
+from verl_contract.sources import Definition, ancestors, find, own_members, parameters, tree_of
 
-PACKAGE = Path(contract.__file__).parents[1]
+import verl_mas
+
+PACKAGE = Path(verl_mas.__file__).parent
 
 
 def modules() -> list[str]:

@@ -15,8 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from verl_mas.verl_ import contract
-from verl_mas.verl_.sources import find, parameters
+import verl_contract as contract
+from verl_contract.sources import find, parameters
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "patches/verl-names.md"

@@ -18,10 +18,10 @@ import verl
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 from verl.trainer.ppo.core_algos import agg_loss
+from verl_contract import VERSION
 
 from verl_mas.platform.process_group import AFTER, BEFORE
 from verl_mas.trainer.recorded import KeptFile
-from verl_mas.verl_.contract import VERSION
 
 ROOT = Path(__file__).parents[1]
 SITE_PACKAGES = Path(verl.__file__).parents[1]

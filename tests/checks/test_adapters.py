@@ -76,27 +76,6 @@ def test_every_setting_of_an_adapters_own_is_one_of_verls(make):
         assert any(str(name).startswith(key) for name in keys), pattern
 
 
-@pytest.mark.parametrize("fields", [{"num_experts": 8}, {"text_config": {"n_routed_experts": 64}}])
-def test_all_linear_does_not_reach_experts(found, tmp_path, fields):
-    assert "does not reach" in text_of(found(tmp_path, fields))
-    assert "does not reach" not in text_of(found(tmp_path, fields, actor_rollout_ref__model__target_modules=["q_proj"]))
-
-
-@pytest.mark.parametrize(
-    ("wanted", "missing"),
-    [
-        (["k_proj"], "q_proj, v_proj"),
-        (["up_proj", "down_proj"], "gate_proj"),
-        (["q_proj", "v_proj", "gate_proj", "down_proj"], ""),
-        ("all-linear", ""),
-    ],
-)
-def test_sglang_needs_of_stacked_layers_those_that_it_stacks_the_others_on(found, wanted, missing):
-    problems = found(actor_rollout_ref__model__target_modules=wanted, actor_rollout_ref__rollout__name="sglang")
-    fixes = {problem.fix for problem in problems if "stacks" in problem.rule}
-    assert fixes == ({f"add {missing}"} if missing else set())
-
-
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -104,7 +83,6 @@ def test_sglang_needs_of_stacked_layers_those_that_it_stacks_the_others_on(found
         ({"actor_rollout_ref__actor__strategy": "fsdp"}, "actor.strategy=fsdp"),
         ({"actor_rollout_ref__model__lora_rank": 0}, "a rank of 1 to"),
         ({"mas__policies": {"a": {"adapter_of": "b"}, "b": {}}}, "weights that never change"),
-        ({"mas__policies": {"agnt": {}, "a": {"adapter_of": "agent"}}}, "did you mean agnt"),
         (
             {"mas__policies": TWO | {"a": {"adapter_of": "main", "overrides": {"actor": {"strategy": "fsdp"}}}}},
             "base main has",

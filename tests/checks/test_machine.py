@@ -87,17 +87,3 @@ def test_a_server_at_127_0_0_1_is_warned_of_in_a_run_on_several_nodes(make, node
         "mas.workflow.args.retriever",
         "mas.policies.far.remote.base_url",
     ][: 2 * (nodes - 1)]
-
-
-def test_a_run_that_logs_to_wandb_needs_a_key_or_no_network(make, monkeypatch, tmp_path):
-    for name in ("WANDB_API_KEY", "WANDB_MODE"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    (warning,) = machine.check_packages(make(trainer__logger=["console", "wandb"]))
-    assert "WANDB_MODE=offline" in str(warning)
-    for name, value in (("WANDB_MODE", "offline"), ("WANDB_API_KEY", "0" * 40)):
-        with monkeypatch.context() as here:
-            here.setenv(name, value)
-            assert list(machine.check_packages(make(trainer__logger=["console", "wandb"]))) == []
-    (tmp_path / "netrc").touch()
-    assert list(machine.check_packages(make(trainer__logger=["wandb"]))) == []

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.settings import VALUES, check_keys, check_sections, check_values, takes
+from verl_mas.checks.settings import VALUES, check_keys, check_values, takes
 from verl_mas.config.compose import compose
 from verl_mas.config.values import problems
 from verl_mas.config.verl_settings import section_at, verl_settings
@@ -12,7 +12,7 @@ from verl_mas.config.verl_settings import section_at, verl_settings
 @pytest.mark.parametrize("engine", ["dp", "megatron", "veomni", "torchtitan"])
 def test_verls_own_configurations_have_no_unknown_key(engine):
     config = compose([f"model_engine={engine}"])
-    assert [*check_sections(config), *check_keys(config), *check_values(config)] == []
+    assert [*check_keys(config), *check_values(config)] == []
 
 
 def test_every_key_of_the_table_is_one_of_verl_and_takes_verls_own_value():
@@ -46,7 +46,7 @@ def test_every_key_of_the_table_is_one_of_verl_and_takes_verls_own_value():
 )
 def test_what_verl_reads_or_passes_on_is_accepted(make, settings):
     config = make(**settings)
-    assert [*check_sections(config), *check_keys(config), *check_values(config)] == []
+    assert [*check_keys(config), *check_values(config)] == []
 
 
 def test_a_resolved_configuration_is_checked_as_one_with_interpolations(make):

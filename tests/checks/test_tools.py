@@ -4,12 +4,12 @@ import sys
 
 import psutil
 import pytest
+from verl_contract.sources import file_of
 from wrong_configs import SERVER
 from wrong_configs.prepare import files
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.tools import FORMATS, check_tool_prompts, configured_tools
-from verl_mas.verl_.sources import file_of
 
 NATIVE = "actor_rollout_ref.rollout.multi_turn.tool_config_path"
 FUNCTIONS = "actor_rollout_ref.rollout.multi_turn.function_tool_path"

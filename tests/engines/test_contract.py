@@ -12,18 +12,19 @@ from pathlib import Path
 
 import engine_releases
 import pytest
+from engine_names import missing, names
 from engine_sources import forget
 from packaging.version import Version
 from PIL import Image
 from tokenizers import ByteLevelBPETokenizer
 from transformers import AutoProcessor, PreTrainedTokenizerFast
+from verl_contract import sources
+from verl_contract.sources import find
 
 from verl_mas.engines import contract
-from verl_mas.engines.contract import Contract, Need, contracts, missing
+from verl_mas.engines.contract import Contract, contracts
 from verl_mas.engines.kinds.sglang import IMAGES_MB
 from verl_mas.testing.tiny_vision_model import tiny_vision_model
-from verl_mas.verl_ import sources
-from verl_mas.verl_.sources import find
 
 ENGINES = Path(contract.__file__).parent
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -38,9 +39,8 @@ OWN = {"ids"}  # of `AdapterEngine`
 
 
 def listed(package: str) -> set[str]:
-    known = contracts()[package]
-    tables = [known.used, *(need.names for need in known.needs.values())]
-    return {name for names in tables for members in names.values() for name in members}
+    known = names()[package]
+    return {name for table in [known.used, *known.needs.values()] for members in table.values() for name in members}
 
 
 @pytest.mark.parametrize("file", OBJECTS)
@@ -56,9 +56,9 @@ def test_every_name_that_we_import_from_an_engine_is_in_the_contract():
     nodes = [node for tree in files for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert len(files) >= 3
     for package in contracts():
-        names = {name.name for node in nodes if str(node.module).startswith(f"{package}.") for name in node.names}
-        owners = {owner.rpartition(":")[2] for owner in contracts()[package].used}
-        assert names - listed(package) - owners == set()
+        found = {name.name for node in nodes if str(node.module).startswith(f"{package}.") for name in node.names}
+        owners = {owner.rpartition(":")[2] for owner in names()[package].used}
+        assert found - listed(package) - owners == set()
 
 
 SOURCE = """
@@ -75,7 +75,7 @@ NAMES = {
     "an_engine.parts:Engine": {"abort": ["rid", "internal"], "state": None},
     "an_engine.parts": {"Request": ["name"]},
 }
-AN_ENGINE = Contract("an_engine", ("1.0", "1.4"), NAMES, {"loading": Need({"an_engine.parts": {"load": []}}, "1.2")})
+AN_ENGINE = Contract("an_engine", ("1.0", "1.4"), {"loading": "1.2"})
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_feature_that_the_installed_engine_lacks_names_the_version_that_has_it
     assert "from 1.2 on, and this is 1.0" in AN_ENGINE.lacks["loading"], "not installed: what verl pins"
     install(SOURCE, "1.1")
     assert "from 1.2 on, and this is 1.1" in AN_ENGINE.lacks["loading"]
-    install(f"{SOURCE}\ndef load(): ...\n", "1.1")
+    install(SOURCE, "1.2")
     assert AN_ENGINE.lacks == {}
 
 
@@ -198,8 +198,8 @@ def test_a_release_that_we_name_has_what_verl_and_we_use_and_each_feature_from_i
     wheel(package, version)
     known = contracts()[package]
     assert engine_releases.differences(package) == [] and not known.unstartable
-    for feature, need in known.needs.items():
-        assert any(missing(need.names)) is (Version(version) < Version(need.since)), feature
+    for feature, since in known.needs.items():
+        assert any(missing(names()[package].needs[feature])) is (Version(version) < Version(since)), feature
 
 
 @pytest.mark.nightly

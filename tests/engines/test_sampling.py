@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from engine_sources import forget
 from omegaconf import OmegaConf
+from verl_contract import sources
 
 from verl_mas.engines.kinds import sglang, vllm
 from verl_mas.engines.sampling import engine_errors, installed_names, mistyped, names_of, sampling_errors
-from verl_mas.verl_ import sources
 
 SOURCES = {
     "a dataclass": "class SamplingParams:\n    temperature: float = 1.0\n    max_new_tokens: int\n    _own: int = 0\n",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 from small_model import MODEL, SEEING, TRAINING, N
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils.checkpoint import checkpoint
 
 from verl_mas.planning import training
 from verl_mas.planning.path import FUSED, TrainingPath
@@ -25,8 +28,37 @@ def test_an_update_loads_16_bytes_per_parameter_and_has_logits_of_its_longest_mi
     held = training.update(MODEL, replace(TRAINING, param_offload=True, optimizer_offload=True))
     assert held["parameters"] + held["gradients"] + held["Adam"] == 16 * N / 4
     assert held["logits"] == 4 * 256 * 1000
-    recomputed = 2 * 256 * (8 * 64 + 3 * 128)
-    assert held["activations"] == 2 * 4 * 256 * 64 + recomputed
+    assert held["activations"] == 2 * 4 * 256 * 64
+
+
+def test_a_layer_is_computed_again_after_the_logits_are_dropped():
+    """By hand: the larger of the two counts, here what a layer computes for logits of few entries."""
+    few = replace(MODEL, vocabulary=100)
+    held, again = training.updated(few, TRAINING), 2 * 256 * (8 * 64 + 3 * 128)
+    assert (held["logits"], held["activations"]) == (0, 2 * 4 * 256 * 64 + again)
+    assert "logits" not in training.scored(few, TRAINING)
+
+
+def test_autograd_drops_the_logits_of_verls_log_probs_before_a_layer_is_computed_again():
+    from verl.utils.torch_functional import logprobs_from_logits
+
+    dropped, logits = [], []
+
+    def layer(hidden):
+        dropped.extend(storage.expired() for storage in logits)
+        return hidden * hidden
+
+    hidden, head = torch.ones(1, 4, 8, requires_grad=True), torch.nn.Linear(8, 16)
+
+    def forward():
+        scores = head(checkpoint(layer, hidden, use_reentrant=False))
+        logits.append(StorageWeakRef(scores.untyped_storage()))
+        return logprobs_from_logits(scores, torch.zeros(1, 4, dtype=torch.long)).sum()
+
+    loss = forward()
+    assert not logits[0].expired()
+    loss.backward()
+    assert dropped == [True]
 
 
 def test_fused_kernels_have_the_logits_of_512_tokens_in_float32():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from verl_contract import sources
+
 from verl_mas.engines.sampling import installed_names
-from verl_mas.verl_ import sources
 
 
 def forget() -> None:

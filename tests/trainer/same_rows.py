@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def _name_tasks(module: ModuleType) -> None:
     from verl.utils import tensordict_utils as tu
 
-    fetch = module.PPOTrainer._fetch_one_gen_batch  # noqa: SLF001  # verl's, see verl_.contract
+    fetch = module.PPOTrainer._fetch_one_gen_batch  # noqa: SLF001  # verl's, see scripts/verl_contract
 
     def named(self: Any) -> Any:
         batch = fetch(self)

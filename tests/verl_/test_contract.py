@@ -1,4 +1,4 @@
-"""The installed verl fits `verl_mas.verl_.contract`, and the contract lists everything that we use."""
+"""The installed verl fits `scripts/verl_contract`, and the contract lists everything that we use."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import verl_contract as contract
 from omegaconf import OmegaConf
 from packaging.version import Version
+from verl_contract.sources import find, named, own_members, root_of, tree_of
 
-from verl_mas.checks import doctor
 from verl_mas.config.merge import leaves
-from verl_mas.verl_ import contract
-from verl_mas.verl_.sources import find, named, own_members, root_of, tree_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 from lock_overrides import PACKAGE, classes, modules, overridden
@@ -97,16 +96,6 @@ def names_of(tree: ast.Module) -> set[str]:
 
 def test_the_installed_verl_fits_the_contract():
     assert [str(difference) for difference in contract.differences()] == []
-    (finding,) = doctor.look_at_verl()
-    assert finding.ok is True
-
-
-def test_what_differs_in_another_verl_is_one_problem_and_one_note(monkeypatch):
-    differ = [contract.Deviation("a", "is missing"), contract.Deviation("b", "is missing")]
-    monkeypatch.setattr(doctor, "differences", lambda: [*differ, contract.Deviation("c", "has changed", breaks=False)])
-    broken, changed = doctor.look_at_verl()
-    assert broken.ok is False and broken.seen.splitlines()[1:] == ["  a: is missing", "  b: is missing"]
-    assert (changed.ok, changed.seen) == (None, "1 are to be reviewed\n  c: has changed")
 
 
 def test_every_override_of_a_method_of_verl_is_in_the_lock_file_and_nothing_else():
@@ -187,9 +176,6 @@ def test_a_verl_that_differs_is_reported(monkeypatch, table, wrong, seen, breaks
     (difference,) = contract.differences()
     assert seen in str(difference)
     assert difference.breaks is breaks
-    (finding,) = doctor.look_at_verl()
-    assert finding.ok is (False if breaks else None)
-    assert seen in finding.seen
 
 
 def test_the_page_says_of_each_name_since_when_verl_has_it():

@@ -10,15 +10,14 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.checks.model import fields, modules, readable_json, settings
+from verl_mas.checks.model import modules, readable_json, settings
 from verl_mas.checks.rules import Problem
-from verl_mas.config.adapters import ALL_LINEAR, Targets, bases, plain, targeted
+from verl_mas.config.adapters import bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
 from verl_mas.config.run import View
 from verl_mas.engines.contract import lacking
 from verl_mas.engines.facts import ENGINES, facts_of
-from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import closest
+from verl_mas.errors import ConfigError
 
 # What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
 OWN = (
@@ -30,8 +29,6 @@ OWN = (
 # And these, up to the base's.
 LENGTHS = ("rollout.prompt_length", "rollout.response_length")
 HIGHEST_RANK = 512
-# Numbers in config.json, of which one is above 1 in a mixture of experts.
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 # Of adapter_config.json: what an adapter has beside its two matrices per module, and what it is without.
 PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_dora": (None, False),
@@ -42,19 +39,10 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "alpha_pattern": (None, {}),
 }
 HEAD = "lm_head"
-# What SGLang computes in one product, and of it what it needs to stack an adapter's weights.
-STACKED = (({"q_proj", "k_proj", "v_proj"}, {"q_proj", "v_proj"}), ({"gate_proj", "up_proj"}, {"gate_proj"}))
 
 
 def check_adapters(run: ExaminedRun) -> Iterator[Problem]:
     """What is an adapter of what, and what each of them and their base can have."""
-    declared = OmegaConf.select(run.config, "mas.policies") or {}
-    for base in bases(run.mas):
-        others = [name for name in run.mas.policies if name != base]
-        if base not in declared and (meant := closest(base, others, cutoff=0.7)):
-            value = f"adapter_of={base}, which mas.policies leaves out, beside policy {meant}"
-            fix = f"did you mean {meant}? If not, declare it: ++mas.policies.{base}.trainable=false"
-            yield ConfigWarning(value, "it is added as a base, with processes and engines of its own", fix)
     for name, spec in run.mas.policies.items():
         if spec.adapter_of is None:
             continue
@@ -115,8 +103,6 @@ def _base(view: View) -> Iterator[ConfigError]:
         "actor.strategy": ("fsdp2", "FSDP2 divides the parameters one by one, frozen and trained ones together"),
         "model.lora.merge": (False, "one engine serves all adapters on the weights of the base"),
         "rollout.disaggregation.enabled": (False, "the server that decodes would compute with the bare base"),
-        "actor.fsdp_config.qat.enable": (False, "it changes the base, which has to stay as it is"),
-        "model.target_parameters": (None, "engines serve adapters on linear modules alone"),
     }
     for key, (value, why) in needed.items():
         if (given := view.get(key)) != value and (given or value):
@@ -138,18 +124,7 @@ def _adapter(view: View) -> Iterator[Problem]:
         yield ConfigError(
             f"policy {view.name}: lora_rank={rank}", rule=f"an adapter has a rank of 1 to {most}", fix=fix
         )
-    known = _linear(model)
-    wrong = list(check_targets(view, known))
-    yield from wrong
-    if not wrong and view.engine == "sglang":
-        yield from _stacked(view, known)
-    found = fields(model)
-    experts = next((key for key in EXPERTS if isinstance(count := found.get(key), int) and count > 1), None)
-    if experts and model.get("target_modules") == ALL_LINEAR:
-        rule = "the weights of experts are no linear modules, so all-linear does not reach them"
-        fix = f"name what is trained: {SECTION}.model.target_modules=[q_proj,k_proj,v_proj,o_proj]"
-        value = f"policy {view.name}: target_modules=all-linear with {experts}={found[experts]}"
-        yield ConfigError(value, rule=rule, fix=fix)
+    yield from check_targets(view, _linear(model))
     if path := model.get("lora_adapter_path"):
         yield from _warm_start(view, str(path))
 
@@ -164,42 +139,16 @@ def check_targets(view: View, known: list[str] | None) -> Iterator[ConfigError]:
     """`known`: the modules that an adapter of the policy can be on; None: not known."""
     if known is None:
         return
-    wanted, excluded = targets(view)
+    wanted, excluded = (plain(view.get(f"model.{key}")) for key in ("target_modules", "exclude_modules"))
     value = f"policy {view.name}: model.target_modules={wanted}, exclude_modules={excluded}"
     fix = f"set it to all-linear, or to a list of: {', '.join(sorted({name.rsplit('.', 1)[-1] for name in known}))}"
     try:
         found = targeted(known, wanted, excluded)
-        others = sorted({HEAD, *(modules(view.section("model"), vectors=True) or ())} - {*known})
-        wrong = [] if wanted in (None, ALL_LINEAR) else targeted(others, wanted, excluded)
     except ConfigError as error:
         yield ConfigError(f"policy {view.name}: {error.value}", rule=error.rule, fix=fix)
         return
-    if not found or wrong:
-        rule = f"an adapter is on linear modules, and this selects {wrong[0] if wrong else 'none'}"
-        yield ConfigError(value, rule=rule, fix=fix)
-
-
-def targets(view: View) -> tuple[Targets, Targets]:
-    """`target_modules` and `exclude_modules`."""
-    model = view.section("model")
-    return plain(model.get("target_modules")), plain(model.get("exclude_modules"))
-
-
-def _stacked(view: View, known: list[str] | None) -> Iterator[ConfigError]:
-    wanted, excluded = targets(view)
-    value = f"policy {view.name}: model.target_modules={wanted} with rollout.name=sglang"
-    if isinstance(wanted, str) and wanted != ALL_LINEAR:
-        rule, fix = "SGLang takes the names of modules, not a regular expression", "set it to all-linear or to names"
-        yield ConfigError(value, rule=rule, fix=fix)
-        return
-    each = [name.rpartition(".") for name in targeted((wanted or ()) if known is None else known, wanted, excluded)]
-    for parent in dict.fromkeys(parent for parent, _, _ in each):
-        on = {last for above, _, last in each if above == parent}
-        for stacked, needed in STACKED:
-            if on & stacked and not needed <= on:
-                rule = "SGLang stacks the weights of query, key and value, and of gate and up"
-                yield ConfigError(value, rule=rule, fix=f"add {', '.join(sorted(needed - on))}")
-                return
+    if not found:
+        yield ConfigError(value, rule="an adapter is on linear modules, and this selects none", fix=fix)
 
 
 def _warm_start(view: View, path: str) -> Iterator[ConfigError]:

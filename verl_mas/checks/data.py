@@ -22,7 +22,6 @@ from verl_mas.verl_.types import Fields
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
-TRUTH = f"{REWARD_MODEL}.{GROUND_TRUTH}"
 SAMPLE = 64  # Rows that are looked at
 
 

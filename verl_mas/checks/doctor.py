@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import os
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import version
 from pathlib import Path
 from shutil import which
 from sysconfig import get_path
@@ -29,7 +27,7 @@ from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained
 from verl_mas.registry import installed
 from verl_mas.util import installed_version
-from verl_mas.verl_.contract import VERSION, differences
+from verl_mas.verl_ import VERSION
 
 # The packages whose versions decide whether verl runs; pip checks the others.
 SHOWN = ("verl", "TransferQueue", "torch", "transformers", "ray", "tensordict", "numpy")
@@ -46,15 +44,16 @@ class Aspect:
 
 
 def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
-    """`thorough` False: verl's sources are not read if its version is the one that was compared before. `gpu`: also
-    what a machine with GPUs needs, where none is here."""
+    """`thorough`: with the sandbox. `gpu`: also what a machine with GPUs needs, where none is here."""
     yield Aspect("verl-mas", version("verl-mas"))
     yield Aspect("python", sys.version.split()[0])
     # By name: verl's requirement replaces ours, which allows any version.
     by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
     yield from (look_at_package(by_name.get(name, Requirement(name))) for name in SHOWN)
-    if thorough or version("verl") != VERSION:
-        yield from look_at_verl()
+    if version("verl") != VERSION:
+        yield Aspect(
+            "verl's internals", f"verl-mas is tested with verl {VERSION}", None, f"pip install verl=={VERSION}"
+        )
     yield from look_at_plugin()
     yield from look_at_machine()
     yield from look_at_engines()
@@ -83,19 +82,6 @@ def look_at_package(requirement: Requirement) -> Aspect:
     if not requirement.specifier.contains(found, prereleases=True):
         return Aspect(requirement.name, f"{found}, outside {requirement.specifier}", False, fix)
     return Aspect(requirement.name, found)
-
-
-def look_at_verl() -> Iterator[Aspect]:
-    """What verl-mas overrides or uses in verl that is not a public interface."""
-    found = differences()
-    broken, changed = ([str(one) for one in found if one.breaks is breaks] for breaks in (True, False))
-    if broken:
-        seen = f"{len(broken)} are not those of verl {VERSION}, with which verl-mas is tested"
-        yield Aspect("verl's internals", "\n  ".join([seen, *broken]), False, f"pip install 'verl=={VERSION}'")
-    if changed:
-        yield Aspect("verl's internals", "\n  ".join([f"{len(changed)} are to be reviewed", *changed]), None)
-    if not found:
-        yield Aspect("verl's internals", "as verl-mas expects them")
 
 
 def look_at_plugin() -> Iterator[Aspect]:
@@ -152,14 +138,11 @@ def look_at_engines() -> Iterator[Aspect]:
     for name in ENGINES:
         if (module := ENGINES[name].package) is None:
             continue
-        try:
-            found = importlib.util.find_spec(module) is not None
-            seen = distribution(module).version if found else "not installed"
-            known = contracts().get(module) if found else None
-            usable = found and not (known and known.unstartable)
-            yield Aspect(f"engine {name}", f"{seen}: {known.standing}" if known else seen, usable or None)
-        except PackageNotFoundError:
-            yield Aspect(f"engine {name}", "importable, but its distribution has no metadata", None)
+        found = installed_version(module)
+        known = contracts().get(module) if found else None
+        usable = found is not None and not (known and known.unstartable)
+        seen = f"{found}: {known.standing}" if known else found or "not installed"
+        yield Aspect(f"engine {name}", seen, usable or None)
     if not _gpus():
         problems = readiness()
         yield Aspect("engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else "")
@@ -168,7 +151,7 @@ def look_at_engines() -> Iterator[Aspect]:
 def look_at_sandbox() -> Iterator[Aspect]:
     """What contains programs that a model wrote. Only teams that run programs need it, so its absence is no problem."""
     try:
-        layers, found, per_second = asyncio.run(_try_out_sandbox())
+        layers, found = asyncio.run(_try_out_sandbox())
     except (ConfigError, ExecutorFailed) as error:
         # What is missing, and what to do.
         seen, fix = (error.value, error.fix) if isinstance(error, ConfigError) else (str(error), "")
@@ -176,14 +159,10 @@ def look_at_sandbox() -> Iterator[Aspect]:
         return
     for name, active in layers.items():
         yield Aspect(f"sandbox, {name}", "active" if active == YES else active, active == YES or None)
-    held = f"{len(PROBES) - len(found)} of {len(PROBES)} probes held; {per_second:.0f} programs per second"
-    refusal = not_contained(found)
+    held, refusal = f"{len(PROBES) - len(found)} of {len(PROBES)} probes held", not_contained(found)
     yield Aspect("sandbox", f"{held}; {refusal.value}" if found else held, not found, refusal.fix if found else "")
 
 
-async def _try_out_sandbox() -> tuple[dict[str, str], list[str], float]:
-    async with aclosing(Contained(Execution(slots=os.cpu_count() or 1))) as executor:
-        layers, found = await executor.layers(), await got_through(executor)
-        count, started = 100, time.perf_counter()
-        await asyncio.gather(*(executor.execute("print(1)") for _ in range(count)))
-        return layers, found, count / (time.perf_counter() - started)
+async def _try_out_sandbox() -> tuple[dict[str, str], list[str]]:
+    async with aclosing(Contained(Execution())) as executor:
+        return await executor.layers(), await got_through(executor)

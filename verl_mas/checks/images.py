@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, floor, sqrt
 from typing import cast
 
 from omegaconf import DictConfig
@@ -114,12 +113,8 @@ def _limits(processor: Fields, side: int) -> tuple[int, int] | None:
 
 def image_tokens(size: tuple[int, int], side: int, limits: Sequence[tuple[int, int]]) -> int:
     """Squares of `side` pixels of an image that is scaled into each of the limits in turn, as Qwen's processors do."""
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
     for least, most in limits:
-        squares = [max(1, round(length / side)) for length in size]
-        area = size[0] * size[1] / side**2
-        if squares[0] * squares[1] > most:
-            squares = [max(1, floor(length / side / sqrt(area / most))) for length in size]
-        elif squares[0] * squares[1] < least:
-            squares = [ceil(length / side * sqrt(least / area)) for length in size]
-        size = squares[0] * side, squares[1] * side
-    return squares[0] * squares[1]
+        size = smart_resize(*size, side, least * side**2, most * side**2)
+    return size[0] * size[1] // side**2

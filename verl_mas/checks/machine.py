@@ -9,19 +9,17 @@ import sys
 import traceback
 from collections.abc import Iterator
 from importlib.metadata import requires, version
-from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
 
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.checks.place import missing, no_connection, not_writable, target, unless_elsewhere
+from verl_mas.checks.place import no_connection, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.cluster import RAY_INIT, address, joined, loopback_servers
 from verl_mas.config.placement import CPUS_PER_GPU, Resources, cpus_needed, gpus_needed, pool_shape, require, used_pools
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
-from verl_mas.registry import nearest
 
 PLUGIN = "verl_mas.plugin"
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
@@ -69,13 +67,6 @@ def check_platform(device: str | None = None) -> Iterator[ConfigError]:
     if name == DEVICE and device not in (None, DEVICE):
         value, rule = f"trainer.device={device} on the platform {DEVICE}", "+platform=cpu sets the device of the run"
         yield ConfigError(value, rule=rule, fix="remove trainer.device or +platform=cpu")
-    if name in ("", DEVICE):
-        return
-    from verl.plugin.platform.platform_manager import PlatformRegistry
-
-    if name not in (known := list(PlatformRegistry.registered_names())):
-        rule = "it names a platform that is registered with verl"
-        yield ConfigError(f"VERL_PLATFORM={name}", rule=rule, fix=nearest(name, known))
 
 
 def check_device(config: DictConfig) -> Iterator[ConfigError]:
@@ -96,16 +87,6 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
                 f"install {package}, or remove {name}",
             )
             yield unless_elsewhere(config, ConfigError(f"trainer.logger={name}", rule=rule, fix=fix))
-        elif name == "wandb" and not target() and not _wandb_key():
-            reason = "no key is here, and a run has no terminal that could ask for one"
-            fix = "run wandb login, or set WANDB_API_KEY, or WANDB_MODE=offline"
-            yield ConfigWarning("trainer.logger=wandb", reason, fix)
-
-
-def _wandb_key() -> bool:
-    if os.environ.get("WANDB_MODE") in ("offline", "disabled") or "WANDB_API_KEY" in os.environ:
-        return True
-    return Path(os.environ.get("NETRC") or "~/.netrc").expanduser().is_file()
 
 
 def available(config: DictConfig) -> Resources | None:
@@ -183,12 +164,6 @@ def check_cluster(config: DictConfig) -> Iterator[Problem]:
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
-    folder = OmegaConf.select(config, f"{RAY_INIT}.runtime_env.working_dir")
-    if isinstance(folder, str) and "://" not in folder and not Path(folder).expanduser().is_dir():
-        yield missing(config, f"{RAY_INIT}.runtime_env.working_dir", folder, "a folder that Ray can send")
-    if (own := OmegaConf.select(config, f"{RAY_INIT}._temp_dir")) and (why := not_writable(Path(own))):
-        error = ConfigError(f"{RAY_INIT}._temp_dir={own}: {why}", rule="Ray's files are there", fix="set another one")
-        yield unless_elsewhere(config, error)
 
 
 def _absent(config: DictConfig, cluster: str | None) -> str:

@@ -6,12 +6,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +59,7 @@ def readable_json(file: Path) -> Mapping[str, object]:
 
 
 def shapes_in(file: Path) -> Mapping[str, Sequence[int]]:
-    """The shapes of the tensors in a file of weights, without reading them. Raises ValueError for one that is cut."""
-    if file.suffix == ".bin":
-        import torch
-
-        try:
-            found = torch.load(file, map_location="meta", mmap=zipfile.is_zipfile(file), weights_only=True)
-            return {name: list(tensor.shape) for name, tensor in found.items()}
-        except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, AttributeError) as error:
-            raise ValueError(str(error).partition("\n")[0] or "it is empty") from error
+    """The shapes of the tensors in a safetensors file, from its header. Raises ValueError for one that is cut."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -134,11 +123,8 @@ def vision_of(model: DictConfig) -> Mapping[str, object] | None:
     return None if not found else parts[0] if parts and isinstance(parts[0], Mapping) else {}
 
 
-def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
-    """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown.
-
-    `vectors`: also of those that have a vector. A norm has one, so no adapter can be on it.
-    """
+def modules(model: DictConfig) -> list[str] | None:
+    """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown."""
     folder = _folder(model.get("path"))
     if folder is None:
         return None
@@ -146,8 +132,7 @@ def modules(model: DictConfig, *, vectors: bool = False) -> list[str] | None:
     for file in (file for file in weight_files(folder) if file.suffix == ".safetensors"):
         with contextlib.suppress(OSError, ValueError):  # `check_model` reports a file that is cut or missing
             shapes |= shapes_in(file)
-    weights = [name for name in shapes if name.endswith(".weight") and (vectors or len(shapes[name]) > 1)]
-    return [name.removesuffix(".weight") for name in weights] or None
+    return [name[: -len(".weight")] for name in shapes if name.endswith(".weight") and len(shapes[name]) > 1] or None
 
 
 @dataclass(frozen=True)
@@ -203,9 +188,6 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
         path = model.get(key)
         if isinstance(path, str) and not (is_remote(path) or is_hub_name(path) or Path(path).expanduser().is_dir()):
             yield missing(config, f"{place}.{key}", path, "a folder that exists, or a name of the hub")
-    for name in [lib] if isinstance(lib := model.get("external_lib"), str) else lib or ():
-        if find_spec(name.partition(".")[0]) is None:
-            yield missing(config, f"{place}.external_lib", name, "a module that can be imported")
     path, folder = model.path, local_folder(str(model.path or ""))
     if not isinstance(path, str) or not path.strip() or (path.endswith("/") and folder):
         fix = FIX if not folder else f"set the model path to {str(path).rstrip('/')}"
@@ -228,7 +210,7 @@ def _look_into(folder: Path, model: DictConfig) -> Iterator[ConfigError]:
     files = weight_files(folder)
     if not files:
         yield ConfigError(f"{folder} has no {WEIGHTS[0]}", rule=rule, fix=fix)
-    for file in files:
+    for file in (file for file in files if file.suffix == ".safetensors"):
         try:
             shapes_in(file)
         except (ValueError, OSError) as error:

@@ -133,9 +133,6 @@ def check_folders(config: DictConfig) -> Iterator[Problem]:
         if not isinstance(folder, str) or not folder.strip() or is_remote(folder):
             rule = "it is the path of a local or mounted folder"
             yield ConfigError(f"{setting}={folder!r}", rule=rule, fix=f"set {setting}=<folder>")
-        elif folder.startswith("~") or "$" in folder:
-            reason, fix = "a folder of this name is made: no shell has put a path there", "write the whole path"
-            yield ConfigWarning(f"{setting}={folder}", reason, fix)
         elif why := not_writable(Path(folder)):
             rule = "a run creates this folder and writes its checkpoints or records there"
             value, fix = f"{setting}={folder!r} cannot be written: {why}", f"set {setting} to another folder"

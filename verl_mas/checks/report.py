@@ -3,7 +3,6 @@ JSON."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
@@ -89,6 +88,7 @@ def summary(run: Run, training: Mapping[str, str]) -> Summary:
         "prompt_tokens": config.data.max_prompt_length,
         "response_tokens": config.data.max_response_length,
         "folder": str(config.trainer.default_local_dir),
+        "saved_every": max(0, config.trainer.save_freq),  # Steps; 0: never
         # The step of the checkpoint that a team's run starts from.
         "resumes_at": checkpoint.step if checkpoint else None,
     }
@@ -177,15 +177,4 @@ def _step(run: Run) -> Summary:
         "commit": mas.branch.commit if mas and branches else None,
         "estimator": str(OmegaConf.select(run.config, "algorithm.adv_estimator")),
         "reward": asdict(mas.reward) if mas else None,
-        "weighed_by_tokens": _weighed_by_tokens(run) if mas else [],
     }
-
-
-def _weighed_by_tokens(run: Run) -> list[str]:
-    """The policies of several roles, of which one that writes more counts more by default."""
-    if run.mas.loss.weighting:
-        return []
-    trained = [member for member in agents_of(run.mas).values() if member.trainable]
-    roles = Counter(name for name, _ in {(name, member.role) for member in trained for name in member.policies})
-    shared = [name for name in run.trained if roles[name] > 1]
-    return [name for name in shared if run.view(name).value("actor.loss_agg_mode") == "token-mean"]

@@ -37,7 +37,7 @@ from verl_mas.checks.rules import every_rule
 from verl_mas.checks.rules.learning import no_team
 from verl_mas.checks.run_folder import check_checkpoint
 from verl_mas.checks.session import check_rows, check_session, play
-from verl_mas.checks.settings import check_keys, check_overrides, check_sections, check_values
+from verl_mas.checks.settings import check_keys, check_overrides, check_values
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
 from verl_mas.checks.verls_own import check_validated
 from verl_mas.config.cluster import adapt
@@ -92,7 +92,7 @@ def plan_command(
     refusals, plan = Refusals(), None
     with run_on(hardware):
         config = refusals.result(lambda: compose(arguments))
-        if config is not None and refusals.of(check_sections(config)) and refusals.of(check_device(config)):
+        if config is not None and refusals.of(check_device(config)):
             refusals.result(lambda: complete(config))
             run = _run(config, refusals)
             plan = refusals.result(lambda: plan_of(run, hardware, assumed)) if run else None
@@ -117,9 +117,8 @@ def examine(config: DictConfig) -> CheckReport:
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
     refusals.of(check_platform(), check_plugin(), problems(machine))
-    # The other checks import verl, and read every section.
-    sound = refusals.of(check_versions()) and refusals.of(check_sections(config))
-    if sound and refusals.of(check_device(config), check_platform(config.trainer.device)):
+    # The other checks import verl.
+    if refusals.of(check_versions()) and refusals.of(check_device(config), check_platform(config.trainer.device)):
         refusals.of(check_keys(config), check_cluster(config))
         if run := _run(config, refusals, here=True):
             _examine_run(run, refusals)

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.data import SETTINGS, paths_of
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
 from verl_mas.errors import ConfigError, ConfigWarning, DataError
-from verl_mas.run_folder import about, metrics, session_files
+from verl_mas.run_folder import about
 from verl_mas.run_folder.checkpoints import (
-    FILES,
     POINTER,
     Checkpoint,
     choices,
@@ -24,14 +22,10 @@ from verl_mas.run_folder.checkpoints import (
     step_of,
     to_resume,
 )
-from verl_mas.run_folder.lock import LOCK, check_lock
+from verl_mas.run_folder.lock import check_lock
 from verl_mas.run_folder.secrets import without_secrets
 from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
 from verl_mas.trainer.running import running_state
-
-PARTS = {"model": "model", "optimizer": "optim", "extra": "extra_state"}  # of a policy's checkpoint, in names of files
-# What a run writes into its folder -> whether it is a folder.
-WRITTEN = {**dict.fromkeys((about.FILE, metrics.FILE, POINTER, LOCK), False), session_files.FOLDER: True}
 
 
 def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
@@ -42,12 +36,7 @@ def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
     if step_of(folder) is not None:
         value, fix = f"trainer.default_local_dir={folder}", f"set trainer.default_local_dir={folder.parent}"
         yield ConfigError(value, rule="it has the checkpoints of a run, and is none of them", fix=fix)
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if (is_folder := WRITTEN.get(path.name)) is not None and is_folder != path.is_dir():
-            rule = f"a run writes a {'folder' if is_folder else 'file'} of this name"
-            yield ConfigError(f"{path}", rule=rule, fix="move it away, or set another trainer.default_local_dir")
     yield from check_lock(run.config)
-    yield from _replaced(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if run.mode is None:
         yield from _of_verl(run.config, folder)
@@ -58,17 +47,6 @@ def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
         yield unless_elsewhere(run.config, error) if given and not Path(given).exists() else error
     else:
         yield from _of_this_team(run, checkpoint) if checkpoint else _unfinished(run.config, folder)
-
-
-def _replaced(config: DictConfig) -> Iterator[ConfigError]:
-    """verl's logger `file` must not write over the run's own metrics, or over its data."""
-    names = [config.trainer.logger] if isinstance(config.trainer.logger, str) else list(config.trainer.logger or ())
-    if metrics.LOGGER in names:
-        file = metrics.file_of_verl(str(config.trainer.project_name), str(config.trainer.experiment_name)).absolute()
-        own = (Path(config.trainer.default_local_dir) / metrics.FILE).absolute()
-        if file in (own, *(Path(str(path)).absolute() for key in SETTINGS for path in paths_of(config, key))):
-            fix = "set VERL_FILE_LOGGER_PATH to another file"
-            yield ConfigError(f"trainer.logger={names} writes to {file}", rule="it would replace this file", fix=fix)
 
 
 def _unfinished(config: DictConfig, folder: Path) -> Iterator[ConfigWarning]:
@@ -84,7 +62,6 @@ def _of_this_team(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]
         fix = "raise it, or set another trainer.default_local_dir, or trainer.resume_mode=disable"
         yield ConfigWarning(value, "the run has ended, and makes no step", fix)
     yield from _saved_settings(run, checkpoint)
-    yield from _lacking_contents(run, checkpoint)
     lacking = list(other_policies(checkpoint.folder, saved_policies(run)))
     yield from lacking
     with user_code(run.mas.workflow.check_timeout_s):
@@ -93,17 +70,6 @@ def _of_this_team(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]
     assert run.mode
     yield from left_out(checkpoint, run.mode.asynchronous)
     yield from running.problems(checkpoint.folder) if running else ()
-
-
-def _lacking_contents(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[ConfigError]:
-    listed = checkpoint.run.get(FILES)
-    files = [Path(file) for file in listed if "_world_size" in file] if isinstance(listed, dict) else []
-    for name in {file.parts[0] for file in files} & {*run.trained}:
-        saved = {file.name.partition("_world_size")[0] for file in files if file.parts[0] == name}
-        for part in run.view(name).value("actor.checkpoint.load_contents"):
-            if PARTS.get(part, min(saved)) not in saved:
-                value, fix = f"{checkpoint.folder} has no {part} of policy {name}", "save it, or load without it"
-                yield ConfigError(value, rule="actor.checkpoint.load_contents are loaded", fix=fix)
 
 
 def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]:

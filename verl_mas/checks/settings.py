@@ -23,11 +23,11 @@ from verl_mas.config.values import problems as problems_of
 from verl_mas.config.verl_settings import (
     SettingDifference,
     SettingsSection,
-    deleted,
     differences,
     section_at,
     settings_of,
 )
+from verl_mas.engines.facts import ENGINES
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 
@@ -124,19 +124,11 @@ def takes(path: str) -> Hint | None:
     return VALUES.get(path)
 
 
-def check_sections(config: DictConfig) -> Iterator[ConfigError]:
-    """Sections of verl that were deleted. `config` is as Hydra composed it."""
-    for path in deleted(config):
-        yield ConfigError(
-            f"{path} was deleted or is null", rule="verl reads this section", fix=f"remove ~{path} or {path}=null"
-        )
-
-
 def check_keys(config: DictConfig) -> Iterator[Problem]:
     """Keys that verl does not read. `config` is as Hydra composed it."""
     verl, options = settings_of(config), OmegaConf.select(config, ENGINE_OPTIONS)
     for name in map(str, options) if isinstance(options, DictConfig) else ():
-        if name not in (known := engines_of_verl()):
+        if name not in ENGINES and name not in (known := engines_of_verl()):
             rule = "its keys are the names of engines, each with the options of the engine"
             yield ConfigError(f"{ENGINE_OPTIONS}.{name} is not a setting", rule=rule, fix=nearest(name, known))
     # Keys of the user at the top that an interpolation reads, `${my_rate}`.

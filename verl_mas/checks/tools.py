@@ -3,7 +3,6 @@ them to the model."""
 
 from __future__ import annotations
 
-import importlib
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from omegaconf import OmegaConf
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.model import chat_of
 from verl_mas.checks.place import missing, unless_elsewhere
-from verl_mas.checks.refusals import Problem, as_refusal, as_refusals, user_code
+from verl_mas.checks.refusals import Problem, as_refusals, user_code
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
@@ -46,33 +45,16 @@ PLAIN: Sequence[Message] = ({"role": "user", "content": "?"},)
 
 def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
     """The tools of both files and of all MCP servers, which are started for this and stopped; and what is wrong."""
-    tools, problems = dict[str, Tool](), list[Problem]()
-    complete = True
-    for setting, schemas_of in (
-        (TOOL_CONFIG, _native),
-        (FUNCTION_TOOLS, _functions),
-        ("mas.mcp", _of_servers),
-    ):
+    tools, problems, complete = dict[str, Tool](), list[Problem](), True
+    for setting, schemas_of in ((TOOL_CONFIG, _native), (FUNCTION_TOOLS, _functions), ("mas.mcp", _of_servers)):
         try:
             schemas = schemas_of(run, setting)
+            tools |= {tool.name: tool for tool in map(Tool, filter(None, schemas))}
         except InvalidInput as error:
             problems += [unless_elsewhere(run.config, part) for part in as_refusals(error)]
             complete = False
-            continue
-        for schema in schemas:
-            if schema is None:
-                complete = False  # A class has it, and constructing that may start a server.
-                continue
-            try:
-                tool = Tool(schema)
-            except InvalidInput as error:
-                part = as_refusal(error)
-                problems.append(ConfigError(f"{setting}: {part.value}", rule=part.rule, fix=part.fix))
-                continue
-            if tool.name in tools:
-                rule = "a model calls a tool by its name, so a name is there once in both files and all MCP servers"
-                problems.append(ConfigError(f"{setting} has {tool.name} twice", rule=rule, fix="rename one of the two"))
-            tools[tool.name] = tool
+        else:
+            complete = complete and None not in schemas  # A class has it, and constructing that may start a server.
     if complete:
         problems += unknown_tools(run.members.values(), tools)
     return tools, problems
@@ -97,22 +79,13 @@ def _native(run: ExaminedRun, setting: str) -> Sequence[JsonObject | None]:
     """The schemas of a file that names classes of tools, as verl reads them."""
     if (file := _file(run, setting)) is None:
         return []
-    from verl.tools.schemas import OpenAIFunctionToolSchema
-
-    schemas = list[JsonObject | None]()
-    with user_code(run.mas.workflow.check_timeout_s):
-        entries = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
-        assert isinstance(entries, dict), f"{file} is a mapping with tools"
-        for tool in entries["tools"]:
-            module, _, name = tool["class_name"].rpartition(".")
-            kind = tool["config"]["type"]
-            assert kind == "native", f"{name} is of type {kind}; configure MCP servers by mas.mcp.<name>"
-            if not hasattr(getattr(importlib.import_module(module), name), "execute"):
-                raise TypeError(f"class_name {name} is not a BaseTool of verl")
-            if (schema := tool.get("tool_schema")) is not None:
-                OpenAIFunctionToolSchema.model_validate(schema)
-            schemas.append(schema)
-    return schemas
+    entries = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+    assert isinstance(entries, dict), f"{file} is a mapping with tools"
+    kinds = {tool["class_name"]: tool["config"]["type"] for tool in entries["tools"]}
+    if others := [name for name, kind in kinds.items() if kind != "native"]:
+        rule, fix = "teams take native tools", "configure MCP servers by mas.mcp.<name>"
+        raise ConfigError(f"{setting}={file}: {others[0]} is of type {kinds[others[0]]}", rule=rule, fix=fix)
+    return [tool.get("tool_schema") for tool in entries["tools"]]
 
 
 def _functions(run: ExaminedRun, setting: str) -> Sequence[JsonObject]:

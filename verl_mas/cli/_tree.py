@@ -25,6 +25,7 @@ def tree(found: Summary, machine: Sequence[Aspect]) -> Tree:
     # A problem is among the warnings.
     versions, others = ([f"{one.what}: {one.seen}" for one in machine if one.ok is ok] for ok in (True, None))
     start = "starts from the models" if found["resumes_at"] is None else f"resumes after step {found['resumes_at']}"
+    saved = f"every {every} steps" if (every := found["saved_every"]) else "never, as trainer.save_freq is below 1"
     contexts = {name: policy["context"] for name, policy in found["policies"].items()}
     sections = {
         "agents": [_agent(name, agent) for name, agent in found["agents"].items()],
@@ -38,7 +39,7 @@ def tree(found: Summary, machine: Sequence[Aspect]) -> Tree:
             f"data: prompts of {found['prompt_tokens']} tokens, responses of {found['response_tokens']}",
             *(f"{name}: a context of {tokens} tokens" for name, tokens in contexts.items() if tokens is not None),
         ],
-        "output": [f"checkpoints: {found['folder']}", *([start] if found["workflow"] else [])],
+        "output": [f"checkpoints, {saved}: {found['folder']}", *([start] if found["workflow"] else [])],
         "this machine": [", ".join(part) for part in (versions, others) if part],
     }
     for title, lines in sections.items():
@@ -98,9 +99,6 @@ def _step(found: Summary) -> Iterator[str]:
         penalty = f"the format penalty is subtracted from: {reward['penalty_on']}"
         yield f"score of a row: {parts} (mas.reward.preset={reward['preset']}); {penalty}"
     yield f"advantages: {step['estimator']} (`verl-mas explain {step['estimator']}`)"
-    if where := ", ".join(step["weighed_by_tokens"]):
-        hint = "mas.loss.weighting=agent counts agents alike (docs/advantages.md)"
-        yield f"loss: a mean over tokens, so an agent that writes more counts more on {where}; {hint}"
 
 
 def _count(number: int, one: str, more: str) -> str:

@@ -172,22 +172,6 @@ def _differences(
             yield difference
 
 
-def deleted(config: DictConfig) -> Iterator[str]:
-    """The sections of verl's YAML that the configuration does not have."""
-    raw = OmegaConf.to_container(config, resolve=False)
-    yield from _deleted(raw, _own(_engine(config)), "")
-
-
-def _deleted(node: object, own: Tree, path: str) -> Iterator[str]:
-    for key, section in own.items():
-        if isinstance(section, Mapping) and section and isinstance(node, Mapping):
-            here = f"{path}.{key}".lstrip(".")
-            if node.get(key) is None:
-                yield here
-            else:
-                yield from _deleted(node[key], section, here)
-
-
 @cache
 def verl_settings(engine: str = "dp") -> SettingsSection:
     """verl's own configuration of a `model_engine`."""

@@ -1,13 +1,15 @@
-"""What verl-mas relies on in vLLM and SGLang, as data in `contract.yaml`, and how an installed engine differs from it.
+"""The versions of vLLM and SGLang that verl-mas was compared with, as data in `contract.yaml`, and how an installed one
+differs.
 
-Sources are read, not imported. A nightly test compares the data with the wheels of the versions that it names, and with
-what this package uses.
+`scripts/engine_names` has the names that it uses of them. A nightly test compares both with the wheels of these
+versions. Sources are read, not imported.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -15,26 +17,13 @@ from pathlib import Path
 from packaging.version import Version
 
 from verl_mas.util import installed_version, read_yaml
-from verl_mas.verl_.sources import Definition, ancestors, file_of, find, parameters
-
-# Class or module -> name -> what is passed to it; None: it is only read.
-Names = Mapping[str, Mapping[str, Sequence[str] | None]]
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a feature uses of an engine beyond what every run does."""
-
-    names: Names
-    since: str  # The first version that has it
 
 
 @dataclass(frozen=True)
 class Contract:
     package: str
     tested: tuple[str, str]  # The versions between which the names were compared
-    used: Names
-    needs: Mapping[str, Need] = field(default_factory=dict)
+    needs: Mapping[str, str] = field(default_factory=dict)  # Feature -> the first version that has what it uses
     dataclasses: Sequence[str] = ()  # Classes whose fields verl reads with `dataclasses.fields`
     wheel: str = ""
 
@@ -48,7 +37,7 @@ class Contract:
     @property
     def unstartable(self) -> str:
         """Why verl cannot start the installed version; empty if nothing is known against it."""
-        others = [path for path in self.dataclasses if (found := find(path)) and not is_dataclass(found)]
+        others = [path for path in self.dataclasses if (found := defined(path)) and not is_dataclass(found)]
         return f"verl 0.9.1 reads the fields of {others[0]}, and there it is not a dataclass" if others else ""
 
     @property
@@ -64,22 +53,15 @@ class Contract:
     @property
     def lacks(self) -> dict[str, str]:
         """Feature -> why the engine cannot do it, if so. An engine that is not installed is what verl pins."""
-        here, version = file_of(self.package), installed_version(self.package) or self.tested[0]
-
-        def lacks(need: Need) -> bool:
-            return any(missing(need.names)) if here else Version(need.since) > Version(self.tested[0])
-
+        version = installed_version(self.package) or self.tested[0]
         why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/gpu-quickstart.md)"
-        return {name: why.format(need.since) for name, need in self.needs.items() if lacks(need)}
+        return {name: why.format(since) for name, since in self.needs.items() if Version(version) < Version(since)}
 
 
 @cache
 def contracts() -> Mapping[str, Contract]:
     read = read_yaml(Path(__file__).with_suffix(".yaml"))
-    return {
-        package: Contract(package, **{**entry, "needs": {name: Need(**need) for name, need in entry["needs"].items()}})
-        for package, entry in read.items()
-    }
+    return {package: Contract(package, **entry) for package, entry in read.items()}
 
 
 def lacking(engine: str) -> dict[str, str]:
@@ -87,37 +69,21 @@ def lacking(engine: str) -> dict[str, str]:
     return contracts()[engine].lacks if engine in contracts() else {}
 
 
-def missing(names: Names) -> Iterator[str]:
-    """What the installed engine does not have, or does not take as we pass it."""
-    for owner, members in names.items():
-        for name, passed in members.items():
-            path = f"{owner}.{name}" if ":" in owner else f"{owner}:{name}"
-            if (found := find(path)) is None:
-                yield f"{path} is missing"
-            elif passed is not None and (why := _refused(found, passed)):
-                yield f"{path} {why}"
+def defined(path: str) -> ast.stmt | None:
+    """What `module:name` is in the source of an installed engine, which is not imported; None where it is not there."""
+    module, _, name = path.partition(":")
+    top, *rest = module.split(".")
+    # For a top-level package this imports nothing; for a submodule it would.
+    spec = importlib.util.find_spec(top)
+    file = Path(((spec and spec.submodule_search_locations) or [""])[0]).joinpath(*rest).with_suffix(".py")
+    tree = ast.parse(file.read_text()) if file.is_file() else ast.Module([], [])
+    return next((node for node in tree.body if name in _names(node)), None)
 
 
-def is_dataclass(found: Definition) -> bool:
-    """Whether a class, or one that it inherits from, is decorated as one."""
-    decorators = [each for line in ancestors(found) for each in getattr(line.node, "decorator_list", [])]
-    return any("dataclass" in ast.unparse(each) for each in decorators)
+def _names(node: ast.stmt) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else ()
+    return {ast.unparse(target) for target in targets} | {str(getattr(node, "name", ""))}
 
 
-def _refused(found: Definition, passed: Sequence[str]) -> str:
-    """Why a function or a class does not take these names; empty if it does."""
-    known = takes(found)
-    if unknown := [name for name in passed if name not in known]:
-        return f"does not take {', '.join(unknown)}"
-    needed = [name for name, required in known.items() if required and name not in passed]
-    return f"also needs {', '.join(needed)}" if needed else ""
-
-
-def takes(found: Definition) -> dict[str, bool]:
-    """The parameters of a function, or the fields of a class that is made of them, and whether each is required."""
-    if isinstance(found.node, ast.ClassDef):
-        lines = [node for own in reversed(ancestors(found)) for node in getattr(own.node, "body", [])]
-        fields = [node for node in lines if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
-        return {ast.unparse(node.target): node.value is None for node in fields}
-    given = [name for name in (parameters(found.node) or "").split(", ") if name and not name.startswith("*")]
-    return {name.rstrip("="): not name.endswith("=") for name in given if name != "self"}
+def is_dataclass(node: ast.stmt) -> bool:
+    return any("dataclass" in ast.unparse(each) for each in getattr(node, "decorator_list", ()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 
@@ -9,11 +10,10 @@ from omegaconf import DictConfig
 
 from verl_mas.config.sampling import Sampling
 from verl_mas.config.values import load_dataclass, settable
-from verl_mas.engines.contract import takes
+from verl_mas.engines.contract import defined
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import closest, nearest
-from verl_mas.verl_.sources import find
 
 # What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
 SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
@@ -95,12 +95,14 @@ def mistyped(name: str) -> str:
 @cache
 def installed_names(module: str, release: frozenset[str]) -> frozenset[str]:
     """The fields of SamplingParams in an installed engine, read from its source; else those of a known `release`."""
-    if (found := find(f"{module}:SamplingParams")) is None:
+    body = getattr(defined(f"{module}:SamplingParams"), "body", None)
+    if body is None:
         return release
-    made = find(f"{module}:SamplingParams.__init__")
+    fields = {ast.unparse(node.target) for node in body if isinstance(node, ast.AnnAssign)}
+    made = (node.args for node in body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
+    fields |= {argument.arg for given in made for argument in (*given.args, *given.kwonlyargs)} - {"self"}
     # verl gives each engine its own name of the first one.
-    names = {"max_tokens", *takes(found), *(takes(made) if made else ())} - {"max_new_tokens"}
-    return frozenset(name for name in names if not name.startswith("_"))
+    return frozenset(name for name in {"max_tokens", *fields} - {"max_new_tokens"} if not name.startswith("_"))
 
 
 def stop_window(stops: Sequence[str]) -> int:

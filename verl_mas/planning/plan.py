@@ -20,6 +20,8 @@ from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
 from verl_mas.planning.step import Part, Step, expected, rows_of, seconds, training_line
 
+# Terms that no tensor's shape gives: their numbers are those of other machines.
+ROUGH = ("contexts", "CUDA graphs", "images")
 # A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
 MARGIN = 1.25
 
@@ -276,15 +278,17 @@ def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
 
 
 def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError | ConfigWarning]:
-    """`pool`: with one longest row in each micro batch, or with usual ones. An estimate above the card is refused; one
-    that leaves less than the usual reserve is warned of."""
+    """`pool`: with one longest row in each micro batch, or with usual ones. What is above the card without the rough
+    terms is refused; what leaves less than the usual reserve with them is warned of."""
     event, card = worst(pool), pool.card / GIB
     taken = _taken(name, pool, event)
-    if event.total > pool.card:
+    if event.total - sum(event.own.get(part, 0.0) for part in ROUGH) > pool.card:
         rule = f"a GPU has {card:.1f} GiB; with usual rows, and with one longest row, estimated: docs/plan.md"
         yield ConfigError(taken, rule=rule, fix=change)
     elif event.total > SAFE * pool.card:
-        yield ConfigWarning(taken, f"estimated, of {card:.1f} GiB: fragments may take more than what is left", change)
+        above = "only with fewer bytes of contexts, CUDA graphs and images than estimated"
+        why = above if event.total > pool.card else "fragments may take more than what is left"
+        yield ConfigWarning(taken, f"estimated, of {card:.1f} GiB: {why}", change)
     for policy in too_small(pool):
         held, needed = tokens(pool, policy), needed_tokens(policy)
         value = f"policy {policy.name}: the KV cache of {policy.serving.engine} holds {held} tokens"

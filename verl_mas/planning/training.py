@@ -80,26 +80,30 @@ def update(model: ModelSize, training: TrainingLoad) -> Terms:
 
 
 def scored(model: ModelSize, training: TrainingLoad) -> Terms:
-    """What a micro batch takes whose log-probs are computed."""
-    tokens = training.log_prob_tokens
+    """What a micro batch takes whose log-probs are computed. No layer has anything left when the logits are there."""
+    tokens, layer = training.log_prob_tokens, layer_activations(model, training.log_prob_tokens)
+    of_head = logits(model, training, tokens, training.logits, CHUNK_SCORED)
     return {
         "gathered layers": gathered(model, training),
-        "logits": logits(model, training, tokens, training.logits, CHUNK_SCORED),
-        "activations": layer_activations(model, tokens),
+        **({"logits": of_head} if of_head > layer else {"activations": layer}),
         "images": images(model, training, tokens, kept=False),
         "attention mask": mask(training, tokens, layers=1),
     }
 
 
 def updated(model: ModelSize, training: TrainingLoad) -> Terms:
-    """What a micro batch of the update takes at the end of its forward pass."""
-    tokens = training.update_tokens
+    """What a micro batch of the update takes at the end of its forward pass, or in the backward pass of a layer that is
+    computed again: its logits are dropped by then, as autograd frees them with the backward pass of the head."""
+    tokens, again = training.update_tokens, layer_activations(model, training.update_tokens)
+    of_head = logits(model, training, tokens, training.logits_update, CHUNK_UPDATED)
+    kept = SERVED * model.layers * tokens * model.hidden if training.checkpointing else model.layers * again
+    with_logits = of_head > again or not training.checkpointing
     # The head's gradient is whole until it is divided; with LoRA it has none.
     head = 0.0 if training.lora else SERVED * model.embedding
     return {
         "gathered layers": gathered(model, training) + head,
-        "logits": logits(model, training, tokens, training.logits_update, CHUNK_UPDATED),
-        "activations": activations(model, tokens, training.checkpointing),
+        "logits": of_head if with_logits else 0.0,
+        "activations": kept if with_logits else kept + again,
         "images": images(model, training, tokens, kept=True),
         "attention mask": mask(training, tokens, layers=1 if training.checkpointing else model.layers),
     }
@@ -128,15 +132,12 @@ def images(model: ModelSize, training: TrainingLoad, tokens: int, *, kept: bool)
         return 0.0
     seen = training.images * tokens
     patches = seen * vision.merged
-    computed = activations(vision, patches, training.checkpointing) if kept else layer_activations(vision, patches)
-    return seen * vision.pixels + computed
-
-
-def activations(model: ModelSize | Vision, tokens: float, checkpointing: bool) -> float:
-    """Bytes of activations: with checkpointing every layer's input and one recomputed layer, else all layers."""
-    if not checkpointing:
-        return model.layers * layer_activations(model, tokens)
-    return SERVED * model.layers * tokens * model.hidden + layer_activations(model, tokens)
+    layer = layer_activations(vision, patches)
+    if not kept:
+        return seen * vision.pixels + layer
+    # With checkpointing the input of every layer, and what one layer computes again; without it all of every layer.
+    inputs = SERVED * vision.layers * patches * vision.hidden + layer
+    return seen * vision.pixels + (inputs if training.checkpointing else vision.layers * layer)
 
 
 def layer_activations(model: ModelSize | Vision, tokens: float) -> float:

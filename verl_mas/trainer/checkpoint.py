@@ -49,10 +49,8 @@ IN_FLIGHT = "tasks in flight"
 ADAPTERS, BASES = "adapters", "bases"
 # How the whole weights of a policy are stored, in `run.json`.
 STORED = "stored weights"
-# The state of the data loader is of their rows.
-DATA = "hashes of data.train_files"
 LOADERS = "data.dataloader_num_workers"
-CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+CONFIG = "config.json"
 
 
 class Saved(Protocol):
@@ -193,8 +191,7 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
     for name in (name for name in now if name in before and not _agree(before[name], now[name])):
         yield ConfigError(
             f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
-            rule="whole weights are loaded by as many processes of the same strategy, into a model of the same shape, "
-            "with its tokenizer",
+            rule="whole weights are loaded by as many processes of the same strategy",
             fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
         )
     loaders = checkpoint.run.get(LOADERS), run.get(LOADERS)
@@ -243,12 +240,8 @@ def run_identity(run: Run) -> dict[str, object]:
         "mas.swap.agents": list(run.mas.swap.agents),
         "snapshots": {name: spec.snapshot.of for name, spec in specs.items() if spec.snapshot},
         "models": {name: models[name].name for name in full},
-        STORED: {name: _stored(run, name, models[name]) for name in full},
+        STORED: {name: _stored(run, name) for name in full},
     }
-    given = run.config.data.train_files
-    files = [Path(str(file)) for file in ([given] if isinstance(given, str) else given or ())]
-    if all(file.is_file() for file in files):  # A run may read them elsewhere.
-        identity[DATA] = [_hash(known_by(file)) for file in files]
     if shared:
         adapters = {name: _adapter_settings(run.view(name)) for name, spec in specs.items() if spec.adapter_of}
         # No checkpoint has a copy of the weights of a base.
@@ -257,23 +250,16 @@ def run_identity(run: Run) -> dict[str, object]:
     return identity
 
 
-def _stored(run: Run, name: str, model: Path) -> dict[str, object]:
+def _stored(run: Run, name: str) -> dict[str, object]:
     view, pool = run.view(name), run.mas.policies[name].pool
     strategy = str(view.value("actor.strategy"))
     # Other strategies store weights that any number of processes loads.
     sharded = strategy.startswith("fsdp") and pool in run.mas.pools
-    read = {CONFIG: _configuration, TOKENIZER: lambda folder: (folder / TOKENIZER).read_bytes()}
-    there = {name: of(model) for name, of in read.items() if (model / name).is_file()}
     processes = sum(pool_shape(run, pool)) if sharded else None
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    hashes = {name: _hash(content) for name, content in there.items()}
-    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer, **hashes}
-
-
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:16]
+    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer}
 
 
 def _configuration(model: Path) -> bytes:

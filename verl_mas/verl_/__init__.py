@@ -1,1 +1,4 @@
-"""The contract with verl: every private name that we rely on, and its types."""
+"""The contract with verl: its types, and its registries. Every private name that we rely on is in
+`scripts/verl_contract`."""
+
+VERSION = "0.9.1"  # With which verl-mas is tested

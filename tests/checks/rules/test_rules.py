@@ -124,7 +124,10 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**STOCK, "algorithm.adv_estimator": "agent_rae"},
         {**STOCK, "algorithm.adv_estimator": "agent_grpo"},
     ),
-    "branches_compared": ({"mas.branch.k": 4}, {"mas.workflow.name": "planner_executor", "mas.branch.k": 4}),
+    "branches_compared": (
+        {"algorithm.adv_estimator": "at_grpo"},
+        {"mas.workflow.name": "planner_executor", "mas.branch.k": 4},
+    ),
     "forks_compared": ({**FORKS, "algorithm.adv_estimator": "at_grpo"}, FORKS),
     "some_reward": ({"mas.reward.team": 0, "mas.reward.local": 0}, {"mas.reward.local": 0}),
     "filtered_groups": (
@@ -149,14 +152,9 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     "team_meant": ({"trainer.v1.trainer_mode": "sync"}, STOCK),
     "engine_known": ({f"{ROLLOUT}.name": "sglangg"}, {}),
     "engine_installed": ({**GPUS}, {}),
-    "engine_untested": ({f"{ROLLOUT}.name": "vllm"}, {}),
     "engine_startable": ({f"{ROLLOUT}.name": "sglang"}, {f"{ROLLOUT}.name": "transformers"}),
     "compiler_installed": ({**GPUS, f"{ROLLOUT}.name": "sglang"}, GPUS),
     "gpus_hidden": ({**POOLS, f"{ROLLOUT}.name": "sglang"}, {**POOLS, f"{ROLLOUT}.name": "vllm"}),
-    "one_value": (
-        {**GPUS, f"{ROLLOUT}.engine_kwargs.vllm.max_model_len": 99},
-        {**GPUS, f"{ROLLOUT}.engine_kwargs.vllm.max_model_len": 99, f"{ROLLOUT}.max_model_len": 99},
-    ),
     "whole_replicas": (
         {**GPUS, "trainer.nnodes": 2, "trainer.n_gpus_per_node": 3, f"{ROLLOUT}.tensor_model_parallel_size": 4},
         {**GPUS, "trainer.nnodes": 4, f"{ROLLOUT}.tensor_model_parallel_size": 16},
@@ -182,17 +180,8 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**TWO, **WAIT, f"{ROLLOUT}.gpu_memory_utilization": 0.3},
     ),
     "engines_apart": ({**APART, f"{ROLLOUT}.checkpoint_engine.backend": "naive"}, APART),
-    "never_repeats": ({**WAIT, f"{ROLLOUT}.full_determinism": True}, {f"{ROLLOUT}.full_determinism": True}),
-    "logged": (
-        {f"{ROLLOUT}.prometheus.enable": True, f"{ROLLOUT}.disable_log_stats": True},
-        {f"{ROLLOUT}.prometheus.enable": True, f"{ROLLOUT}.disable_log_stats": False},
-    ),
     "names": ({"mas.pools": {"a/b": {}}}, {}),
     "acting": ({"mas.agents": {"solver": {"policy": "mian"}}}, {}),
-    "settings_of_run": (
-        {"mas.policies": {"main": {"overrides": {"rollout": {"n": 8}}}}},
-        {"mas.policies": {"main": {"overrides": {"rollout": {"temperature": 0.5}}}}},
-    ),
     "snapshots": (
         {"mas.policies": {"main": {}, "past": {"snapshot": {"of": "mian", "every": 5}}}},
         {"mas.policies": {"main": {}, "past": {"snapshot": {"of": "main", "every": 5}}}},
@@ -205,7 +194,6 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
 }
 # Rule -> what is there in place of this machine and its packages.
 THERE: Mapping[str, Mapping[str, object]] = {
-    "engine_untested": {"verl_mas.engines.contract.installed_version": lambda package: "99.0"},
     "engine_startable": {"verl_mas.engines.contract.Contract.unstartable": "verl reads the fields of ServerArgs"},
     "compiler_installed": {"torch.version.cuda": "13.0", "torch.cuda.is_available": lambda: True}
     | {"torch.cuda.get_device_capability": lambda: (9, 0), "verl_mas.checks.rules.engines.nvcc": lambda: None},

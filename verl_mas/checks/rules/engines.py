@@ -23,24 +23,16 @@ from verl_mas.config.placement import (
 )
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
-from verl_mas.engines.contract import contracts, lacking, missing
+from verl_mas.engines.contract import contracts, lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.serving import MOST, lowered
-from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.errors import ConfigError
 from verl_mas.planning.path import PACKAGE
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import nearest
 from verl_mas.util import installed_version
 from verl_mas.verl_.registries import replicas
 
-# An option of an engine -> verl's setting of the same thing, by which the plan and the other engines go.
-TWICE = {
-    "max_model_len": "max_model_len",
-    "gpu_memory_utilization": "gpu_memory_utilization",
-    "mem_fraction_static": "gpu_memory_utilization",
-    "tensor_parallel_size": "tensor_model_parallel_size",
-    "tp_size": "tensor_model_parallel_size",
-}
 NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 MEANING = "vLLM takes its fraction of the whole GPU, SGLang of what is free; contexts and trainers take the rest"
 
@@ -74,16 +66,6 @@ def engines_of_verl() -> list[str]:
     return list(replicas(replica))
 
 
-@rule(seen="commit 6118edf0: names that other versions of the engines lack", here=True)
-def engine_untested(run: ExaminedRun) -> Iterator[ConfigWarning]:
-    """Engines of other versions than were compared may lack what verl-mas uses."""
-    for name in {view.engine for view in run.served} if not elsewhere(run.config) else ():
-        if (known := contracts().get(name)) and (version := known.untested) and not known.unstartable:
-            found = "; ".join(missing(known.used)) or "all names that verl-mas uses are there"
-            reason = f"verl-mas was compared with {' to '.join(known.tested)}; of this one: {found}"
-            yield ConfigWarning(f"{name} {version} is installed", reason, f"install {name}=={known.tested[0]}")
-
-
 @rule(seen="commit 844f579e: verl 0.9.1 and SGLang 0.5.20", here=True)
 def engine_startable(run: ExaminedRun) -> Iterator[Problem]:
     """verl can start the installed version of the engine."""
@@ -111,19 +93,6 @@ def gpus_hidden(run: ExaminedRun) -> Iterator[ConfigError]:
     if os.environ.get(NOSET) and on_one_node and any(view.engine == "sglang" for view in run.served):
         rule = "the engines of every pool would start on the first GPUs of the node"
         yield ConfigError(f"{NOSET}={os.environ[NOSET]} with SGLang on several pools", rule=rule, fix=f"unset {NOSET}")
-
-
-@rule(seen="commit 06a04dd2: a command that the checks had let pass")
-def one_value(run: ExaminedRun) -> Iterator[ConfigError]:
-    """An option of the engine does not contradict verl's setting."""
-    for view in run.served:
-        options = view.get(f"rollout.engine_kwargs.{view.engine}") or {}
-        for key, ours in TWICE.items():
-            given, meant = options.get(key), view.get(f"rollout.{ours}")
-            if given is not None and given != meant:
-                value = f"{SECTION}.rollout.engine_kwargs.{view.engine}.{key}={given}, rollout.{ours}={meant}"
-                rule = "the engine takes the first; verl, the plan and other engines go by the second"
-                yield ConfigError(value, rule=rule, fix=f"set {setting(view, f'rollout.{ours}')}={given} alone")
 
 
 @rule(seen="verl#1191, verl#1182, verl#2596")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verl_mas.advantage import ESTIMATORS, options_for
-from verl_mas.advantage.record import COLUMNS, PARTS
 from verl_mas.checks.examined import ExaminedRun, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import LOSS_MODES, SECTION
 from verl_mas.config.modes import KEY
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import closest, nearest
-from verl_mas.row import Act
+from verl_mas.registry import closest
 from verl_mas.workflow.members import flat
 
 # Estimator of verl -> the nearest one that compares the rows of one agent.
@@ -52,10 +50,6 @@ def estimator_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"algorithm.adv_estimator={name}", rule="a team's estimators are per agent", fix=fix)
     else:
         options_for(name, run.mas.advantage)  # Raises what is wrong with them.
-        columns = [*COLUMNS, *PARTS, *Act.__dataclass_fields__]
-        for column in (column for column in ESTIMATORS[name].needs if column not in columns):
-            value, fix = f"estimator {name} needs {column!r}", f"correct its needs; {nearest(column, columns)}"
-            yield ConfigError(value, rule="it is a column of the rows", fix=fix)
 
 
 def critic(run: ExaminedRun) -> bool:
@@ -93,19 +87,13 @@ def estimator_without_team(run: ExaminedRun) -> ConfigError | None:
 
 @rule(seen="commit 0d6f9763: at_grpo on a workflow that does not branch", team=True)
 def branches_compared(run: ExaminedRun) -> Iterator[ConfigError]:
-    """What compares candidates needs a workflow that branches, and branches are for such a workflow."""
+    """What compares candidates needs a workflow that branches."""
     own, branching = run.estimator, run.workflow.branches
     fix = "in a workflow of yours that calls `branch`, set `branches = True` in its class"
     who = f"workflow {run.mas.workflow.name}"
     if own and "branch" in own.needs and not branching:
         value, rule = f"algorithm.adv_estimator={own.name} with {who}", "it compares the candidates of one act"
         yield ConfigError(value, rule=rule, fix=f"set algorithm.adv_estimator=agent_grpo; or, {fix}")
-    if not branching and max(run.mas.branch.k, run.mas.branch.validation_k) > 1:
-        value = f"mas.branch.k={run.mas.branch.k}, validation_k={run.mas.branch.validation_k} with {who}"
-        yield ConfigError(value, rule="the workflow never branches", fix=f"set both to 1; or, {fix}")
-    if (size := run.options.group_size) not in (None, run.candidates) and run.candidates > 1:
-        rule, fix = f"every group has {run.candidates} candidates", f"set mas.advantage.group_size={run.candidates}"
-        yield ConfigError(f"mas.advantage.group_size={size}", rule=rule, fix=fix)
 
 
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)

@@ -18,6 +18,7 @@ from verl_mas.platform import DEVICE as CPU
 ASYNCHRONOUS = {
     "trainer.v1.sampler.custom_sampler.path": (None, "the team chooses the oldest complete tasks for a step"),
     "skip.rollout_tq.enable": (False, "tasks are dispatched and trained on in different steps"),
+    f"{SECTION}.rollout.disaggregation.enabled": (False, "verl stops and resumes whole engines, not pairs of them"),
 }
 APART = {
     "trainer.v1.separate_async.parameter_sync_step": (1, "weights are sent after every step"),
@@ -49,10 +50,6 @@ def stale_enough(run: ExaminedRun) -> Iterator[ConfigError]:
         rule = "all tasks of the run would be dispatched before its first step"
         value = f"{mode.warmup_key}={stale.warmup:g} with trainer.total_training_steps={total}"
         yield ConfigError(value, rule=rule, fix=f"set {mode.warmup_key}=1")
-    if run.get("transfer_queue.backend.storage_backend") != "SimpleStorage" and run.config.trainer.save_freq > 0:
-        rule = "a checkpoint has the rows of later steps, and verl saves those of SimpleStorage only"
-        fix = "set transfer_queue.backend.storage_backend=SimpleStorage, or trainer.save_freq=-1"
-        yield ConfigError("transfer_queue.backend.storage_backend", rule=rule, fix=fix)
 
 
 @rule(seen="commit 93f105e2, docs/async.md", team=True)
@@ -129,24 +126,3 @@ def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
             what = "adapter_of" if spec.adapter_of else "snapshot"
             rule = "the training sends whole weights, and only to a policy's own engines"
             yield ConfigError(f"mas.policies.{name}.{what} with {KEY}={SEPARATE.name}", rule=rule, fix=f"remove {what}")
-
-
-@rule(seen="commit 93f105e2, docs/async.md", team=True)
-def never_repeats(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Asynchronous engines are stopped and resumed whole, and no run repeats another."""
-    for view in run.served if run.mode and run.mode.asynchronous else ():
-        wrong = {"rollout.disaggregation.enabled": "verl stops and resumes whole engines, not pairs of them"}
-        if run.staleness and run.staleness.warmup:
-            wrong["rollout.full_determinism"] = "when a step ends decides which weights write a token"
-        for key in (key for key in wrong if view.get(key)):
-            yield ConfigError(stated(view, key), rule=wrong[key], fix=f"set {setting(view, key)}=False")
-
-
-@rule(seen="commit 06a04dd2: verl ended a run whose engine logged nothing")
-def logged(run: ExaminedRun) -> Iterator[ConfigError]:
-    """verl collects what the engine logs."""
-    for view in run.served:
-        if view.get("rollout.prometheus.enable") and view.get("rollout.disable_log_stats"):
-            value = stated(view, "rollout.prometheus.enable", "rollout.disable_log_stats")
-            fix = f"set {SECTION}.rollout.disable_log_stats=False"
-            yield ConfigError(value, rule="verl ends the run without what the engine logs", fix=fix)

@@ -18,9 +18,6 @@ from verl_mas.registry import nearest
 from verl_mas.workflow.members import wrong_names
 from verl_mas.workflow.team import Team
 
-# Below a policy's overrides, and read of the run's own section.
-OF_RUN = ("n", "val_kwargs", "agent", "multi_turn")
-
 
 @rule(seen="commit 7097aae9: an agent named like a method of a team", team=True)
 def names(run: ExaminedRun) -> Iterator[ConfigError]:
@@ -49,17 +46,6 @@ def acting(run: ExaminedRun) -> Iterator[ConfigError]:
     if main is not None and main not in known:
         rule = "it names the agent, or with by=role the role, that calls the others"
         yield ConfigError(f"mas.advantage.main={main}", rule=rule, fix=nearest(str(main), known))
-
-
-@rule(seen="commit c95624cf: rollout.n of a policy had no effect", team=True)
-def settings_of_run(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Sessions are those of the team, not of a policy."""
-    for name, spec in run.mas.policies.items():
-        rollout = spec.overrides.get("rollout") or {}
-        for key in (key for key in OF_RUN if key in rollout and not spec.adapter_of and not spec.snapshot):
-            if rollout[key] != run.get(f"{SECTION}.rollout.{key}") and key in ("n", "agent"):
-                value, rule = f"mas.policies.{name}.overrides.rollout.{key}={rollout[key]}", "it is of the whole team"
-                yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.{key}, and remove it")
 
 
 @rule(seen="docs/self-play.md", team=True)

@@ -132,6 +132,9 @@ def write_rows(options: argparse.Namespace) -> int:
     if solution:
         reason, fix = "an answer is compared with it", "write the answer alone"
         doubt = ConfigWarning(f"a ground truth that is a solution: {solution!r:.120}", reason, fix)
+    if answered := next((n for n, row in enumerate(rows, 1) if row[own_rows.PROMPT][-1]["role"] == "assistant"), 0):
+        reason, fix = "the model answers what follows it", "leave it out: a known answer belongs in --answer"
+        doubt = ConfigWarning(f"the prompt of row {answered} ends with a message of the assistant", reason, fix)
     for mark, fix in (
         ("${", "leave the $ out, unless it is of a price"),
         (r"\n", "write a line break, as $'...' does"),

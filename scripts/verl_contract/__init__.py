@@ -15,12 +15,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_contract.sources import file_of, find, parameters, tree_of
 from verl_mas.util import read_yaml
-from verl_mas.verl_.sources import file_of, find, parameters, tree_of
+from verl_mas.verl_ import VERSION
 
-# With which the tables agree.
-VERSION = "0.9.1"
-
+__all__ = ["VERSION"]  # With which the tables agree.
 _HERE = Path(__file__).parent
 _TABLES = read_yaml(_HERE / "contract.yaml")
 # Class of verl -> method that a class of ours overrides -> its parameters. Made by `scripts/lock_overrides.py`.

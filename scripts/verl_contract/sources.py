@@ -157,3 +157,19 @@ def parameters(node: ast.AST) -> str | None:
     written += [f"*{a.vararg.arg}"] if a.vararg else ["*"] if a.kwonlyargs else []
     written += [arg.arg + "=" * (default is not None) for arg, default in zip(a.kwonlyargs, a.kw_defaults, strict=True)]
     return ", ".join(written + ([f"**{a.kwarg.arg}"] if a.kwarg else []))
+
+
+def is_dataclass(found: Definition) -> bool:
+    """Whether a class, or one that it inherits from, is decorated as one."""
+    decorators = [each for line in ancestors(found) for each in getattr(line.node, "decorator_list", [])]
+    return any("dataclass" in ast.unparse(each) for each in decorators)
+
+
+def takes(found: Definition) -> dict[str, bool]:
+    """The parameters of a function, or the fields of a class that is made of them, and whether each is required."""
+    if isinstance(found.node, ast.ClassDef):
+        lines = [node for own in reversed(ancestors(found)) for node in getattr(own.node, "body", [])]
+        fields = [node for node in lines if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)]
+        return {ast.unparse(node.target): node.value is None for node in fields}
+    given = [name for name in (parameters(found.node) or "").split(", ") if name and not name.startswith("*")]
+    return {name.rstrip("="): not name.endswith("=") for name in given if name != "self"}
