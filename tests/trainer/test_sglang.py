@@ -93,7 +93,7 @@ def test_the_adapter_of_a_policy_with_a_base_of_its_own_reaches_its_engine(train
         SGLANG,
         wide,
         "actor_rollout_ref.rollout.load_format=auto",
-        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
+        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3 mas.old_log_probs_every=1",
     )
     assert len(done.steps) == 3
     for metrics in done.steps.values():
