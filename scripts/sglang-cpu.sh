@@ -21,3 +21,6 @@ $pip install $PIN torch ${TORCH_INDEX:-}
 $pip install $PIN --editable '.[dev]'
 "$VENV/bin/python" scripts/torchvision_on_cpu.py
 $pip install --quiet --no-deps --requirement versions/sglang-cpu.txt "sglang==$VERSION"
+# Its adapters are in pinned memory, which torch gives only beside a GPU.
+find "$VENV"/lib/python3*/site-packages/sglang/srt/lora -name '*.py' \
+    -exec sed -i 's/pin_memory=True/pin_memory=False/; s/\.pin_memory()//' {} +

@@ -8,6 +8,8 @@ from __future__ import annotations
 import pytest
 from real_sglang import OPTIONS, needs_adapters, needs_sglang, use
 
+from verl_mas.testing.tiny_model import tiny_model
+
 pytestmark = [pytest.mark.e2e, needs_sglang]
 SGLANG = (
     "actor_rollout_ref.rollout.name=sglang actor_rollout_ref.rollout.gpu_memory_utilization=0.3 "
@@ -27,6 +29,12 @@ GAP = "policy/{}/training/rollout_probs_diff_max"
 @pytest.fixture(autouse=True)
 def on_the_cpu(monkeypatch):
     use(monkeypatch)
+
+
+@pytest.fixture
+def wide(tmp_path):
+    """A model with an intermediate size of 256. SGLang on the CPU pads others to a multiple of 32, but not adapters."""
+    return f"actor_rollout_ref.model.path={tiny_model(tmp_path / 'model', hidden=64)}"
 
 
 @pytest.mark.parametrize("serving", ["together", "phases"])
@@ -70,12 +78,12 @@ def test_requests_are_aborted_for_an_update_and_continue_with_the_new_weights(tr
 
 
 @needs_adapters
-def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on):
-    adapters_on("sglang", SGLANG)
+def test_adapters_and_their_bare_base_answer_from_one_engine_with_the_weights_that_they_train(adapters_on, wide):
+    adapters_on("sglang", SGLANG, wide)
 
 
 @needs_adapters
-def test_the_adapter_of_a_policy_with_a_base_of_its_own_reaches_its_engine(train_team, tmp_path):
+def test_the_adapter_of_a_policy_with_a_base_of_its_own_reaches_its_engine(train_team, tmp_path, wide):
     """verl collects it from FSDP1 and sends it alone. Were it lost, log-probs would differ from step 2 on."""
     done = train_team(
         tmp_path / "run",
@@ -83,8 +91,9 @@ def test_the_adapter_of_a_policy_with_a_base_of_its_own_reaches_its_engine(train
         "++actor_rollout_ref.model.lora_rank=8 ++actor_rollout_ref.model.lora_alpha=16",
         "actor_rollout_ref.actor.strategy=fsdp actor_rollout_ref.actor.optim.lr=1e-2",
         SGLANG,
+        wide,
         "actor_rollout_ref.rollout.load_format=auto",
-        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3",
+        "actor_rollout_ref.actor.entropy_coeff=0.1 trainer.total_training_steps=3 mas.old_log_probs_every=1",
     )
     assert len(done.steps) == 3
     for metrics in done.steps.values():

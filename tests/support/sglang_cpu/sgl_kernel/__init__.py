@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
-import multiprocessing
 import sys
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
-
-import torch
-from torch.overrides import TorchFunctionMode
 
 
 class Kernel:
@@ -31,17 +26,6 @@ class Kernels(ModuleType):
     __getattr__ = Kernel.__getattr__
 
 
-class Unpinned(TorchFunctionMode):
-    """SGLang's adapters are in memory that a GPU reads, which torch does not give without one."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.Tensor.pin_memory:
-            return args[0]
-        kwargs = kwargs or {}
-        kwargs.pop("pin_memory", None)
-        return func(*args, **kwargs)
-
-
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -57,6 +41,3 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 sys.meta_path.append(Finder())
 sys.modules[__name__].__class__ = Kernels
-if multiprocessing.parent_process():
-    # In its scheduler, and not in the processes of verl that import SGLang.
-    Unpinned().__enter__()
