@@ -138,8 +138,8 @@ def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, floa
 
 def result_of(metrics: Mapping[str, float]) -> str:
     """The mean success of a validation, by source, and the other measures of a world."""
-    shown = re.compile(rf"(?:{metric_names.CORE}|val-aux/(?=.*/(?:{metric_names.MEASURES})/))(.*mean@\d+)$")
-    found = {match[1]: value for key, value in metrics.items() if (match := shown.match(key))}
+    measured = re.compile(rf"(?:{metric_names.CORE}|val-aux/(?=.*/(?:{metric_names.MEASURES})/))(.*mean@\d+)$")
+    found = {match[1]: value for key, value in metrics.items() if (match := measured.match(key))}
     return "".join(f" | {name} {value:.3f}" for name, value in found.items())
 
 

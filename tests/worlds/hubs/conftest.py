@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,16 @@ SMALL = (
     "actor_rollout_ref.actor.ppo_mini_batch_size=4 actor_rollout_ref.rollout.n=2 "
     "reward.custom_reward_function.path=null trainer.total_training_steps=3 trainer.test_freq=3"
 )
+
+
+def assert_trained(done: Trained) -> None:
+    """Some step has a gradient, of every policy."""
+    norms = defaultdict(list)
+    for metrics in done.steps.values():
+        for name, value in metrics.items():
+            if name.endswith("actor/grad_norm"):
+                norms[name].append(value)
+    assert norms and all(max(values) > 0 for values in norms.values()), norms
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +61,7 @@ def train_world(main_ppo: Callable[..., Trained], reader: Path, tmp_path: Path) 
         )
         assert done.exit_code == 0 and sorted(done.steps)[-3:] == [1, 2, 3], done.output[-6000:]
         assert all(metrics["session/dropped"] == 0 for metrics in done.steps.values() if "session/dropped" in metrics)
+        assert_trained(done)
         return done.steps[3]
 
     return train
