@@ -29,7 +29,9 @@ GPUS = {
 def test_the_command_of_a_file_is_accepted_with_the_nodes_and_gpus_that_it_asks_for(name, monkeypatch):
     monkeypatch.setattr(machine, "available", lambda config: None)
     text = (FILES / name).read_text()
-    command = re.search(r"main_ppo (\+recipe.*?)(?:\n\s*(?:fi|runtimeEnvYAML|$))", text.replace("\\\n", " "), re.DOTALL)
+    command = re.search(
+        r"main_ppo (\+recipe.*?)(?:&&|\n\s*(?:fi|runtimeEnvYAML))", text.replace("\\\n", " "), re.DOTALL
+    )
     trainer = accepted(command[1].replace('"', "")).config.trainer
     assert trainer.nnodes == NODES[name](text) and trainer.n_gpus_per_node == int(re.search(GPUS[name], text)[1])
 
