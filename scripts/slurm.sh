@@ -1,5 +1,5 @@
 #!/bin/bash
-# Train a team for two steps on a Slurm of one node and two CPUs, by the job of docs/clusters.md on the CPU platform.
+# Train a team for two steps on a Slurm of one node and two CPUs with scripts/clusters/slurm.sbatch, on the CPU platform.
 #
 #     apt-get install slurm-wlm munge
 #     scripts/slurm.sh [FOLDER]      # as root; the folder gets the log, the checkpoints and Slurm's files
@@ -53,26 +53,31 @@ slurmd -D -N localhost &
 until [[ $(sinfo --noheader --format=%t 2> /dev/null) == idle ]]; do sleep 0.5; done
 
 "$python" -m verl_mas.testing.letters "$folder/task" > /dev/null
-cat > "$folder/job.sh" <<JOB
+export PATH=$PWD/.venv/bin:$PATH RAY_AUTH_TOKEN RAY_PORT RAY_OPTIONS="--num-cpus=64 --num-gpus=1 --include-dashboard=false"
+RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
+RAY_PORT=$(port)
+# This Slurm has no GPUs to ask for.
+sed '/#SBATCH --gpus-per-node/d' scripts/clusters/slurm.sbatch > "$folder/job.sh"
+cat > "$folder/probes.sh" <<'PROBES'
 #!/bin/bash
 #SBATCH --nodes=1 --ntasks-per-node=1 --exclusive
-export PATH=$PWD/.venv/bin:\$PATH RAY_AUTH_MODE=token RAY_AUTH_TOKEN=$(head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n')
-echo "cores of a step with --exact: \$(srun --exact --ntasks-per-node=1 nproc)"
-step="srun --ntasks-per-node=1 --cpus-per-task=\$SLURM_CPUS_ON_NODE --cpu-bind=none"
-echo "cores of this step: \$(\$step nproc)"
-cd $folder
-\$step verl-mas check +recipe=math/separate | grep -A2 "Slurm step"
-\$step ray symmetric-run --address 127.0.0.1:$(port) --min-nodes 1 --num-cpus=64 --num-gpus=1 --include-dashboard=false -- \\
-    python -m verl.trainer.main_ppo +platform=cpu +recipe=first_run/laptop +mas=team mas.workflow.name=Pair \\
-    mas.workflow.path=$PWD/tests/trainer/teams.py 'mas.policies={a: {}, b: {}}' \\
-    'mas.agents={writer: {policy: a}, copier: {policy: b}}' algorithm.adv_estimator=agent_grpo \\
-    data.train_files=task/train.parquet data.val_files=task/test.parquet data.max_prompt_length=128 \\
-    actor_rollout_ref.model.path=task/model data.train_batch_size=4 actor_rollout_ref.rollout.n=2 \\
-    actor_rollout_ref.actor.ppo_mini_batch_size=4 trainer.total_training_steps=2 trainer.test_freq=-1 \\
-    trainer.val_before_train=false trainer.save_freq=2 trainer.default_local_dir=$folder/run
-JOB
+echo "cores of a step with --exact: $(srun --exact --ntasks-per-node=1 nproc)"
+step="srun --ntasks-per-node=1 --cpus-per-task=$SLURM_CPUS_ON_NODE --cpu-bind=none"
+echo "cores of this step: $($step nproc)"
+$step verl-mas check +recipe=math/separate | grep -A2 "Slurm step"
+PROBES
 echo "cores of a task by default: $(srun nproc)"
-sbatch --wait --output="$folder/job.log" "$folder/job.sh" && code=0 || code=$?
-grep -E "^cores of|Slurm step|step [0-9] \|" -A1 "$folder/job.log" || true
+sbatch --wait --output="$folder/probes.log" "$folder/probes.sh"
+teams=$PWD/tests/trainer/teams.py
+cd "$folder"
+sbatch --wait --nodes=1 --output="$folder/job.log" job.sh \
+    python -m verl.trainer.main_ppo +platform=cpu +recipe=first_run/laptop +mas=team mas.workflow.name=Pair \
+    mas.workflow.path="$teams" 'mas.policies={a: {}, b: {}}' \
+    'mas.agents={writer: {policy: a}, copier: {policy: b}}' algorithm.adv_estimator=agent_grpo \
+    data.train_files=task/train.parquet data.val_files=task/test.parquet data.max_prompt_length=128 \
+    actor_rollout_ref.model.path=task/model data.train_batch_size=4 actor_rollout_ref.rollout.n=2 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=4 trainer.total_training_steps=2 trainer.test_freq=-1 \
+    trainer.val_before_train=false trainer.save_freq=2 trainer.default_local_dir="$folder/run" && code=0 || code=$?
+grep --no-filename -E "^cores of|Slurm step|step [0-9] \|" -A1 probes.log job.log || true
 echo "job ended with $code; its log is $folder/job.log"
 exit "$code"

@@ -32,7 +32,7 @@ BUDGETS = {
     "functions with (config, mas)": 3,
     "type: ignore": 63,
     "SLF001": 28,
-    "entries of the root": 19,
+    "entries of the root": 20,
 }
 CORE = ("config", "workflow", "advantage", "rollout", "trainer", "engines", "platform", "data_plane.py")
 EMBEDDED_ENGINE = "engines/transformers"

@@ -44,6 +44,19 @@ def test_a_missing_file_is_an_error_with_the_command_that_creates_it_unless_the_
     assert place.elsewhere(make()) == "the run joins the Ray cluster at 10.0.0.1:6379"
 
 
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("+recipe=plan_path/qwen3 +mas=planner_executor", "write +mas=planner_executor +recipe=plan_path/qwen3"),
+        ("+mas=planner_executor +recipe=plan_path/qwen3", None),
+        ("+recipe=first_run/laptop +mas=team", None),
+    ],
+)
+def test_a_team_after_a_recipe_that_sets_it_is_refused_with_the_other_order(words, refused):
+    with run_on(None, words.split()):
+        assert next((error.fix for error in place.check_order()), None) == refused
+
+
 def test_an_address_is_tried_once_unless_a_proxy_is_between(monkeypatch):
     monkeypatch.setattr(place, "getproxies", dict)
     with socket.create_server(("127.0.0.1", 0)) as server:

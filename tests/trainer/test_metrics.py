@@ -75,6 +75,8 @@ def test_a_step_reads_as_one_line():
 def test_a_result_has_the_mean_of_each_source_and_no_interval():
     metrics = {"val-core/sums/acc/mean@4": 0.5, "val-core/sums/mean@4/low": 0.4, "val-aux/sums/reward/mean@4": 1.0}
     assert result_of({**metrics, "critic/score/mean": 0.25}) == " | sums/acc/mean@4 0.500"
+    measured = result_of({**metrics, "val-aux/kuhn_poker/exploitability/mean@1": 0.336})
+    assert measured == " | sums/acc/mean@4 0.500 | kuhn_poker/exploitability/mean@1 0.336"
 
 
 def test_engine_and_trainer_are_compared_by_agent_on_what_the_present_weights_sampled(tags):

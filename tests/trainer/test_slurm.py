@@ -1,4 +1,4 @@
-"""A job of Slurm that trains two policies, as docs/clusters.md has it; skipped where Slurm is not installed."""
+"""The job file of scripts/clusters trains two policies on Slurm; skipped where Slurm is not installed."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def test_a_step_of_slurm_trains_two_policies_and_one_without_gpus_is_refused(tmp
     done = subprocess.run([SCRIPT, tmp_path], capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     assert (tmp_path / "run" / "global_step_2" / "b").is_dir()
-    log = (tmp_path / "job.log").read_text()
+    log = (tmp_path / "probes.log").read_text()
     assert "cores of this step: 2" in log and "error: this Slurm step has no GPU" in log

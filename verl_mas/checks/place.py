@@ -16,6 +16,7 @@ from urllib.request import getproxies, proxy_bypass
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.refusals import Problem
+from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
 from verl_mas.util import read_yaml
@@ -48,12 +49,32 @@ def run_on(hardware: Hardware | None, arguments: Sequence[str] = ()) -> Iterator
         _ARGUMENTS.reset(tokens[1])
 
 
-def was_written(setting: str) -> bool:
-    """Whether the command itself sets it, which is then meant."""
+def written() -> dict[str, str]:
+    """The settings and groups that the command itself names, in order."""
     from hydra.core.hydra_config import HydraConfig
 
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _ARGUMENTS.get()
-    return any(argument.lstrip("+").partition("=")[0] == setting for argument in given)
+    return {key: value for key, _, value in (argument.lstrip("+").partition("=") for argument in given)}
+
+
+def was_written(setting: str) -> bool:
+    """Whether the command itself sets it, which is then meant."""
+    return setting in written()
+
+
+def check_order() -> Iterator[ConfigError]:
+    """A team's file has every default of `mas`, so after a recipe it would replace what the recipe sets there."""
+    groups = {key: value for key, value in written().items() if key in ("mas", "recipe")}
+    if list(groups) == ["recipe", "mas"] and _sets_team(groups["recipe"]):
+        value, right = (" ".join(f"+{key}={groups[key]}" for key in order) for order in (groups, ("mas", "recipe")))
+        rule = "Hydra merges them in this order, and the team's defaults would replace the recipe's settings"
+        yield ConfigError(value, rule=rule, fix=f"write {right}")
+
+
+def _sets_team(recipe: str) -> bool:
+    file = read_yaml(path) if (path := group_files("recipe").get(recipe)) else {}
+    parts = [part.removeprefix("/recipe/") for part in file.get("defaults", ()) if isinstance(part, str)]
+    return "mas" in file or any(_sets_team(part) for part in parts)
 
 
 @cache

@@ -30,7 +30,7 @@ from verl_mas.checks.machine import (
 )
 from verl_mas.checks.model import chat_of, check_model
 from verl_mas.checks.model import settings as model_settings
-from verl_mas.checks.place import check_folders, no_connection, run_on, target, unless_elsewhere
+from verl_mas.checks.place import check_folders, check_order, no_connection, run_on, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import CheckReport, summary
 from verl_mas.checks.rules import every_rule
@@ -116,7 +116,7 @@ def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_platform(), check_plugin(), problems(machine))
+    refusals.of(check_platform(), check_plugin(), problems(machine), check_order())
     # The other checks import verl.
     if refusals.of(check_versions()) and refusals.of(check_device(config), check_platform(config.trainer.device)):
         refusals.of(check_keys(config), check_cluster(config))

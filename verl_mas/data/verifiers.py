@@ -1,6 +1,6 @@
 """The scorer of a taskset of verifiers alone, as a reward function for the answer of any team.
 
-verl-mas data verifiers gsm8k-v1 --out runs/gsm8k
+verl-mas data verifiers textarena --options game=Hangman-v0 --out runs/hangman
 ... reward.custom_reward_function.path=pkg://verl_mas.data.verifiers
 ... +reward.custom_reward_function.reward_kwargs.python=/path/bin/python
 """

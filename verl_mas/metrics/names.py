@@ -16,6 +16,7 @@ from verl_mas.metrics.table import METRICS, Metric
 AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
 CORE = "val-core/"  # verl's prefix of the scores of a validation
+MEASURES = "exploitability"  # what a world is measured by beside its score, as a pattern
 V = TypeVar("V")
 
 

@@ -137,9 +137,10 @@ def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, floa
 
 
 def result_of(metrics: Mapping[str, float]) -> str:
-    """The mean success of a validation, by source."""
-    found = {key: value for key, value in metrics.items() if re.match(rf"{metric_names.CORE}.*mean@\d+$", key)}
-    return "".join(f" | {key.removeprefix(metric_names.CORE)} {value:.3f}" for key, value in found.items())
+    """The mean success of a validation, by source, and the other measures of a world."""
+    measured = re.compile(rf"(?:{metric_names.CORE}|val-aux/(?=.*/(?:{metric_names.MEASURES})/))(.*mean@\d+)$")
+    found = {match[1]: value for key, value in metrics.items() if (match := measured.match(key))}
+    return "".join(f" | {name} {value:.3f}" for name, value in found.items())
 
 
 def _rows(metrics: Mapping[str, float], name: str) -> str:

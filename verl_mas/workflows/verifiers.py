@@ -30,7 +30,7 @@ class Verifiers(Program):
     """A task of a taskset of verifiers, played in its environment. The requests of its harnesses are the acts, and each
     has the reward of its rollout."""
 
-    taskset: Text = "gsm8k-v1"
+    taskset: Text = "textarena"
     """The id of the taskset: a module, which `python` can import."""
 
     options: Mapping[str, object] = field(default_factory=dict)

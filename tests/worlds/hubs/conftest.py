@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,16 @@ SMALL = (
 )
 
 
+def assert_trained(done: Trained) -> None:
+    """Some step has a gradient, of every policy."""
+    norms = defaultdict(list)
+    for metrics in done.steps.values():
+        for name, value in metrics.items():
+            if name.endswith("actor/grad_norm"):
+                norms[name].append(value)
+    assert norms and all(max(values) > 0 for values in norms.values()), norms
+
+
 @pytest.fixture(scope="session")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random tiny model that reads long texts, byte by byte."""
@@ -33,9 +44,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def train_world(main_ppo: Callable[..., Trained], reader: Path, tmp_path: Path) -> TrainWorld:
-    """Train for three steps; the metrics of the last one."""
+    """Train for three steps; the metrics of the last one. learns: a random model earns different rewards there."""
 
-    def train(world: str, options: Mapping[str, object], *overrides: str) -> dict[str, float]:
+    def train(world: str, options: Mapping[str, object], *overrides: str, learns: bool = True) -> dict[str, float]:
         given = ",".join(f"{name}:{json.dumps(value)}" for name, value in options.items())
         main(["world", world, "--train-rows", "12", "--test-rows", "4", "--out", str(tmp_path / "data")])
         files = {"train": "train", "val": "test"}
@@ -50,6 +61,8 @@ def train_world(main_ppo: Callable[..., Trained], reader: Path, tmp_path: Path) 
         )
         assert done.exit_code == 0 and sorted(done.steps)[-3:] == [1, 2, 3], done.output[-6000:]
         assert all(metrics["session/dropped"] == 0 for metrics in done.steps.values() if "session/dropped" in metrics)
+        if learns:
+            assert_trained(done)
         return done.steps[3]
 
     return train

@@ -27,7 +27,7 @@ class Tasks(DataSet):
     """Tasks of a taskset of verifiers, for the workflow `verifiers`. The first ones are held out."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("taskset", metavar="TASKSET", help="the id of an installed taskset, such as gsm8k-v1")
+        parser.add_argument("taskset", metavar="TASKSET", help="the id of an installed taskset, such as textarena")
         add_settings(parser, "--options", "settings of the taskset")
         parser.add_argument("--python", metavar="PATH", help="the interpreter that has verifiers")
         parser.add_argument("--folder", metavar="PATH", help="where it also looks for modules")
