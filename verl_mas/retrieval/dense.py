@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -13,12 +12,10 @@ import numpy as np
 
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import Passage
+from verl_mas.util.later import Extra
 
-if importlib.util.find_spec("faiss") is None:
-    fix = 'pip install "verl-mas[search-dense]"'
-    raise ConfigError("faiss is not installed", rule="a dense index needs faiss", fix=fix)
-
-import faiss
+faiss = Extra("faiss", "search-dense")
+faiss.require()
 
 VECTORS, PASSAGES, OFFSETS = "vectors.faiss", "passages.jsonl", "offsets.npy"
 BATCH, MAX_TOKENS = 64, 256

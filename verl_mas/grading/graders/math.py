@@ -4,7 +4,7 @@ from verl_mas.grading import math as answers
 from verl_mas.grading.grader import register_grader
 
 
-@register_grader("math", read=answers.ground_truth, check=answers.require_math_verify)
+@register_grader("math", read=answers.ground_truth, check=answers.math_verify.require)
 async def math(truth: str, answer: str) -> float | None:
     grade = await answers.shared_checker().agrade(truth, answer)
     return float(grade is answers.Grade.CORRECT) if grade.checked else None
