@@ -77,7 +77,13 @@ class GatewayServer:
         listens = socket.create_server((LOOPBACK, 0))
         self._host = f"{LOOPBACK}:{listens.getsockname()[1]}"
         config = uvicorn.Config(
-            self, http="httptools", ws="none", lifespan="off", log_config=None, timeout_keep_alive=IDLE_S
+            self,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_keep_alive=IDLE_S,
         )
         config.load()
         # Signals and the loop belong to the worker: the server is only started, and never run.
