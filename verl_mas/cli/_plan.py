@@ -47,7 +47,7 @@ def show_all(plans: Mapping[str, tuple[RunPlan | None, CheckReport]]) -> None:
         verdict = _verdict(plan, accepted=report.accepted).partition(":")[0] if plan else "refused"
         table.add_row(gpus, *_row(plan), verdict)
     out = console()
-    out.print(wrapped("Estimated, not measured on a GPU; trainer.nnodes and trainer.n_gpus_per_node of each machine"))
+    out.print("Estimated, not measured on a GPU, for runs that use the whole machine")
     out.print(table)
     if not any(plan.time and plan.time.step.steps for plan, _ in plans.values() if plan):
         out.print("hours: add --assume steps=N, or put the data where the run reads it")
