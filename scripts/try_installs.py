@@ -139,13 +139,19 @@ def run(program: Path, extras: frozenset[str]) -> list[str]:
     return faults
 
 
+LEAVES = """
+from verl_mas.cli.completion import parsers
+
+print(*(name for name, own in parsers() if not own.below), sep="\\n")
+"""
+
+
 def untried(program: Path) -> list[str]:
-    code = "from verl_mas.cli.completion import parsers\nfor name, own in parsers():\n    print(name) if not own.below else 0"
-    names = subprocess.check_output([program.with_name("python"), "-c", code], text=True).splitlines()
+    """The commands that the list above lacks."""
+    names = subprocess.check_output([program.with_name("python"), "-c", LEAVES], text=True).splitlines()
     tried = [" ".join(words) for words, _ in commands()]
-    return [
-        f"{name} is in no command of this script" for name in names if not any(one.startswith(name) for one in tried)
-    ]
+    lacking = [name for name in names if not any(one.startswith(name) for one in tried)]
+    return [f"{name} is in no command of this script" for name in lacking]
 
 
 def extras_of_pages() -> list[frozenset[str]]:
