@@ -6,7 +6,6 @@ import io
 import json
 import shutil
 import sys
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -101,7 +100,7 @@ def test_it_resumes_from_a_checkpoint_and_does_not_train_a_finished_run(demo):
 def test_a_folder_of_another_version_of_the_demo_is_refused(kind, monkeypatch, tmp_path):
     monkeypatch.setattr(kind, "folder", tmp_path)
     monkeypatch.setattr(kind, "warm_up", BRIEF, raising=False)
-    monkeypatch.setattr(smollm2, "write_model", Path.mkdir)
+    monkeypatch.setattr(smollm2, "write_model", lambda folder, show: folder.mkdir())
     silent = Console(file=io.StringIO())
     for _ in range(2):
         kind().prepare(silent)
