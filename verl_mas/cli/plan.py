@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_json, add_machines, add_settings, hardware_of, takes_run_arguments, values
@@ -36,6 +37,13 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options, arguments = parser().parse_known_args(argv)
+    from verl_mas.sessions.run import is_run
+
+    for folder in (Path(word) for word in arguments if "=" not in word):
+        if is_run(folder):
+            rule = "a plan is made of the arguments of `python -m verl.trainer.main_ppo`"
+            fix = f"give these; `verl-mas report {folder}` prints those of its starts"
+            raise ConfigError(f"{folder} is the folder of a run", rule=rule, fix=fix)
     machines = {}
     for gpus in (options.gpus or "").split(","):
         if (hardware := hardware_of(Namespace(**{**vars(options), "gpus": gpus.strip()}))) is None:

@@ -236,7 +236,7 @@ def write_view(
     view.read(progress)
     if not view.count and not live:
         rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
-        fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
+        fix = f"{view.run.when_empty}, or train with mas.trajectories.enabled=true"
         inside = [str(child) for child in view.run.folder.iterdir() if (child / FOLDER).is_dir()]
         fix = f"give {inside[0]}, which has them" if inside else fix
         value, known = f"{view.run.folder} has no sessions", sorted({part.step for part in view.source.parts()})
