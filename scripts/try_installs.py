@@ -15,10 +15,11 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from resolve_installs import OF_GPUS, documented
@@ -119,24 +120,26 @@ def run(program: Path, extras: frozenset[str]) -> list[str]:
             (Path(folder) / name).write_text(text)
         environment = {**os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
         for words, lacks in commands():
-            done = subprocess.run(
-                [program, *words],
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=TIME_LIMIT,
-            )
-            output = done.stdout + done.stderr
+            code, output = answer([str(program), *words], folder, environment)
             named = bool(lacks) and lacks not in extras and lacks in output.partition("fix:")[2]
-            right = "Traceback" not in output and (done.returncode == 0 or (done.returncode == 1 and named))
-            sys.stdout.write(
-                f"  {'ok  ' if right else 'FAIL'} {shlex.join(words)}{' (lacking)' * bool(done.returncode)}\n"
-            )
+            right = "Traceback" not in output and (code == 0 or (code == 1 and named))
+            line = shlex.join(words) + (" (lacking)" if right and code else "")
+            sys.stdout.write(f"  {'ok  ' if right else 'FAIL'} {line}\n")
             sys.stdout.flush()
-            faults += [] if right else [f"verl-mas {shlex.join(words)} ended with {done.returncode}:\n{output[-3000:]}"]
+            faults += [] if right else [f"verl-mas {shlex.join(words)} ended with {code}:\n{output[-3000:]}"]
     return faults
+
+
+def answer(command: Sequence[str], folder: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """The exit code and what was printed. A command that takes too long is interrupted, as by Ctrl-C."""
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=folder, env=environment, text=True, **pipes) as process:
+        try:
+            output, _ = process.communicate(timeout=TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+            output, _ = process.communicate()
+    return process.returncode, output
 
 
 LEAVES = """

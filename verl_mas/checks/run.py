@@ -62,7 +62,6 @@ from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
 from verl_mas.util import installed_version
 from verl_mas.workflow.commit import COMMIT_RULES
-from verl_mas.workflow.task import text_of
 from verl_mas.workflow.tools import Tool
 
 logger = logging.getLogger(__name__)
@@ -273,9 +272,8 @@ def _sample(run: Run) -> Sample:
     if first is None:
         return Sample(rows=total)
     if chat is None:
-        letters = sum(len(text_of(message)) for row in first.sample for message in row[str(data.prompt_key)])
         by = f"{CHARACTERS} characters per token, as the tokenizer is not here"
-        return Sample(letters / CHARACTERS / len(first.sample), len(first.sample), total, by)
+        return Sample(first.characters(data.prompt_key) / CHARACTERS, len(first.sample), total, by)
     settings = {**(data.get("apply_chat_template_kwargs") or {})}
     try:
         prompts = [seen(run.config, row) for row in first.sample]

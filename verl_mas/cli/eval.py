@@ -169,6 +169,6 @@ def _scores(sources: Numbers, *, signed: bool = False) -> RenderableType:
                 low, high = found.get(f"{name}/low"), found.get(f"{name}/high")
                 between = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
                 base = control_of(source, sources)
-                shown = printable(source) + (f" (control of {base})" if base else "")
-                table.add_row(Text(shown), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
+                label = printable(source) + (f" (control of {base})" if base else "")
+                table.add_row(Text(label), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
     return table

@@ -20,8 +20,7 @@ from verl_mas.cli._output import console, show
 from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
-from verl_mas.registry import Registry, installed, nearest
-from verl_mas.util.later import Extra
+from verl_mas.registry import Extra, Registry, installed, nearest
 from verl_mas.util.text import listed
 
 Named = Mapping[str, str]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from verl_mas.errors import DataError
 from verl_mas.grading.grader import UNKNOWN, unknown
 from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
-from verl_mas.util.later import Extra
+from verl_mas.registry import Extra
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 if TYPE_CHECKING:

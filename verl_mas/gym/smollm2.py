@@ -107,12 +107,12 @@ def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], 
     with subprocess.Popen(command, env=environment | {"TMPDIR": path}, text=True, **pipes) as process:
         while True:
             try:
-                _, said = process.communicate(timeout=POLL_S)
+                _, errors = process.communicate(timeout=POLL_S)
                 break
             except subprocess.TimeoutExpired:
                 watch()
     if process.returncode:
-        value = f"{module} ended with {process.returncode}: {(said.strip().splitlines() or ['no message'])[-1]}"
+        value = f"{module} ended with {process.returncode}: {(errors.strip().splitlines() or ['no message'])[-1]}"
         raise ConfigError(value, rule="the model is a file of a package on PyPI, which is converted", fix=fix)
 
 

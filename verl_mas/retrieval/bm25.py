@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from verl_mas.errors import DiskError
+from verl_mas.registry import Extra
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.run_folder.disk import free_space
-from verl_mas.util.later import Extra
 
 tantivy = Extra("tantivy", "search")
 tantivy.require()

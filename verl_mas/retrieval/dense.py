@@ -11,8 +11,8 @@ from typing import TypeVar
 import numpy as np
 
 from verl_mas.errors import ConfigError
+from verl_mas.registry import Extra
 from verl_mas.retrieval.corpus import Passage
-from verl_mas.util.later import Extra
 
 faiss = Extra("faiss", "search-dense")
 faiss.require()

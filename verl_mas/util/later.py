@@ -9,14 +9,11 @@ import ast
 import importlib
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from verl_mas.errors import ConfigError
-
-__all__ = ["Extra", "Tensor", "lazy", "np", "pd", "torch"]
+__all__ = ["Tensor", "lazy", "np", "pd", "torch"]
 
 
 class Later(ModuleType):
@@ -27,31 +24,6 @@ class Later(ModuleType):
             # The next access finds a plain attribute.
             setattr(self, name, value)
             return value
-
-
-class Extra(Later):
-    """A package that an extra of verl-mas installs. `verl-mas list` says so of the entries whose file has one that is
-    missing."""
-
-    def __init__(self, package: str, extra: str):
-        super().__init__(package)
-        self.extra_name = extra
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> object:
-            self.require()
-            return super().__getattr__(name)
-
-    def require(self) -> None:
-        if self.install_command:
-            rule = f"the extra {self.extra_name} installs it; a run needs it on every node"
-            raise ConfigError(f"{self.__name__} is not installed", rule=rule, fix=self.install_command)
-
-    @property
-    def install_command(self) -> str | None:
-        """The command that installs the package; None where it is installed."""
-        return None if find_spec(self.__name__) else f"pip install 'verl-mas[{self.extra_name}]'"
 
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from verl_mas.errors import ConfigError
-from verl_mas.util.later import Extra
+from verl_mas.registry import Extra
 
 if TYPE_CHECKING:
     from pyspiel import Game, State

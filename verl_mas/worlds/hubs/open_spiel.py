@@ -11,8 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
-from verl_mas.util.later import Extra
+from verl_mas.registry import Extra, nearest
 from verl_mas.worlds.game_tree import chance_of, openings, optimal
 from verl_mas.worlds.world import Observation, Script, Setup, View, World, register_world
 

@@ -17,8 +17,7 @@ import httpx
 
 from verl_mas.config.values import Count, Positive, Text, load_dataclass
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
-from verl_mas.util.later import Extra
+from verl_mas.registry import Extra, nearest
 from verl_mas.worlds.world import Observation, Setup, View, World, register_world
 
 PLAYER, JSON, OPTIONS = "player", "json", "mas.workflow.args.options"

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
+from verl_mas.registry import Extra, nearest
 from verl_mas.user_code import load_module
-from verl_mas.util.later import Extra
 from verl_mas.worlds.world import Content, Observation, Setup, View, World, register_world
 
 if TYPE_CHECKING:

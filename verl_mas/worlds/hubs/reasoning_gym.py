@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Protocol, TypedDict
 
 from verl_mas.errors import ConfigError, SessionFault, failures
-from verl_mas.registry import nearest
-from verl_mas.util.later import Extra
+from verl_mas.registry import Extra, nearest
 from verl_mas.workflow import Malformed
 from verl_mas.workflow.codecs import Boxed
 from verl_mas.worlds.world import Observation, Setup, View, World, register_world

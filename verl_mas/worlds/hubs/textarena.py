@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from verl_mas.errors import ConfigError
-from verl_mas.util.later import Extra
+from verl_mas.registry import Extra
 from verl_mas.worlds.world import Observation, Setup, View, World, register_world
 
 textarena = Extra("textarena", "textarena")
