@@ -170,7 +170,7 @@ def _more(kind: str, name: str) -> str:
 
         estimator = ESTIMATORS[name]
         defaults = ", ".join(
-            f"mas.advantage.{option}={'(to be set)' if value is REQUIRED else value}"
+            f"mas.advantage.{option}={'REQUIRED' if value is REQUIRED else value}"
             for option, value in estimator.defaults.items()
         )
         formula = inspect.getdoc(estimator.function) or ""
