@@ -82,7 +82,7 @@ def _entries(registry: Registry[T]) -> Named:
 
 def _missing(module: ModuleType | None) -> str:
     """The extras that a file of entries needs and this environment lacks."""
-    extras = (value for value in vars(module or object).values() if isinstance(value, Extra))
+    extras = (value for value in (vars(module).values() if module else ()) if isinstance(value, Extra))
     needed = [f" Needs the extra {one.extra_name}: {one.install_command}" for one in extras if one.install_command]
     return ";".join(needed)
 
