@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     report = check_workflow(make, _replies(options.reply, known), task)
     if options.row:
         first, *others = report.cases
-        report = replace(report, cases=[_with_score(first, task.fields), *others])
+        report = replace(report, cases=[_with_score(first, dict(task.fields)), *others])
     session = _session(options, make(), task) if report.ok and options.endpoint else None
     found = {"accepted": report.ok, "problems": report.problems, "notes": report.notes}
     found |= {"cases": [asdict(case) for case in report.cases]} | ({"session": session.record()} if session else {})

@@ -99,12 +99,14 @@ def check_room(folder: Path) -> None:
             raise ConfigError(value, rule=f"writing the model takes {needed / (1 << 30):.1f} GiB", fix=fix)
 
 
-def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], None] = lambda: None) -> None:
+def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], object] = lambda: None) -> None:
     """`python -m module`, which finds packages in `path`, too, and has its temporary files there."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
     command = [sys.executable, "-m", module, *arguments]
-    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment | {"TMPDIR": path}, text=True, **pipes) as process:
+    environment["TMPDIR"] = path
+    with subprocess.Popen(
+        command, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
         while True:
             try:
                 _, errors = process.communicate(timeout=POLL_S)

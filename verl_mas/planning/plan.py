@@ -172,7 +172,7 @@ def _time(parts: Mapping[str, Part], step: Step) -> TimePlan | None:
         return None
     phases, one = seconds(list(parts.values()), step), step.alone
     alone, whole = seconds([replace(trained, rows=one.rows)], one), sum(phases.values())
-    longest = step.at_limit and sum(seconds(list(parts.values()), step.at_limit).values())
+    longest = sum(seconds(list(parts.values()), step.at_limit).values()) if step.at_limit else None
     hours = step.steps * whole / 3600 if step.steps else None
     return TimePlan(whole, phases, hours, longest, sum(alone.values()), step)
 

@@ -54,7 +54,7 @@ class Bm25Index:
         )
 
     def __len__(self) -> int:
-        return self._searcher.num_docs
+        return int(self._searcher.num_docs)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return [self._search(query, k) for query in queries]

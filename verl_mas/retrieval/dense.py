@@ -77,7 +77,7 @@ class DenseIndex:
         self._one_at_a_time = threading.Lock()
 
     def __len__(self) -> int:
-        return self._index.ntotal
+        return int(self._index.ntotal)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if not queries:
