@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from verl_mas.errors import ConfigError, WorkflowError
+from verl_mas.util.later import Later
 
 T = TypeVar("T")
 
@@ -113,6 +115,31 @@ class Registry(Generic[T]):
 
 def _a(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+class Extra(Later):
+    """A package that an extra of verl-mas installs. `verl-mas list` says so of the entries whose file has one that is
+    missing."""
+
+    def __init__(self, package: str, extra: str):
+        super().__init__(package)
+        self.extra_name = extra
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            self.require()
+            return super().__getattr__(name)
+
+    def require(self) -> None:
+        if self.install_command:
+            rule = f"the extra {self.extra_name} installs it; a run needs it on every node"
+            raise ConfigError(f"{self.__name__} is not installed", rule=rule, fix=self.install_command)
+
+    @property
+    def install_command(self) -> str | None:
+        """The command that installs the package; None where it is installed."""
+        return None if find_spec(self.__name__) else f"pip install 'verl-mas[{self.extra_name}]'"
 
 
 # Classes that refuse names which they do not have.

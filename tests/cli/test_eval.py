@@ -16,6 +16,13 @@ def test_the_name_of_a_source_is_no_markup_and_no_order_to_a_terminal():
     assert "a [/b] \\x1b[2J" in text and "\x1b" not in text and "0.250 to 0.750" in text
 
 
+def test_a_control_is_shown_as_one():
+    sources = {"clues": {"pass@1": 0.5}, "clues_shuffled": {"pass@1": 0.5}}
+    out = Console(file=io.StringIO(), width=200)
+    out.print(*tables([{"dir": "team", "tasks": 2, "sessions": 2, "failed": 0, "sources": sources, "agents": {}}], {}))
+    assert out.file.getvalue().count("clues_shuffled (control of clues)") == 1
+
+
 def test_the_file_of_the_tasks_is_not_replaced_by_sessions(capsys):
     printed = output_of(capsys, "eval", "team", "--data", "a/../rows.parquet", "--out", "rows.parquet", code=2)
     assert "the file of --data" in printed

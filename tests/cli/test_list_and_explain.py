@@ -1,6 +1,8 @@
 """`verl-mas list` and `verl-mas explain`: everything that a configuration can name has a line about it."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,12 @@ from commands import output_of
 from verl_mas.cli._explained import explained
 from verl_mas.cli.list import KINDS
 from verl_mas.errors import ConfigError
+from verl_mas.grading.math import math_verify
+from verl_mas.worlds.hubs.open_spiel import pyspiel
+from verl_mas.worlds.hubs.openenv import websockets
+from verl_mas.worlds.hubs.pettingzoo import zoo
+from verl_mas.worlds.hubs.reasoning_gym import gym
+from verl_mas.worlds.hubs.textarena import textarena
 
 NAMES = yaml.safe_load((Path(__file__).parent / "explained.yaml").read_text())
 OF_TESTS = ("worst", "my_service", "test_registered")  # Other tests register names of their own in this process
@@ -56,3 +64,27 @@ def test_a_list_is_one_line_per_name_in_a_pipe_and_fits_the_columns_that_are_set
         monkeypatch.setenv("COLUMNS", str(columns))
         shown = output_of(capsys, "list", "teams").splitlines()
         assert len(shown) > names + 2 and max(map(len, shown)) <= columns
+
+
+WITHOUT_EXTRAS = """
+import sys
+from importlib.machinery import PathFinder
+
+hidden, find = set(sys.argv[1].split(",")), PathFinder.find_spec.__func__
+PathFinder.find_spec = classmethod(lambda cls, name, *given: None if name in hidden else find(cls, name, *given))
+from verl_mas.cli import main
+
+for words in ("list", "list worlds", "list graders", "list data", "explain open_spiel", "explain mas.branch.k"):
+    assert main(words.split()) == 0, words
+"""
+
+
+def test_without_extras_the_lists_are_whole_and_name_the_command_that_installs_them():
+    extras = {extra.__name__: extra for extra in (pyspiel, textarena, zoo, websockets, gym, math_verify)}
+    command = [sys.executable, "-c", WITHOUT_EXTRAS, ",".join(extras)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.split())
+    for extra in extras.values():
+        install = f"pip install 'verl-mas[{extra.extra_name}]'"
+        assert f"Needs the extra {extra.extra_name}: {install}" in shown

@@ -1,10 +1,13 @@
 """`verl-mas plan`."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from commands import output_of
+
+from verl_mas.cli._plan import PUBLISHED
 
 SEPARATE = ["+recipe=math/separate", "actor_rollout_ref.rollout.name=vllm"]
 SEPARATE += ["actor_rollout_ref.rollout.gpu_memory_utilization=0.3"]
@@ -43,6 +46,34 @@ def test_what_does_not_fit_on_some_of_the_gpus_is_put_on_all_of_them_as_printed(
     fix = shown.partition("fix:  set ")[2].split(";")[0].split()[0]
     assert fix == "trainer.n_gpus_per_node=8"
     assert "GPUs: 8 of 8 are used\n" in plan(*SEPARATE, *large, "--gpus", "8x80", fix)
+
+
+def test_several_machines_are_a_table_and_each_run_uses_all_of_its_machine(plan):
+    words = ["+recipe=math/shared", "--gpus", "1x24,4x80,2x8x80", "--assume", "steps=1000"]
+    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    table = page.partition("--gpus 1x24,4x80,2x8x80")[2].split("```")[1].strip("\n").splitlines()
+    printed = [line.rstrip() for line in plan(*words).splitlines()]
+    assert printed[1:5] == table and printed[5].startswith("1x24: pool shared: update of main takes")
+    machines = json.loads(plan("--json", *words))["machines"]
+    assert [one["fits"] for one in machines.values()] == [False, True, True]
+    assert [one["gpus"] for one in machines.values()] == [1, 4, 16]
+    assert "1x24" in plan(*words[:2], "1x24,1x40", code=1)
+
+
+def test_the_factor_to_published_hours_is_that_of_the_page():
+    page = (Path(__file__).parents[2] / "docs/plan.md").read_text()
+    factors = re.findall(r"\d h \| ([\d.]+) \|$", page, re.MULTILINE)
+    assert f"{min(factors)} to {max(factors)}" == PUBLISHED
+
+
+def test_hours_follow_the_rows_and_not_the_limit_of_prompts(plan, tmp_path):
+    row = {"data_source": "x", "prompt": [{"role": "user", "content": "a" * 400}]}
+    (tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 256)
+    words = ["+recipe=math/shared", "--gpus", "4x80", "--json", "data.train_files=rows.jsonl"]
+    found = [json.loads(plan(*words, f"data.max_prompt_length={limit}"))["time"] for limit in (8192, 4096)]
+    assert found[0]["hours"] == found[1]["hours"] and found[0]["step"]["task"] == 100
+    assert "4 characters per token" in found[0]["step"]["sources"]["prompt"]
+    assert found[0]["limit"] > found[0]["seconds"]
 
 
 def test_json_is_one_object(plan):

@@ -162,3 +162,13 @@ def test_the_new_team_is_checked_and_trains(team, capsys):
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     steps = [json.loads(line) for line in (team / "runs/first/metrics.jsonl").read_text().splitlines()]
     assert steps[-1]["step"] == 2 and steps[-1]["metrics"]["session/dropped"] == 0
+
+
+@pytest.mark.parametrize(("source", "says"), [("openai/gsm8k", ": 1\n"), ("sums", "NotImplementedError")])
+def test_a_row_is_scored_by_verls_own_function(source, says, tmp_path, capsys):
+    row = {"data_source": source, "prompt": [{"role": "user", "content": "2 + 3?"}]}
+    row["reward_model"] = {"style": "rule", "ground_truth": "5"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    shown = output_of(capsys, "try", "single", "--row", tmp_path / "rows.jsonl", "--reply", "#### 5")
+    [scored] = [line for line in shown.splitlines(keepends=True) if "scores the answer:" in line]
+    assert says in scored

@@ -117,7 +117,7 @@ def test_a_schema_command_lists_settings(words, here, capsys):
 
 @pytest.mark.parametrize("words", each(PLANS))
 def test_a_planned_run_fits(words, here, capsys):
-    assert output_of(capsys, "plan", *words).rstrip().splitlines()[-1].startswith("fits")
+    assert re.search(r"^fits:|  fits\s*$", output_of(capsys, "plan", *words), re.MULTILINE)
 
 
 @pytest.mark.parametrize("recipe", ["math/shared", "math/separate"])
@@ -139,7 +139,7 @@ def test_a_training_command_composes_and_its_team_is_accepted(overrides, here, m
     try:
         validate(config)
     except ConfigError as error:
-        if "the worlds of a hub are in its own package" not in str(error):
+        if "is not installed\n  rule: the extra" not in str(error):
             raise
         pytest.skip(f"{error.value}: make test-hubs has it")
 

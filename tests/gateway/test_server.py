@@ -31,7 +31,8 @@ async def asked(replies="4", **how):
             yield team, client
 
 
-async def test_each_protocol_reaches_the_same_agent():
+async def test_each_protocol_reaches_the_same_agent_without_a_line_per_request(caplog):
+    caplog.set_level("INFO")
     async with asked(["a", calls(("add", {"a": 1})), "c"]) as (team, client):
         chat = (await client.post(CHAT, json=body())).json()
         assert chat["choices"][0]["message"]["content"] == "a" and chat["model"] == "solver"
@@ -42,6 +43,7 @@ async def test_each_protocol_reaches_the_same_agent():
         key = {"x-api-key": client.headers.pop("Authorization").removeprefix("Bearer ")}
         [block] = (await client.post(MESSAGES, json=body(max_tokens=9), headers=key)).json()["content"]
         assert block == {"type": "text", "text": "c"} and len(team.session.replies) == 3
+    assert "uvicorn.access" not in {record.name for record in caplog.records}
 
 
 async def test_connections_without_a_request_are_closed_and_stop_no_session(monkeypatch):

@@ -26,7 +26,7 @@ from verl_mas.planning.step import (
 
 # A GPU of 1e12 FLOPs and 1e12 bytes in a second, which uses all of both.
 ASSUMED = Assumed(tflops=1.0, mfu=1.0, bandwidth=1.0, mbu=1.0, launch=0.001, link=1.0)
-STEP = Step(100, 2.0, 2.0, 40, 60, 40, 400, {}, ASSUMED, None)
+STEP = Step(100, 2.0, 2.0, 40, 60, 40, 400, 400, {}, ASSUMED, None)
 SERVED = ServingLoad("vllm", 0.5, row=512)
 PART = Part(Policy("p", MODEL, SERVED, TRAINING), 200.0, 2, 4, 4, 10**6)
 

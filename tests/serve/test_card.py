@@ -27,10 +27,12 @@ def test_a_card_has_the_first_and_last_success_with_its_interval_once(tmp_path):
     steps = []
     for step, right in enumerate((0.25, float("nan"), 0.75)):
         success = {f"val-core/sums/pass@1{end}": right + more for end, more in ENDS.items()}
-        steps.append(Step(step, {"val-core/sums/acc/mean@8": right, **success}))
+        shuffled = {"val-core/sums_shuffled/pass@1": 0.25}
+        steps.append(Step(step, {"val-core/sums/acc/mean@8": right, **success, **shuffled}))
     Card("team", TEAM, steps=steps).write(tmp_path)
     text = (tmp_path / CARD).read_text()
     assert "| `sums/pass@1` | 0.250 (step 0) | 0.750 (step 2) | 0.650 to 0.850 |" in text
+    assert "| `sums_shuffled/pass@1`, control of sums | 0.250" in text
     assert "mean@8" not in text, "of sessions that are right or wrong it is pass@1"
 
 

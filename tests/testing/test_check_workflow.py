@@ -106,7 +106,7 @@ def test_a_defect_is_found(workflow, case, words):
 
 
 def test_the_report_says_where_verl_has_to_score_the_answer():
-    words, scored = "; and that of the answer, which verl's reward function gives", check_workflow(WORKFLOWS["single"])
+    words, scored = "; verl's reward function scores the answer", check_workflow(WORKFLOWS["single"])
     assert f"rewards: solver 0{words}" in str(scored) and words not in str(check_workflow(Debate))
 
 

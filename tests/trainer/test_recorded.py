@@ -8,6 +8,7 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+import ray
 from omegaconf import OmegaConf
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
@@ -23,6 +24,7 @@ from verl_mas.run_folder.metrics import MetricsFile, file_of_verl, read_steps
 from verl_mas.trainer import recorded as attempt_module
 from verl_mas.trainer.recorded import attempt, cluster, ending, git_state, logging_to, places, seeds
 from verl_mas.trainer.trainer import TeamTrainer
+from verl_mas.util import cores
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +53,13 @@ def test_a_start_has_its_command_without_secrets_its_versions_and_seeds(send):
     assert start["command"] == "python -m verl.trainer.main_ppo 'x=${y}' 'api_key=(not written)'"
     assert (start["resumed_from"], start["versions"]["verl"], start["seeds"]["data.seed"]) == (4, "0.9.1", 3)
     assert start["cluster"] is None, "Ray does not run"
+
+
+def test_a_start_on_the_cpu_has_the_cores_of_the_machine_and_not_rays_counts_for_scheduling(send, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": {"CPU": 64.0, "GPU": 16.0}}])
+    start = attempt(Run.of(send("x")), None)
+    assert (start["cluster"]["cpus"], start["cluster"]["gpus"]) == (cores(), 0) and start["host"]["cpus"] == cores()
 
 
 def test_the_workers_of_a_cluster_that_runs_already_get_the_command_by_the_configuration(send, monkeypatch):

@@ -184,7 +184,17 @@ def test_a_graded_score_has_a_mean_of_its_own_and_a_binary_one_that_of_pass_at_1
 
 
 def test_the_mean_of_sets_counts_each_set_once_and_takes_what_all_have():
-    reports = [dict(report([[1.0, 0.0]] * 9)), dict(report([[1.0, 1.0]]))]
-    assert mean_of_sets(reports) == {"mean@2": 0.75, "pass@1": 0.75, "pass@2": 1.0}
-    assert mean_of_sets(reports[:1]) == {}
-    assert mean_of_sets([{"mean@2": 1.0, "pass@1": 1.0}, {"mean@4": 0.0, "pass@1": 0.0}]) == {"pass@1": 0.5}
+    sets = {"aime": dict(report([[1.0, 0.0]] * 9)), "amc": dict(report([[1.0, 1.0]]))}
+    assert mean_of_sets(sets) == {"mean@2": 0.75, "pass@1": 0.75, "pass@2": 1.0}
+    assert mean_of_sets({"aime": sets["aime"]}) == {}
+    other = {"a": {"mean@2": 1.0, "pass@1": 1.0}, "b": {"mean@4": 0.0, "pass@1": 0.0}}
+    assert mean_of_sets(other) == {"pass@1": 0.5}
+
+
+@pytest.mark.parametrize("control", ["aime_shuffled", "aime_control"])
+def test_a_control_is_in_no_mean_of_sets(control):
+    scores = {"pass@1": 1.0}
+    assert mean_of_sets({"aime": scores, control: {"pass@1": 0.0}}) == {}
+    assert mean_of_sets({"aime": scores, "amc": scores, control: {"pass@1": 0.0}}) == scores
+    # Without the set that it would be the control of, it is a set as any other.
+    assert mean_of_sets({"amc": scores, control: {"pass@1": 0.0}}) == {"pass@1": 0.5}

@@ -97,7 +97,7 @@ def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: s
             if grader and form:
                 score = partial(_grade, grader, truth, form)
             else:
-                score = partial(_score, _function(run.config), first.row)
+                score = partial(score_by, _function(run.config), first.row)
             nothing = score("")
             rewards = {written: score(text) for written, text in replies.items()}
     except MasError as error:
@@ -163,7 +163,7 @@ def _function(config: DictConfig) -> Callable[..., object]:
     return get_custom_reward_fn(config) or default_compute_score
 
 
-def _score(function: Callable[..., object], row: Fields, reply: str) -> float:
+def score_by(function: Callable[..., object], row: Fields, reply: str) -> float:
     # Some of verl's print what they read.
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
         result = function(

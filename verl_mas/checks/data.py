@@ -18,6 +18,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
 from verl_mas.row import EXTRA_INFO, GROUND_TRUTH, REWARD_MODEL
 from verl_mas.verl_.types import Fields
+from verl_mas.workflow.task import text_of
 
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
@@ -38,6 +39,10 @@ class FirstRows:
     @property
     def row(self) -> Fields:
         return self.sample[0]
+
+    def characters(self, prompt_key: str) -> float:
+        """The mean length of a prompt's text."""
+        return sum(len(text_of(message)) for row in self.sample for message in row[prompt_key]) / len(self.sample)
 
 
 def paths_of(config: DictConfig, setting: str) -> list[object]:

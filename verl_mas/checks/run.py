@@ -259,14 +259,20 @@ def training_lines(run: ExaminedRun) -> dict[str, str]:
     return found
 
 
+CHARACTERS = 4  # of a token, on average
+
+
 def _sample(run: Run) -> Sample:
     """The first training prompts, as the model of the first policy reads them."""
     data, names = run.config.data, local_policies(run.mas)
     first = next((rows for rows in sound_rows(run.config) if not rows.validation), None)
     chat = chat_of(run.view(names[0]).section("model")) if names else None
     total = first.total if first and isinstance(data.train_files, str) else None
-    if first is None or chat is None:
+    if first is None:
         return Sample(rows=total)
+    if chat is None:
+        by = f"{CHARACTERS} characters per token, as the tokenizer is not here"
+        return Sample(first.characters(data.prompt_key) / CHARACTERS, len(first.sample), total, by)
     settings = {**(data.get("apply_chat_template_kwargs") or {})}
     try:
         prompts = [seen(run.config, row) for row in first.sample]

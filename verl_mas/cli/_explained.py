@@ -7,10 +7,10 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 
-from verl_mas.advantage.options import AdvantageOptions
+from verl_mas.advantage.options import REQUIRED, AdvantageOptions
 from verl_mas.cli.list import KINDS, recipe_command
 from verl_mas.config.compose import compose
 from verl_mas.config.describe import Setting, settings
@@ -157,7 +157,9 @@ def _listed(name: str) -> Iterator[Explained]:
         if name in entries:
             singular = {"data": "data set", "codecs": "codec"}.get(kind, kind.removesuffix("s").replace("-", " "))
             about = entries[name] + _more(kind, name)
-            yield Explained(name, singular, about, set_by=where.replace("NAME", name))
+            arguments = settings(WORKFLOWS[name], ARGS) if kind == "workflows" else ()
+            lines = [str(replace(one, meaning="")) for one in arguments]
+            yield Explained(name, singular, about, set_by=where.replace("NAME", name), settings=lines)
 
 
 def _more(kind: str, name: str) -> str:
@@ -167,7 +169,10 @@ def _more(kind: str, name: str) -> str:
         from verl_mas.advantage.estimator import ESTIMATORS
 
         estimator = ESTIMATORS[name]
-        defaults = ", ".join(f"mas.advantage.{option}={value}" for option, value in estimator.defaults.items())
+        defaults = ", ".join(
+            f"mas.advantage.{option}={'REQUIRED' if value is REQUIRED else value}"
+            for option, value in estimator.defaults.items()
+        )
         formula = inspect.getdoc(estimator.function) or ""
         return f"\n\n{formula}" + (f"\n\nIts own defaults: {defaults}" if defaults else "")
     return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.markup import escape
 from rich.table import Table
@@ -23,6 +23,9 @@ PHASES = {
 }
 
 
+PUBLISHED = "1.2 to 2.9"  # the factors of docs/plan.md
+
+
 def show(plan: RunPlan, report: CheckReport) -> None:
     out = console()
     out.print(f"Estimated, not measured on a GPU, for {plan.hardware}", markup=False, highlight=False)
@@ -35,6 +38,36 @@ def show(plan: RunPlan, report: CheckReport) -> None:
     out.print(wrapped("\n".join(_lines(plan))), markup=False, highlight=False)
     verdict = f"{report.problems.removesuffix(report.verdict)}{_verdict(plan, accepted=report.accepted)}"
     out.print(wrapped(verdict), style="green" if report.accepted else "red", markup=False, highlight=False)
+
+
+def show_all(plans: Mapping[str, tuple[RunPlan | None, CheckReport]]) -> None:
+    """Print a row per machine, then why the others do not fit."""
+    table = Table("GPUs", "GiB per GPU", "s per step", "hours", "GPU hours", "", box=None)
+    for gpus, (plan, report) in plans.items():
+        verdict = _verdict(plan, accepted=report.accepted).partition(":")[0] if plan else "refused"
+        table.add_row(gpus, *_row(plan), verdict)
+    out = console()
+    out.print("Estimated, not measured on a GPU, for runs that use the whole machine")
+    out.print(table)
+    if not any(plan.time and plan.time.step.steps for plan, _ in plans.values() if plan):
+        out.print("hours: add --assume steps=N, or put the data where the run reads it")
+    for gpus, (_, report) in plans.items():
+        for error in report.errors[:1]:
+            out.print(wrapped(f"{gpus}: {error.value}\n  fix: {error.fix}"), markup=False, highlight=False)
+
+
+def _row(plan: RunPlan | None) -> Sequence[str]:
+    """Cells without a number are empty: a run that does not fit takes no time, and one without data has no hours."""
+    if plan is None:
+        return [""] * 4
+    sizes = ([getattr(pool, size) for pool in plan.pools.values()] for size in ("expected", "gpu"))
+    memory = " to ".join(dict.fromkeys(f"{max(of_pools, default=0.0):.1f}" for of_pools in sizes))
+    if plan.time is None or not plan.fits:
+        return [memory, "", "", ""]
+    seconds = [plan.time.seconds, *([plan.time.limit] if plan.time.limit else [])]
+    hours = [plan.time.step.steps * each / 3600 for each in seconds] if plan.time.step.steps else []
+    columns = seconds, hours, [each * plan.gpus for each in hours]
+    return [memory, *(" to ".join(f"{each:,.0f}" for each in column) for column in columns)]
 
 
 def memory(plan: RunPlan) -> Table:
@@ -94,6 +127,10 @@ def _time(time: TimePlan) -> Iterator[str]:
     yield from (f"  {name}: {source}" for name, source in step.sources.items())
     run = "; hours of a run: add --assume steps=N" if time.hours is None else f"; {time.hours:,.1f} h for the run"
     yield f"time: {time.seconds:,.0f} s per step ({_parts(time.phases, 0)}){run}"
+    if time.limit:
+        hours = f", {time.hours * time.limit / time.seconds:,.1f} h for the run" if time.hours else ""
+        yield f"  with replies of data.max_response_length={step.longest:,}: {time.limit:,.0f} s per step{hours}"
+    yield f"  published hours of six runs are {PUBLISHED} times below their plans: docs/plan.md"
     if step.acts > 1:
         tokens = step.rows * step.length / (alone.rows * alone.length)
         cost = f"{time.seconds / time.alone:.1f} times the time, {tokens:.1f} times the tokens"

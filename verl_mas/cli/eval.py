@@ -19,6 +19,7 @@ from verl_mas.cli._output import console, write_json
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigWarning, SessionsFailed
+from verl_mas.metrics.names import control_of
 from verl_mas.util.text import printable
 
 if TYPE_CHECKING:
@@ -167,5 +168,7 @@ def _scores(sources: Numbers, *, signed: bool = False) -> RenderableType:
             if "/" not in name:
                 low, high = found.get(f"{name}/low"), found.get(f"{name}/high")
                 between = "" if low is None or high is None else f"{low:.3f} to {high:.3f}"
-                table.add_row(Text(printable(source)), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
+                base = control_of(source, sources)
+                label = printable(source) + (f" (control of {base})" if base else "")
+                table.add_row(Text(label), name, f"{value:+.3f}" if signed else f"{value:.3f}", between)
     return table

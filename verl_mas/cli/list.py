@@ -12,6 +12,7 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from pkgutil import resolve_name
+from types import ModuleType
 from typing import TypeVar
 
 from verl_mas.cli._arguments import add_json
@@ -19,7 +20,7 @@ from verl_mas.cli._output import console, show
 from verl_mas.cli._parser import Parser
 from verl_mas.config.hydra import group_files
 from verl_mas.errors import ConfigError
-from verl_mas.registry import Registry, installed, nearest
+from verl_mas.registry import Extra, Registry, installed, nearest
 from verl_mas.util.text import listed
 
 Named = Mapping[str, str]
@@ -75,8 +76,15 @@ def _entries(registry: Registry[T]) -> Named:
     for name in registry:
         entry = registry[name]
         module = sys.modules.get(f"{registry.package}.{name}")
-        lines[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry))
+        lines[name] = _paragraph(module.__doc__ if module else inspect.getdoc(entry)) + _missing(module)
     return lines
+
+
+def _missing(module: ModuleType | None) -> str:
+    """The extras that a file of entries needs and this environment lacks."""
+    extras = (value for value in (vars(module).values() if module else ()) if isinstance(value, Extra))
+    needed = [f" Needs the extra {one.extra_name}: {one.install_command}" for one in extras if one.install_command]
+    return ";".join(needed)
 
 
 def _paragraph(text: str | None) -> str:

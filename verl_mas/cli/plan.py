@@ -2,16 +2,27 @@
 
 ARGUMENTS are those of `python -m verl.trainer.main_ppo`. Exits with 1 if the run does not fit, and names settings that
 would make it fit. Two estimates: of rows of the usual length, and of the longest ones. docs/plan.md has the formulas.
+
+    verl-mas plan +recipe=math/shared --gpus 1x24,4x80,8x80
+
+prints one row for each machine; the exit code is then 1 if the run fits none of them.
 """
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_json, add_machines, add_settings, hardware_of, takes_run_arguments, values
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError, raise_all
+
+if TYPE_CHECKING:
+    from verl_mas.checks.report import CheckReport
+    from verl_mas.planning.plan import RunPlan
 
 
 def parser() -> Parser:
@@ -26,22 +37,43 @@ def parser() -> Parser:
 
 def main(argv: list[str]) -> int:
     options, arguments = parser().parse_known_args(argv)
-    hardware = hardware_of(options)
-    if hardware is None:
-        fix = "add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
-        raise ConfigError("verl-mas plan without --gpus", rule="a plan is one for certain GPUs", fix=fix)
+    from verl_mas.sessions.run import is_run
+
+    for folder in (Path(word) for word in arguments if "=" not in word):
+        if is_run(folder):
+            rule = "a plan is made of the arguments of `python -m verl.trainer.main_ppo`"
+            fix = f"give these; `verl-mas report {folder}` prints those of its starts"
+            raise ConfigError(f"{folder} is the folder of a run", rule=rule, fix=fix)
+    machines = {}
+    for gpus in (options.gpus or "").split(","):
+        if (hardware := hardware_of(Namespace(**{**vars(options), "gpus": gpus.strip()}))) is None:
+            fix = "add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
+            raise ConfigError("verl-mas plan without --gpus", rule="a plan is one for certain GPUs", fix=fix)
+        machines[gpus.strip()] = hardware
     from verl_mas.checks.run import plan_command
-    from verl_mas.cli._plan import show
+    from verl_mas.cli._plan import show, show_all
     from verl_mas.config.values import load_dataclass
     from verl_mas.planning.step import Assumed
 
     assumed = load_dataclass(Assumed, values(options.assume), "--assume")
-    plan, report = plan_command(arguments, hardware, assumed)
+    plans = {}
+    for gpus, hardware in machines.items():
+        # With several machines, the run is one that uses all of each.
+        size = f"trainer.nnodes={hardware.nodes}", f"trainer.n_gpus_per_node={hardware.gpus_per_node}"
+        plans[gpus] = plan_command([*arguments, *(size if len(machines) > 1 else ())], hardware, assumed)
+    found = {gpus: _found(plan, report) for gpus, (plan, report) in plans.items()}
+    plan, report = next(iter(plans.values()))
     if options.json:
-        numbers = {} if plan is None else {"fits": plan.fits, **asdict(plan)}
-        write_json(numbers | report.found())
+        write_json({"machines": found} if len(plans) > 1 else next(iter(found.values())))
+    elif len(plans) > 1:
+        show_all(plans)
     elif plan is None:
         raise_all(report.errors)
     else:
         show(plan, report)
-    return 0 if report.accepted else 1
+    return 0 if any(report.accepted for _, report in plans.values()) else 1
+
+
+def _found(plan: RunPlan | None, report: CheckReport) -> dict[str, object]:
+    numbers = {} if plan is None else {"fits": plan.fits, **asdict(plan)}
+    return numbers | report.found()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -28,6 +28,8 @@ from verl_mas.registry import closest, nearest
 
 if TYPE_CHECKING:
     from verl_mas.testing.check_workflow import Replies
+    from verl_mas.testing.report import CaseResult
+    from verl_mas.verl_.types import Fields
     from verl_mas.workflow.base import Workflow
     from verl_mas.workflow.session import Session
     from verl_mas.workflow.task import Task
@@ -79,6 +81,9 @@ def main(argv: list[str]) -> int:
     task = _task(options)
     known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
     report = check_workflow(make, _replies(options.reply, known), task)
+    if options.row:
+        first, *others = report.cases
+        report = replace(report, cases=[_with_score(first, dict(task.fields)), *others])
     session = _session(options, make(), task) if report.ok and options.endpoint else None
     found = {"accepted": report.ok, "problems": report.problems, "notes": report.notes}
     found |= {"cases": [asdict(case) for case in report.cases]} | ({"session": session.record()} if session else {})
@@ -86,6 +91,21 @@ def main(argv: list[str]) -> int:
     of_session = f"\n{session}\n" if session else ""
     show(options, found, f"{report}\n{of_session}{verdict}\n")
     return 0 if report.ok else 1
+
+
+def _with_score(case: CaseResult, row: Fields) -> CaseResult:
+    """Score the answer by verl's own reward function, which reads the row."""
+    if not case.scored_by_verl or case.answer is None:
+        return case
+    from verl.utils.reward_score import default_compute_score
+
+    from verl_mas.checks.answers import score_by
+
+    try:
+        score = f"{score_by(default_compute_score, row, case.answer):g}"
+    except Exception as error:  # noqa: BLE001  # boundary: its functions raise anything for a row that is not theirs
+        score = f"it fails, {type(error).__name__}: {error}"
+    return replace(case, verl_score=score)
 
 
 def _task(options: argparse.Namespace) -> Task:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import importlib.util
 import logging
 import os
 import re
@@ -18,9 +17,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from verl_mas.errors import ConfigError, DataError
+from verl_mas.errors import DataError
 from verl_mas.grading.grader import UNKNOWN, unknown
 from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
+from verl_mas.registry import Extra
 from verl_mas.workflow.codecs import Boxed, Malformed
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from sympy import Basic
 
 
+math_verify = Extra("math_verify", "math")
 # Competition answers are shorter; a longer text is noise, or an attack on the parser.
 MAX_CHARS = 1_000
 LIMIT_S = 2.0
@@ -192,7 +193,7 @@ class AnswerChecker:
     cache_size: int = 20_000
 
     def __post_init__(self) -> None:
-        require_math_verify()
+        math_verify.require()
         self._pool = BoundedPool(
             f"{__name__}:grade_with_sympy", workers=self.workers, limit_s=self.limit_s, warm_up=_WARM_UP
         )
@@ -245,12 +246,6 @@ class AnswerChecker:
     def _count(self, grade: Grade) -> Grade:
         self.counts[grade] += 1
         return grade
-
-
-def require_math_verify() -> None:
-    if importlib.util.find_spec("math_verify") is None:
-        rule, fix = "math answers are compared with math-verify", 'pip install "verl-mas[math]"'
-        raise ConfigError("math-verify is not installed", rule=rule, fix=fix)
 
 
 @functools.cache

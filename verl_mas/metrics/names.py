@@ -58,6 +58,12 @@ def key_of_policy(keys: Collection[str], name: str, key: str) -> str:
     return own if own in keys or policies_in(keys) != [name] else key
 
 
+def control_of(source: str, sources: Collection[str]) -> str | None:
+    """The set whose control a data source is, by its name: `clues_shuffled` and `clues_control` are of `clues`."""
+    base = source.removesuffix("_shuffled").removesuffix("_control")
+    return base if base != source and base in sources else None
+
+
 @cache
 def described(key: str) -> Metric | None:
     """The entry of the table for a metric; None for one that neither verl nor verl-mas logs."""

@@ -247,7 +247,7 @@ VALIDATION = (
         watch="rises",
     ),
     Metric("val-core/<source>/<name>/{best,maj}@<n>/{mean,std}", "verl: best of n and majority of n, resampled"),
-    Metric("val-core/mean_of_sets/{pass,mean}@<n>", "plain mean over data sources, as in published tables"),
+    Metric("val-core/mean_of_sets/{pass,mean}@<n>", "mean over data sources, as in tables of papers; no controls"),
     Metric("val-core/<source>/pass@<k>", "probability that one of k sessions solves the task, without bias", "share"),
     Metric("val-core/<source>/mean@<n>", "of a source without accuracy: mean score, in which a failed session is 0"),
     Metric("val-core/<source>/{pass,mean}@<n>/{low,high}", "95 % bootstrap interval of the last two, over tasks"),

@@ -78,6 +78,7 @@ class TimePlan:
     seconds: float  # Of one step
     phases: Mapping[str, float]  # What they consist of
     hours: float | None  # Of the run; null: its steps are not known without the data
+    limit: float | None  # Seconds of a step with longest replies; null: the length of replies is assumed by the user
     alone: float  # Seconds of a step of one agent that acts once, on the first trained policy
     step: Step
 
@@ -173,7 +174,9 @@ def _time(parts: Mapping[str, Part], step: Step) -> TimePlan | None:
         return None
     phases, one = seconds(list(parts.values()), step), step.alone
     alone, whole = seconds([replace(trained, rows=one.rows)], one), sum(phases.values())
-    return TimePlan(whole, phases, step.steps * whole / 3600 if step.steps else None, sum(alone.values()), step)
+    longest = sum(seconds(list(parts.values()), step.at_limit).values()) if step.at_limit else None
+    hours = step.steps * whole / 3600 if step.steps else None
+    return TimePlan(whole, phases, hours, longest, sum(alone.values()), step)
 
 
 def _policy(run: Run, part: Part, pools: Mapping[str, Pool], usual: Mapping[str, Pool], step: Step) -> PolicyPlan:

@@ -48,6 +48,7 @@ class Sample:
     task: float | None = None  # Tokens of a prompt, on average
     of: int = 0  # Prompts that were measured
     rows: int | None = None
+    by: str = "the model's tokenizer"  # What measured the prompts
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Step:
     prompt: float
     response: float
     longest: int  # data.max_response_length
+    fullest: float  # Tokens of a prompt, on average, if every reply is a longest one
     sources: Mapping[str, str]  # Where `acts`, `prompt` and `response` are from
     assumed: Assumed
     steps: int | None  # Of the run; null: not known without the data
@@ -72,6 +74,12 @@ class Step:
     @property
     def length(self) -> float:
         return self.prompt + self.response
+
+    @property
+    def at_limit(self) -> Step | None:
+        """The same with longest replies; None where the length of replies is not a guess."""
+        guessed = self.assumed.response is None and self.response < self.longest
+        return replace(self, response=float(self.longest), prompt=self.fullest) if guessed else None
 
     @property
     def alone(self) -> Step:
@@ -90,19 +98,24 @@ def usual_step(run: Run, assumed: Assumed, sample: Sample) -> Step:
     agents = len(agents_of(run.mas)) if run.mode else 1
     acts, response = assumed.acts or most or agents * together, assumed.response or rollout.response_length / 2
     turns, task = max(1.0, acts / together), assumed.prompt or rollout.prompt_length / 4
-    sources["prompt"] = "a quarter of data.max_prompt_length, as data or tokenizer are not here"
-    prompt = task
+    sources["prompt"] = "a quarter of data.max_prompt_length, as the data is not here"
+    prompt = fullest = task
     if sample.task:
         task = min(sample.task, rollout.prompt_length)
-        prompt = assumed.prompt or min(task + (1 - 1 / turns) * response, rollout.prompt_length)
-        sources["prompt"] = f"the first {sample.of} rows of the data, and one reply in each later prompt of a session"
+        prompt, fullest = (
+            assumed.prompt or min(task + (1 - 1 / turns) * reply, rollout.prompt_length)
+            for reply in (response, rollout.response_length)
+        )
+        rows = f"the first {sample.of} rows of the data, by {sample.by}"
+        sources["prompt"] = f"{rows}; and one reply in each later prompt of a session"
     sources |= {"acts": "as many as the workflow can have"} if most else {}
     sources |= {name: "as --assume says" for name in sources if getattr(assumed, name)}
     steps = assumed.steps or OmegaConf.select(trainer, "total_training_steps")
     if not steps and sample.rows:
         steps = trainer.total_epochs * (sample.rows // run.config.data.train_batch_size)
     longest = int(rollout.response_length)
-    return Step(run.sessions_per_step, acts, turns, task, prompt, response, longest, sources, assumed, steps)
+    sizes = task, prompt, response, longest, fullest
+    return Step(run.sessions_per_step, acts, turns, *sizes, sources, assumed, steps)
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from verl_mas.errors import ConfigError, DiskError
+from verl_mas.errors import DiskError
+from verl_mas.registry import Extra
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.run_folder.disk import free_space
 
-if importlib.util.find_spec("tantivy") is None:
-    fix = 'pip install "verl-mas[search]"'
-    raise ConfigError("tantivy is not installed", rule="a BM25 index needs tantivy", fix=fix)
-
-import tantivy
+tantivy = Extra("tantivy", "search")
+tantivy.require()
 
 BODY, SOURCE = "body", "source"
 ANALYZER = "en_stem"
@@ -57,7 +54,7 @@ class Bm25Index:
         )
 
     def __len__(self) -> int:
-        return self._searcher.num_docs
+        return int(self._searcher.num_docs)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         return [self._search(query, k) for query in queries]
@@ -77,7 +74,7 @@ class Bm25Index:
         return [Passage.from_json(bytes(self._searcher.doc(place)[SOURCE][0]), score) for score, place in hits]
 
 
-def _schema() -> tantivy.Schema:
+def _schema() -> object:
     builder = tantivy.SchemaBuilder()
     # Frequencies without positions: there are no phrase queries.
     builder.add_text_field(BODY, stored=False, tokenizer_name=ANALYZER, index_option="freq")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -12,13 +11,11 @@ from typing import TypeVar
 import numpy as np
 
 from verl_mas.errors import ConfigError
+from verl_mas.registry import Extra
 from verl_mas.retrieval.corpus import Passage
 
-if importlib.util.find_spec("faiss") is None:
-    fix = 'pip install "verl-mas[search-dense]"'
-    raise ConfigError("faiss is not installed", rule="a dense index needs faiss", fix=fix)
-
-import faiss
+faiss = Extra("faiss", "search-dense")
+faiss.require()
 
 VECTORS, PASSAGES, OFFSETS = "vectors.faiss", "passages.jsonl", "offsets.npy"
 BATCH, MAX_TOKENS = 64, 256
@@ -80,7 +77,7 @@ class DenseIndex:
         self._one_at_a_time = threading.Lock()
 
     def __len__(self) -> int:
-        return self._index.ntotal
+        return int(self._index.ntotal)
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if not queries:

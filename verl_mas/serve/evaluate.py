@@ -232,7 +232,7 @@ def summary(records: Sequence[Fields]) -> Fields:
     failed = [record for record in records if record["failed"]]
     # mean@n and pass@k with intervals over tasks, as validation has them.
     sources: Table = {source: dict(report(list(tasks.values()))) for source, tasks in _by_source(records).items()}
-    if overall := mean_of_sets(list(sources.values())):
+    if overall := mean_of_sets(sources):
         sources["mean_of_sets"] = overall
     acts: dict[str, list[Fields]] = defaultdict(list)
     for act in (act for record in records for act in record["acts"]):

@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError
 
 from verl_mas.errors import ConfigError, DiskError, raise_all
-from verl_mas.metrics.names import CORE
+from verl_mas.metrics.names import CORE, control_of
 from verl_mas.registry import nearest
 from verl_mas.run_folder.checkpoints import (
     POINTER,
@@ -300,7 +300,9 @@ class Card:
                 low, high = (series(self.steps, f"{CORE}{name}/{end}")[1][-1:] for end in ("low", "high"))
                 between = f"{low[0]:.3f} to {high[0]:.3f}" if low and high else ""
                 first, last = (f"{found[end]:.3f} (step {at[end]})" for end in (0, -1))
-                rows.append((f"`{name}`", first, last, between))
+                sources = {key.partition("/")[0] for key in curves}
+                base = control_of(name.partition("/")[0], sources)
+                rows.append((f"`{name}`" + (f", control of {base}" if base else ""), first, last, between))
             yield from _table(("metric", "first", "last", "95 %"), rows)
             yield f"![Validation by step]({CURVE})\n"
         yield "## Use\n"

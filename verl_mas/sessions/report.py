@@ -164,8 +164,7 @@ def report(run: RunFolder) -> RunReport:
     steps = run.steps()
     if not steps:
         rule = "a run writes them there after each step"
-        fix = "report a run that has logged a step"
-        raise DataError(f"{run.folder} has no metrics: nothing in {run.metrics}", rule=rule, fix=fix)
+        raise DataError(f"{run.folder} has no metrics: nothing in {run.metrics}", rule=rule, fix=run.when_empty)
     learn = []
     for name in dict.fromkeys(name for step in steps for name in agents_in(step.values)):
         # An agent without settings learns.

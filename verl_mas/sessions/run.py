@@ -10,7 +10,7 @@ from typing import TypeAlias
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.errors import DataError
-from verl_mas.run_folder import about, metrics
+from verl_mas.run_folder import about, metrics, worker_log
 from verl_mas.run_folder.checkpoints import POINTER
 from verl_mas.run_folder.metrics import Step, read_steps
 from verl_mas.run_folder.session_files import FOLDER
@@ -38,6 +38,14 @@ class RunFolder:
     def steps(self) -> list[Step]:
         """The logged metrics by step; none where the file is missing."""
         return read_steps(self.metrics)
+
+    @property
+    def when_empty(self) -> str:
+        """What helps where a run has logged no step yet."""
+        ended = (about.attempts(self.about) or [{}])[-1].get(about.ENDED)
+        if not isinstance(ended, dict):
+            return "wait for its first step"
+        return f"read {self.folder / worker_log.FILE}: it ended before a step was logged, by {ended.get('by')}"
 
     @property
     def metrics(self) -> Path:

@@ -59,6 +59,7 @@ class CaseResult:
     # The score of each row by agent; without the team's part where verl's reward function scores the answer.
     rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
     scored_by_verl: bool = False
+    verl_score: str = ""  # the number, or why there is none; empty without a row of data
     penalties: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, object] = field(default_factory=dict)
 
@@ -68,7 +69,8 @@ class CaseResult:
         summary = f"{self.acts} acts,{calls} {self.malformed} malformed, answer {self.answer!r:.40}"
         rewards = ", ".join(f"{agent} {_numbers(scores)}" for agent, scores in self.rewards.items())
         if self.scored_by_verl:
-            rewards += "; and that of the answer, which verl's reward function gives"
+            score = f": {self.verl_score}" if self.verl_score else ""
+            rewards += f"; verl's reward function scores the answer{score}"
         penalties = ", ".join(f"{agent} {penalty:g}" for agent, penalty in self.penalties.items() if penalty)
         details = {"rewards": rewards, "penalties": penalties, "info": str(dict(self.info)) if self.info else ""}
         lines = [f"{name}: {text}" for name, text in details.items() if text]

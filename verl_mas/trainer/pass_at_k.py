@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from verl_mas.metrics.names import control_of
+
 RESAMPLES = 1000
 LEVEL = 0.95
 # An accuracy or score from which a session has solved its task.
@@ -59,8 +61,9 @@ def with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, f
     yield f"{name}/high", high
 
 
-def mean_of_sets(reports: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean over test sets, each counted once whatever its size. Without intervals."""
+def mean_of_sets(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The mean over test sets, each counted once whatever its size. Without intervals, and without controls."""
+    reports = [report for source, report in sets.items() if not control_of(source, sets)]
     if len(reports) < 2:
         return {}
     names = [name for name in reports[0] if "/" not in name and all(name in each for each in reports)]

@@ -37,7 +37,7 @@ from verl_mas.run_folder.lock import RunLock
 from verl_mas.run_folder.metrics import MetricsFile
 from verl_mas.trainer import timeline
 from verl_mas.trainer.metrics import result_of
-from verl_mas.util import installed_version
+from verl_mas.util import cores, installed_version
 
 if TYPE_CHECKING:
     from verl.experimental.agent_loop.agent_loop import AgentLoopManager
@@ -126,8 +126,8 @@ def attempt(run: Run, resumed: int | None) -> dict[str, object]:
         "versions": versions(run),
         "git": git_state(Path.cwd()),
         "seeds": dict(seeds(OmegaConf.to_container(run.config, resolve=True))),
-        "host": {"name": socket.gethostname(), "cpus": os.cpu_count(), "python": sys.executable},
-        "cluster": cluster(ray.nodes()) if ray.is_initialized() else None,
+        "host": {"name": socket.gethostname(), "cpus": cores(), "python": sys.executable},
+        "cluster": _machines(run) if ray.is_initialized() else None,
     }
 
 
@@ -162,6 +162,12 @@ def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
             yield path, value
         else:
             yield from seeds(value, path)
+
+
+def _machines(run: Run) -> dict[str, object]:
+    """On the CPU Ray has the counts of the platform, which are for scheduling."""
+    seen = cluster(ray.nodes())
+    return seen | {"gpus": 0, "cpus": cores()} if run.config.trainer.device == "cpu" else seen
 
 
 def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:

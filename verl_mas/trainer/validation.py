@@ -186,7 +186,7 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
         task = values[source][uid]
         task += [0.0] * (count - len(task))
     of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
-    overall = mean_of_sets(list(of_sets.values()))
+    overall = mean_of_sets(of_sets)
     # verl has the mean accuracy of a source, with 0 for a session that failed, but no such mean of rewards.
     for source in {session.source for session in sessions if session.info.get("acc") is not None}:
         of_sets[source] = {name: value for name, value in of_sets[source].items() if not name.startswith("mean@")}

@@ -17,11 +17,13 @@ __all__ = ["Tensor", "lazy", "np", "pd", "torch"]
 
 
 class Later(ModuleType):
-    def __getattr__(self, name: str) -> object:
-        value = getattr(importlib.import_module(self.__name__), name)
-        # The next access finds a plain attribute.
-        setattr(self, name, value)
-        return value
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            value = getattr(importlib.import_module(self.__name__), name)
+            # The next access finds a plain attribute.
+            setattr(self, name, value)
+            return value
 
 
 if TYPE_CHECKING:

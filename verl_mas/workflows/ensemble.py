@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from verl_mas.coding.solutions import Solution, Solve, chosen, compute, computed, equal, reason, reasoned
 from verl_mas.config.values import Count, Range
 from verl_mas.execution.executor import Execution
-from verl_mas.grading.math import BoxedAnswer, ground_truth, require_math_verify
+from verl_mas.grading.math import BoxedAnswer, ground_truth, math_verify
 from verl_mas.workflow import (
     Codec,
     Message,
@@ -59,7 +59,7 @@ class Ensemble(Workflow):
 
     def check(self) -> None:
         if self.score == "math":
-            require_math_verify()
+            math_verify.require()
         if self.tool_users:
             self.execution.check()
 

@@ -7,7 +7,7 @@ from dataclasses import field
 from verl_mas.coding.solutions import Solution, chosen, compute, computed
 from verl_mas.config.values import Count
 from verl_mas.execution.executor import Execution
-from verl_mas.grading.math import ground_truth, require_math_verify
+from verl_mas.grading.math import ground_truth, math_verify
 from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 
 
@@ -19,7 +19,7 @@ class WithToolUser(Workflow):
     """How the programs are run."""
 
     def check(self) -> None:
-        require_math_verify()
+        math_verify.require()
         self.execution.check()
 
 

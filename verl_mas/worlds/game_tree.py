@@ -9,13 +9,12 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from verl_mas.errors import ConfigError
-from verl_mas.worlds.world import library
+from verl_mas.registry import Extra
 
 if TYPE_CHECKING:
     from pyspiel import Game, State
 
-pyspiel = library("pyspiel", "open-spiel")
-Kind = pyspiel.GameType
+pyspiel = Extra("pyspiel", "open-spiel")
 Policy: TypeAlias = Mapping[str, Mapping[int, float]]  # by information state and action
 Strategy: TypeAlias = "Callable[[State], Mapping[int, float]]"
 T = TypeVar("T")
@@ -25,12 +24,12 @@ ERROR = 5e-4  # exploitability of an equilibrium, as a share of what can be won
 
 def chance_of(game: Game) -> str:
     """Empty without chance; sampled, where the game itself draws."""
-    modes = {Kind.ChanceMode.DETERMINISTIC: "", Kind.ChanceMode.EXPLICIT_STOCHASTIC: "explicit"}
+    modes = {pyspiel.GameType.ChanceMode.DETERMINISTIC: "", pyspiel.GameType.ChanceMode.EXPLICIT_STOCHASTIC: "explicit"}
     return modes.get(game.get_type().chance_mode, "sampled")
 
 
 def in_turns(game: Game) -> bool:
-    return bool(game.get_type().dynamics == Kind.Dynamics.SEQUENTIAL)
+    return bool(game.get_type().dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL)
 
 
 # Games are no keys of a cache: the functions below take OpenSpiel's name of one, with its parameters.
@@ -73,7 +72,7 @@ def optimal(name: str) -> Strategy:
     """Optimal strategy by minimax, or an equilibrium if the game has hidden information or chance."""
     game, value = pyspiel.load_game(name), f"an optimal player of {name}"
     check_two(game, value, fix="set opponent=self, past or random")
-    if game.get_type().information == Kind.Information.PERFECT_INFORMATION and not chance_of(game):
+    if game.get_type().information == pyspiel.GameType.Information.PERFECT_INFORMATION and not chance_of(game):
         return minimax(game, value)
     listed(states(game), HISTORIES, value)
     solver = pyspiel.CFRPlusSolver(game)
@@ -86,7 +85,7 @@ def optimal(name: str) -> Strategy:
 
 
 def check_two(game: Game, value: str, fix: str) -> None:
-    if game.get_type().utility != Kind.Utility.ZERO_SUM or game.num_players() != 2 or not in_turns(game):
+    if game.get_type().utility != pyspiel.GameType.Utility.ZERO_SUM or game.num_players() != 2 or not in_turns(game):
         raise ConfigError(value, rule="a game of two in turns, in which one wins what the other loses", fix=fix)
 
 

@@ -7,9 +7,6 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Literal, TypeAlias, TypeVar, cast
 
 from verl_mas.errors import ConfigError
@@ -145,11 +142,3 @@ def find(world: str) -> tuple[str, type[World], str]:
     if kind.__module__.startswith(USER_MODULE):  # registered by mas.plugins, which other processes have not loaded
         return f"{inspect.getfile(kind)}:{kind.__name__}/{name}", kind, name
     return world, kind, name
-
-
-def library(module: str, extra: str) -> ModuleType:
-    """The package of a hub, which is installed with an extra of ours."""
-    if find_spec(module) is None:
-        rule = "the worlds of a hub are in its own package, on every node of the run"
-        raise ConfigError(f"{module} is not installed", rule=rule, fix=f"pip install 'verl-mas[{extra}]'")
-    return import_module(module)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
+import subprocess
 import sys
-from pathlib import Path
+import time
 
 import pytest
 from rich.console import Console
@@ -17,7 +19,7 @@ from verl_mas.gym.demos.live import DemoRun
 from verl_mas.gym.demos.smollm2 import SmolLM2Demo
 from verl_mas.gym.demos.split_clues import SplitCluesDemo
 from verl_mas.gym.warmup import WarmUp
-from verl_mas.run_folder.checkpoints import complete, folder_of_step
+from verl_mas.run_folder.checkpoints import complete, folder_of_step, latest
 
 BRIEF = WarmUp(hidden=32, layers=1, steps=2, batch=4, lessons=40)  # too short to learn anything
 
@@ -100,7 +102,7 @@ def test_it_resumes_from_a_checkpoint_and_does_not_train_a_finished_run(demo):
 def test_a_folder_of_another_version_of_the_demo_is_refused(kind, monkeypatch, tmp_path):
     monkeypatch.setattr(kind, "folder", tmp_path)
     monkeypatch.setattr(kind, "warm_up", BRIEF, raising=False)
-    monkeypatch.setattr(smollm2, "write_model", Path.mkdir)
+    monkeypatch.setattr(smollm2, "write_model", lambda folder, show: folder.mkdir())
     silent = Console(file=io.StringIO())
     for _ in range(2):
         kind().prepare(silent)
@@ -135,3 +137,26 @@ def test_the_demo_trains_draws_sessions_and_resumes(warm_python, monkeypatch, tm
     logged = DemoRun([], demo.folder, 2).steps()
     assert [step.number for step in logged] == [0, 1, 2]
     assert all(step.values["actor/grad_norm"] >= 0 and step.values["policy/main/rows/real"] > 0 for step in logged[1:])
+
+
+@pytest.mark.e2e
+@pytest.mark.nightly
+def test_smollm2_is_saved_within_two_minutes_and_resumes_after_it_was_killed(tmp_path):
+    """With the model from PyPI."""
+    command = [sys.executable, "-m", "verl_mas", "demo", "smollm2", "trainer.test_freq=1000"]
+    folder = tmp_path / SmolLM2Demo.folder
+    demo = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL)
+    while not (folder / "log.txt").exists() and demo.poll() is None:
+        time.sleep(1)
+    started = time.monotonic()
+    while not latest(folder / "checkpoints") and demo.poll() is None:
+        time.sleep(1)
+    assert demo.poll() is None and time.monotonic() - started < 120
+    demo.send_signal(signal.SIGINT)
+    demo.wait(120)
+    saved = latest(folder / "checkpoints").step
+    command += [f"trainer.total_training_steps={saved + 1}"]
+    resumed = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"resumes from step {saved}" in resumed.stdout
+    assert latest(folder / "checkpoints").step == saved + 1

@@ -11,6 +11,7 @@ from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.data.items import Item
 from verl_mas.data.reasoning_gym import rows
 from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.worlds.hubs.reasoning_gym import gym
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class ReasoningGym(DataSet):
         add_seed(parser, "seed of the training questions; the held-out ones are the same for every seed")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        gym.require()
         config = values(options.config, "--config NAME=VALUE")
         train, test = (
             [_item(row) for row in rows(options.task, count, split, options.seed, config)]

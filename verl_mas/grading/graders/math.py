@@ -2,9 +2,10 @@
 
 from verl_mas.grading import math as answers
 from verl_mas.grading.grader import register_grader
+from verl_mas.grading.math import math_verify
 
 
-@register_grader("math", read=answers.ground_truth, check=answers.require_math_verify)
+@register_grader("math", read=answers.ground_truth, check=math_verify.require)
 async def math(truth: str, answer: str) -> float | None:
     grade = await answers.shared_checker().agrade(truth, answer)
     return float(grade is answers.Grade.CORRECT) if grade.checked else None

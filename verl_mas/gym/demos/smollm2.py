@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from verl_mas.gym import smollm2
-from verl_mas.gym.demos.team import Curves, TeamDemo
+from verl_mas.gym.demos.team import Curves, Show, TeamDemo
 from verl_mas.gym.secret_words import SHUFFLED, SOURCE
+from verl_mas.gym.smollm2 import DOWNLOAD
 from verl_mas.util.text import printable
 
 SUCCESS = "held-out words right"
@@ -25,7 +26,8 @@ class SmolLM2Demo(TeamDemo):
     recipe = "smollm2/laptop"
     folder = Path("runs/smollm2_demo")
     steps = 32
-    overrides = ("trainer.max_actor_ckpt_to_keep=1",)
+    # A step takes some 20 s, and adapters are saved in one: the first save is within two minutes.
+    overrides = ("trainer.save_freq=2", "trainer.max_actor_ckpt_to_keep=1")
     success = f"val-core/{SOURCE}/acc/mean@1"
     solved = "the held-out words right"
     measured: ClassVar[Curves] = {
@@ -36,9 +38,12 @@ class SmolLM2Demo(TeamDemo):
     def version(self) -> object:
         return smollm2.SHA256
 
-    def make(self, progress: Callable[[int, float], None]) -> None:
+    def make(self, show: Show) -> None:
+        def received(size: int) -> None:
+            show(size, DOWNLOAD, f"downloading SmolLM2: {size >> 20} of {DOWNLOAD >> 20} MB")
+
         smollm2.tasks("word").write(self.folder)
-        smollm2.write_model(self.folder / "model")
+        smollm2.write_model(self.folder / "model", received)
 
     def draw(self, step: int) -> str:
         sessions = [one for one in self.sessions(step).values() if one["task"]["data_source"] == SOURCE]

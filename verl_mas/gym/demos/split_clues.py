@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
 from verl_mas.data.dataset import Prepared
 from verl_mas.gym import split_clues
-from verl_mas.gym.demos.team import Curves, Levels, TeamDemo
+from verl_mas.gym.demos.team import Curves, Levels, Show, TeamDemo
 from verl_mas.gym.split_clues import SplitClues, SplitCluesData, lessons
 from verl_mas.gym.warmup import tiny, warm_up
 from verl_mas.util.splits import TEST, TRAIN
@@ -48,11 +48,16 @@ class SplitCluesDemo(TeamDemo):
     def version(self) -> object:
         return [NOISE, HELD_OUT, asdict(self.warm_up)]
 
-    def make(self, progress: Callable[[int, float], None]) -> None:
+    def make(self, show: Show) -> None:
         train = split_clues.items(None, split=TRAIN)
         held_out = split_clues.items(HELD_OUT, split=TEST)
         test = [*held_out, *split_clues.shuffled(held_out)]
         Prepared(train, test, test).write(self.folder)
+
+        def progress(step: int, loss: float) -> None:
+            steps = self.warm_up.steps
+            show(step, steps, f"warm-up on demonstrations: step {step} of {steps}, loss {loss:.2f}")
+
         warm_up(self.folder / "model", lessons(tiny(SplitClues), noise=NOISE), self.warm_up, progress)
 
     def draw(self, step: int) -> str:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError
 from verl_mas.gym.demos.live import DemoRun
-from verl_mas.gym.warmup import WarmUp
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
@@ -27,8 +27,10 @@ from verl_mas.sessions.view import ViewOptions, write_view
 
 Curves: TypeAlias = Mapping[str, Mapping[str, str]]
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
+# How far data and model are made: done, of how much, and a line about it.
+Show: TypeAlias = Callable[[int, int, str], None]
 STEPS = "trainer.total_training_steps"
-LINES = 30  # of the warm-up, where the output is no terminal
+LINES = 30  # of progress, where the output is no terminal
 
 
 class TeamDemo:
@@ -45,15 +47,13 @@ class TeamDemo:
     solved: ClassVar[str]  # what that is the share of
     measured: ClassVar[Curves]  # the metrics to display: what is measured -> of whom -> key
     levels: ClassVar[Levels] = {}  # constants to draw beside them: what is measured -> name -> value
-    # What making data and model is called, and how long the warm-up is, where there is one.
-    making: ClassVar[str] = "warm-up: writing tasks and demonstrations"
-    warm_up: WarmUp
+    making: ClassVar[str] = "warm-up: writing tasks and demonstrations"  # data and model
 
     def version(self) -> object:
         """What data and model are made of."""
         raise NotImplementedError
 
-    def make(self, progress: Callable[[int, float], None]) -> None:
+    def make(self, show: Show) -> None:
         """Write train.parquet, test.parquet and the warmed-up model into the folder."""
         raise NotImplementedError
 
@@ -107,17 +107,18 @@ class TeamDemo:
         self.folder.mkdir(parents=True, exist_ok=True)
         if not console.is_terminal:
             console.print(self.making)
-        with console.status(self.making) as status:
+        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+        with Progress(*columns, console=console, transient=True) as bar:
+            task, printed = bar.add_task(self.making, total=None), 0
 
-            def progress(step: int, loss: float) -> None:
-                steps = self.warm_up.steps
-                line = f"warm-up on demonstrations: step {step} of {steps}, loss {loss:.2f}"
-                if console.is_terminal:
-                    status.update(line)
-                elif step % max(steps // LINES, 1) == 0:
-                    console.print(line)
+            def show(done: int, of: int, line: str) -> None:
+                nonlocal printed
+                bar.update(task, description=line, completed=done, total=of)
+                if not console.is_terminal and done * LINES // of > printed:
+                    printed = done * LINES // of
+                    console.print(line, highlight=False)
 
-            self.make(progress)
+            self.make(show)
         done.write_text(version)
 
     def table(self, steps: list[Step]) -> Table:

@@ -288,7 +288,7 @@ def _check_sessions(view: RunView) -> None:
         if any(page.groups and page.part.run == mark for page in view.pages):
             continue
         rule = "a run writes them to trajectories/ in its folder, or to mas.trajectories.dir, where they are enabled"
-        fix = "wait for its first step (--live does), or train with mas.trajectories.enabled=true"
+        fix = f"{source.run.when_empty}, or train with mas.trajectories.enabled=true"
         folder = source.run.folder
         inside = [str(child) for child in folder.iterdir() if (child / FOLDER).is_dir()]
         fix = f"give {inside[0]}, which has them" if inside else fix

@@ -11,14 +11,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
+from verl_mas.registry import Extra, nearest
 from verl_mas.worlds.game_tree import chance_of, openings, optimal
-from verl_mas.worlds.world import Observation, Script, Setup, View, World, library, register_world
+from verl_mas.worlds.world import Observation, Script, Setup, View, World, register_world
 
 if TYPE_CHECKING:
     from pyspiel import Game, State
 
-pyspiel = library("pyspiel", "open-spiel")
+pyspiel = Extra("pyspiel", "open-spiel")
 OPENING = "opening"  # the option that is not one of OpenSpiel
 TOKENS = re.compile(r"\d+|[A-Za-z]+|\S")
 

@@ -17,10 +17,11 @@ import httpx
 
 from verl_mas.config.values import Count, Positive, Text, load_dataclass
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
-from verl_mas.worlds.world import Observation, Setup, View, World, library, register_world
+from verl_mas.registry import Extra, nearest
+from verl_mas.worlds.world import Observation, Setup, View, World, register_world
 
 PLAYER, JSON, OPTIONS = "player", "json", "mas.workflow.args.options"
+websockets = Extra("websockets", "openenv")
 LARGEST = 100 * 2**20  # bytes of a message, as in OpenEnv's client
 
 
@@ -84,7 +85,7 @@ class OpenEnv(World):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        library("websockets", "openenv")
+        websockets.require()
         options = Options.of(setup)
         name, schema = str(options.page("metadata").get("name")), options.page("schema")
         if name != setup.name:
@@ -98,7 +99,7 @@ class OpenEnv(World):
 
     def start(self) -> View:
         self.options, self.resources = Options.of(self.setup), ExitStack()
-        self.closed: type[Exception] = library("websockets", "openenv").ConnectionClosed
+        self.closed: type[Exception] = websockets.ConnectionClosed
         self.earned, self.steps, self.illegal = 0.0, 0, 0
         deadline = time.monotonic() + self.options.wait_s
         while True:

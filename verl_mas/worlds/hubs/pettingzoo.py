@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from verl_mas.errors import ConfigError
-from verl_mas.registry import nearest
+from verl_mas.registry import Extra, nearest
 from verl_mas.user_code import load_module
-from verl_mas.worlds.world import Content, Observation, Setup, View, World, library, register_world
+from verl_mas.worlds.world import Content, Observation, Setup, View, World, register_world
 
 if TYPE_CHECKING:
     from pettingzoo import AECEnv, ParallelEnv
 
+zoo = Extra("pettingzoo", "pettingzoo")
 OWN = {"actions", "describe", "illegal_reward"}
 NUMBERS = 2000  # of an observation
 TRIED = 20  # steps of an episode that are compared with those of copies
@@ -223,7 +224,8 @@ def difference(name: str, options: str) -> str | None:
 
 
 def opened(setup: Setup) -> Turns | AtOnce:
-    zoo, name = library("pettingzoo", "pettingzoo"), setup.name
+    zoo.require()
+    name = setup.name
     # Its warnings of illegal moves are in the metrics.
     logging.getLogger("pettingzoo.utils.env_logger").setLevel(logging.ERROR)
     options = {option: value for option, value in setup.options.items() if option not in OWN}
@@ -245,7 +247,7 @@ def opened(setup: Setup) -> Turns | AtOnce:
 
 
 def registered(name: str) -> Callable[..., object]:
-    zoo, errors = import_module("pettingzoo"), import_module("pettingzoo.env_registry.exceptions")
+    errors = import_module("pettingzoo.env_registry.exceptions")
     for kind in ("parallel", "aec"):
         with suppress(errors.PettingZooRegistryError):
             return partial(zoo.make, kind, zoo.spec(kind, name))

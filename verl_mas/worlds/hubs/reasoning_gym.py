@@ -10,11 +10,12 @@ from functools import lru_cache
 from typing import Protocol, TypedDict
 
 from verl_mas.errors import ConfigError, SessionFault, failures
-from verl_mas.registry import nearest
+from verl_mas.registry import Extra, nearest
 from verl_mas.workflow import Malformed
 from verl_mas.workflow.codecs import Boxed
-from verl_mas.worlds.world import Observation, Setup, View, World, library, register_world
+from verl_mas.worlds.world import Observation, Setup, View, World, register_world
 
+gym = Extra("reasoning_gym", "reasoning-gym")
 SET = 64  # some tasks plan the whole data set when it is created, so items come in sets of a fixed size
 PLAYER = "solver"
 
@@ -65,7 +66,7 @@ def item(task: str, settings: str, number: int) -> Item:
 @lru_cache(maxsize=64)
 def _items(task: str, settings: str, seed: int) -> GymDataset:
     """One set of the task's items, each generated on access."""
-    gym = library("reasoning_gym", "reasoning-gym")
+    gym.require()
     known = sorted(gym.factory.DATASETS)
     if task not in known:
         raise ConfigError(f"task {task!r}", rule="it is a task of reasoning-gym", fix=nearest(task, known))

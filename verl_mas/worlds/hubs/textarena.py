@@ -15,8 +15,10 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from verl_mas.errors import ConfigError
-from verl_mas.worlds.world import Observation, Setup, View, World, library, register_world
+from verl_mas.registry import Extra
+from verl_mas.worlds.world import Observation, Setup, View, World, register_world
 
+textarena = Extra("textarena", "textarena")
 Untyped: TypeAlias = Any  # environments and states of the library
 FORM = "Answer with your action, written as the rules ask."
 GAME = -1  # who sends the messages of the game itself
@@ -132,7 +134,6 @@ class TextArena(World):
 
 def begun(setup: Setup, players: int) -> Untyped:
     """The environment, in its default wrappers."""
-    textarena = library("textarena", "textarena")
     try:
         env = textarena.make(setup.name, **{key: given for key, given in setup.options.items() if key not in OPTIONS})
         for name, module in list(sys.modules.items()):
@@ -166,7 +167,7 @@ def points(env: Untyped, setup: Setup) -> list[float]:
 @cache
 def _players(name: str, options: str) -> Sequence[str]:
     """Players of the number in the options, else the game's registered number, else the fewest that can start it."""
-    textarena, setup = library("textarena", "textarena"), Setup(name, options=json.loads(options))
+    setup = Setup(name, options=json.loads(options))
     known = textarena.envs.registration.ENV_REGISTRY
     if name not in known:
         rule = f"the world is one of the {len(known)} that textarena {textarena.__version__} registers"
