@@ -63,6 +63,7 @@ def test_every_name_of_an_act_is_a_tag_a_part_of_the_record_and_a_column(tags):
 OTHER_MEANINGS = {
     "trainer/timeline.py": {"policy"},  # an argument of a trace event
     "rollout/truncation.py": {"role"},  # a message's
+    "rollout/forgery.py": {"role"},
     "trainer/metrics.py": {"penalty", "malformed", "advantages"},  # metrics, and a phase of the step
     "trainer/validation.py": {"malformed"},  # a metric
     "trainer/policies/local_policy.py": {"global_steps"},  # the trainer's attribute

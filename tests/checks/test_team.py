@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from verl_mas.advantage import ESTIMATORS
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.rules import every_rule
 from verl_mas.checks.run import validate
@@ -33,14 +30,6 @@ REMOTE = {"base_url": "http://localhost:1/v1", "model": "m", "api_key_env": "PAT
 )
 def test_a_team_on_one_policy_is_accepted(make, team, settings):
     assert list(validate(make(team, **settings)).policies) == ["main"]
-
-
-def test_an_estimator_needs_columns_that_rows_have(make, monkeypatch):
-    mistyped = replace(ESTIMATORS["agent_grpo"], needs=("policy", "local_reward", "reward"))
-    monkeypatch.setattr("verl_mas.checks.rules.learning.ESTIMATORS", {"agent_grpo": mistyped})
-    monkeypatch.setattr("verl_mas.checks.rules.learning.options_for", lambda name, config: None)
-    (error,) = every_rule()["estimator_of_team"].problems(ExaminedRun.of(make()))
-    assert error.value == "estimator agent_grpo needs 'reward'" and "team_reward" in error.fix
 
 
 def test_a_commit_rule_that_chooses_a_place_past_the_end_is_refused(make, monkeypatch):

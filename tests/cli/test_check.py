@@ -54,7 +54,7 @@ def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypa
     team.write_text("# @package _global_\ndefaults: [solver_verifier, _self_]\nmas: {updates_per_step: 3}\n")
     reward = [f"reward.custom_reward_function.{item}" for item in ("path=pkg://verl_mas.testing.letters", "name=score")]
     changed = ["mas.workflow.args=null", *SMALL[1:2], *SMALL[3:5], *reward, *PUZZLES]
-    both = ["--config-dir", "my (teams)", "+platform=cpu", "+recipe=plan_path/laptop", "+mas=mine"]
+    both = ["--config-dir", "my (teams)", "+platform=cpu", "+mas=mine", "+recipe=plan_path/laptop"]
     assert "3 optimiser steps per training step" in output_of(capsys, "check", *both, *changed)
 
 

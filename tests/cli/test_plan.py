@@ -41,9 +41,9 @@ def test_the_example_of_the_page_is_what_is_printed(plan):
 def test_what_does_not_fit_on_some_of_the_gpus_is_put_on_all_of_them_as_printed(plan):
     large = ["actor_rollout_ref.model.path=Qwen/Qwen3-14B", "actor_rollout_ref.rollout.gpu_memory_utilization=0.42"]
     large += ["actor_rollout_ref.model.use_fused_kernels=False"]
-    shown = plan(*SEPARATE, *large, "--gpus", "8x80", code=1)
-    assert "GPUs: 4 of 8 are used;" in shown
-    fix = shown.partition("fix:  set ")[2].split(";")[0].split()[0]
+    shown = plan(*SEPARATE, *large, "--gpus", "8x80")
+    assert "GPUs: 4 of 8 are used;" in shown and "only short rows fit" in shown
+    [fix] = re.findall(r"fix: +set (\S+)", shown)
     assert fix == "trainer.n_gpus_per_node=8"
     assert "GPUs: 8 of 8 are used\n" in plan(*SEPARATE, *large, "--gpus", "8x80", fix)
 
@@ -80,7 +80,7 @@ def test_json_is_one_object(plan):
     found = json.loads(plan("--json", *SEPARATE, "--gpus", "4x80"))
     assert found["fits"] is True and found["errors"] == []
     assert set(found["policies"]) == {"solver", "verifier"}
-    assert found["policies"]["solver"]["gpu"]["update"] == pytest.approx(29.7, abs=0.1)
+    assert found["policies"]["solver"]["gpu"]["update"] == pytest.approx(28.2, abs=0.1)
     assert found["time"]["hours"] is None and found["time"]["step"]["response"] == 2048
     found = json.loads(plan("--json", *SEPARATE, "--gpus", "4x80", "trainer.nonsense=1", code=1))
     assert found["verdict"] == "refused: 1 error" and found["errors"][0]["value"] == "trainer.nonsense=1"

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.schema import PolicySpec
+from verl_mas import data_plane
+from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec, TrajectorySpec
 from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow import Task, Workflow
 from verl_mas.workflow.client import LLMClient
-from verl_mas.workflow.session import SessionResult
+from verl_mas.workflow.members import members_of
+from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.tool_sources import tools_of
 from verl_mas.workflow.tools import ToolLike
 
@@ -144,3 +149,78 @@ def play(loop: asyncio.AbstractEventLoop, workflow_of: Callable[..., type[Workfl
         return loop.run_until_complete(run_session(workflow, task or Task.of("q"), config))
 
     return play
+
+
+class Queue:
+    """TransferQueue as the worker uses it."""
+
+    def __init__(self) -> None:
+        self.status: dict[str, list[str]] = defaultdict(list)
+        self.rows: dict[str, Any] = {}
+        self.fields: dict[str, Any] = {}
+
+    async def async_kv_put(self, key: str, partition_id: str, tag: Fields) -> None:
+        self.status[key].append(tag["status"])
+
+    async def async_kv_batch_put(self, keys: list[str], fields: Any, tags: list[Fields], partition_id: str) -> None:
+        assert self.status[keys[0].split("_")[0]] == ["running"], "rows come before the end of the task"
+        assert len(fields) == len(keys) == len(tags)
+        self.rows.update(zip(keys, tags, strict=True))
+        for place, key in enumerate(keys):
+            self.fields[key] = {name: plain(fields[name][place]) for name in fields.keys()}  # noqa: SIM118
+
+
+def plain(value: Any) -> object:
+    return value.tolist() if hasattr(value, "tolist") else getattr(value, "data", value)
+
+
+@pytest.fixture
+def make(policy: Any, loop: Any, workflow_of: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """A worker outside Ray, its queue, and a function that runs one task."""
+    from verl_mas.rollout import worker as module
+    from verl_mas.rollout.counts import SessionCounts
+    from verl_mas.rollout.lag import Lag
+    from verl_mas.rollout.trajectories import TrajectoryWriter
+
+    def make(
+        played: Any,
+        *,
+        faults: FaultSpec | None = None,
+        n: int = 3,
+        answer: Answer = lambda p, i: "x",
+        at_once: int = 64,
+    ) -> SimpleNamespace:
+        workflow = workflow_of(played, "solver")
+        client, server = policy(answer, n=n)
+        OmegaConf.update(client.config, "actor_rollout_ref.rollout.val_kwargs.n", n)
+        queue = Queue()
+        monkeypatch.setattr(data_plane, "tq", queue)
+        monkeypatch.setattr(module, "resolve", lambda spec: workflow())
+        worker = object.__new__(module.MasAgentLoopWorker)
+        faults = faults or FaultSpec(retries=0)
+        worker.mas = MasConfig(faults=faults)
+        worker.config, worker.models = client.config, {"main": client.model}
+        worker.tokenizer, worker.processor = client.model.tokenizer, None
+        worker.session_config = SessionConfig(
+            members_of(workflow.agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
+        )
+        worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
+        worker.counts, worker.lag = {False: SessionCounts(), True: SessionCounts()}, Lag()
+        worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
+        worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
+
+        def run(*, validate: bool = False, sampling: Fields | None = None, **fields: Any) -> None:
+            prompt = {"uid": "u", "agent_name": "mas", "global_steps": 4, "extra_info": {"index": 0}}
+            prompt |= {"raw_prompt": [{"role": "user", "content": "q"}], **fields}
+            trajectory: Any = {"validate": validate, "step": 4, "sample_index": 0, "rollout_n": 0}
+            loop.run_until_complete(worker._run_prompt(prompt, sampling or {}, trajectory))
+
+        def counts(validate: bool = False) -> Any:
+            return loop.run_until_complete(worker.pop_counts(validate))
+
+        call = loop.run_until_complete
+        return SimpleNamespace(
+            worker=worker, queue=queue, run=run, counts=counts, server=server, client=client.client, call=call
+        )
+
+    return make

@@ -5,33 +5,27 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections import defaultdict
 from dataclasses import replace
-from threading import Thread
 from types import SimpleNamespace
 
 import pytest
 import ray
 from omegaconf import OmegaConf
-from tokenizers import Tokenizer, models, pre_tokenizers
 from verl.tools.base_tool import BaseTool
 from verl.tools.schemas import OpenAIFunctionToolSchema, ToolResponse
 from verl.trainer.ppo.v1 import agent_loop_tq
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
-from verl_mas import data_plane
 from verl_mas.config.schema import AgentSpec, FaultSpec, MasConfig, PolicySpec, TrajectorySpec
 from verl_mas.errors import ConfigError, DiskError, EngineLost
 from verl_mas.rollout import worker as module
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.rollout.lag import Lag, Longest
+from verl_mas.rollout.lag import Longest
 from verl_mas.rollout.manager import MasAgentLoopManager
-from verl_mas.rollout.trajectories import TrajectoryWriter
 from verl_mas.run_folder.session_files import write_advantages
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.workflow import Outcome, Tag
 from verl_mas.workflow.members import members_of
-from verl_mas.workflow.session import SessionConfig
 from verl_mas.workflow.tool_sources import tools_of
 from verl_mas.workflows.single import Single
 
@@ -50,70 +44,6 @@ async def solve(task, team):
 
 async def hopeless(task, team):
     raise RuntimeError("always")
-
-
-class Queue:
-    """TransferQueue as the worker uses it."""
-
-    def __init__(self):
-        self.status: dict[str, list[str]] = defaultdict(list)
-        self.rows: dict[str, dict] = {}
-        self.fields: dict[str, dict] = {}
-
-    async def async_kv_put(self, key, partition_id, tag):
-        self.status[key].append(tag["status"])
-
-    async def async_kv_batch_put(self, keys, fields, tags, partition_id):
-        assert self.status[keys[0].split("_")[0]] == ["running"], "rows come before the end of the task"
-        assert len(fields) == len(keys) == len(tags)
-        self.rows.update(zip(keys, tags, strict=True))
-        for place, key in enumerate(keys):
-            self.fields[key] = {name: plain(fields[name][place]) for name in fields.keys()}  # noqa: SIM118
-
-
-def plain(value):
-    return value.tolist() if hasattr(value, "tolist") else getattr(value, "data", value)
-
-
-@pytest.fixture
-def make(policy, loop, workflow_of, monkeypatch, tmp_path):
-    """A worker outside Ray, its queue, and a function that runs one task."""
-
-    def make(played, *, faults=None, n=3, answer=lambda p, i: "x", at_once=64):
-        workflow = workflow_of(played, "solver")
-        client, server = policy(answer, n=n)
-        OmegaConf.update(client.config, "actor_rollout_ref.rollout.val_kwargs.n", n)
-        queue = Queue()
-        monkeypatch.setattr(data_plane, "tq", queue)
-        monkeypatch.setattr(module, "resolve", lambda spec: workflow())
-        worker = object.__new__(module.MasAgentLoopWorker)
-        faults = faults or FaultSpec(retries=0)
-        worker.mas = MasConfig(faults=faults)
-        worker.config, worker.models = client.config, {"main": client.model}
-        worker.tokenizer, worker.processor = client.model.tokenizer, None
-        worker.session_config = SessionConfig(
-            members_of(workflow.agents, {}, {"main": PolicySpec()}), {"main": client}, faults=faults
-        )
-        worker.slots, worker.writer = asyncio.Semaphore(at_once), data_plane.Writer()
-        worker.counts, worker.lag = {False: SessionCounts(), True: SessionCounts()}, Lag()
-        worker.trajectories = TrajectoryWriter(TrajectorySpec(), tmp_path, "1")
-        worker.logged, worker.broken, worker.distillation_enabled = set(), None, False
-
-        def run(*, validate=False, sampling=None, **fields):
-            prompt = {"uid": "u", "agent_name": "mas", "global_steps": 4, "extra_info": {"index": 0}}
-            prompt |= {"raw_prompt": [{"role": "user", "content": "q"}], **fields}
-            trajectory = {"validate": validate, "step": 4, "sample_index": 0, "rollout_n": 0}
-            loop.run_until_complete(worker._run_prompt(prompt, sampling or {}, trajectory))
-
-        def counts(validate=False):
-            return loop.run_until_complete(worker.pop_counts(validate))
-
-        call = loop.run_until_complete
-        return SimpleNamespace(
-            worker=worker, queue=queue, run=run, counts=counts, server=server, client=client.client, call=call
-        )
-
-    return make
 
 
 @pytest.fixture
@@ -433,98 +363,3 @@ def test_what_only_the_collector_can_free_lives_until_a_step_ends(make, monkeypa
         assert alive() is None
     finally:
         gc.set_threshold(*before)
-
-
-def panic():
-    """Raises what tokenizers, polars and pydantic-core raise where their Rust code fails: no Exception."""
-    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.enable_truncation(1, stride=1)
-    tokenizer.encode("a a a")
-
-
-def raises(error):
-    def raise_it(*_, **__):
-        raise error
-
-    return raise_it
-
-
-ESCAPES = [
-    panic,
-    raises(ValueError("plain")),
-    raises(BaseException("such as a group of exceptions")),
-    raises(SystemExit(1)),
-    raises(KeyboardInterrupt()),
-    raises(GeneratorExit()),
-    raises(StopIteration()),
-]
-
-
-class Boundary:
-    """A workflow, a tool, an engine and a reward function, of which the one at `place` raises."""
-
-    def __init__(self, place, escape):
-        self.place, self.escape = place, escape
-
-    def at(self, place):
-        if place == self.place:
-            self.escape()
-
-    async def acts(self, task, team):
-        self.at("workflow")
-        await asyncio.gather(self.task(), asyncio.sleep(0))
-        reply = await team.solver.act(task.messages, tools=[self.tool, self.async_tool])
-        return Outcome(answer=reply)
-
-    async def task(self):
-        self.at("task")
-
-    def tool(self) -> str:
-        """Called once."""
-        self.at("tool")
-        return "done"
-
-    async def async_tool(self) -> str:
-        """Called once."""
-        self.at("async tool")
-        return "done"
-
-    def answer(self, prompt, number):
-        self.at("engine")
-        calls = (f'<tool_call>{{"name": "{name}", "arguments": {{}}}}</tool_call>' for name in ("tool", "async_tool"))
-        return "x" if number else "".join(calls)
-
-    async def score(self, outputs, kwargs):
-        self.at("reward")
-        outputs[-1].reward_score = 1.0
-        outputs[-1].extra_fields["reward_extra_info"] = {}
-
-
-@pytest.mark.parametrize("escape", ESCAPES, ids=lambda escape: escape.__name__)
-@pytest.mark.parametrize("place", ["workflow", "task", "tool", "async tool", "engine", "reward"])
-def test_whatever_code_of_others_raises_ends_its_session_or_is_the_result_of_its_tool(make, monkeypatch, place, escape):
-    case = Boundary(place, escape)
-    it = make(case.acts, n=1, answer=case.answer)
-    OmegaConf.update(it.worker.config, "actor_rollout_ref.rollout.response_length", 512)
-    OmegaConf.update(it.worker.config, "actor_rollout_ref.rollout.multi_turn.max_parallel_calls", 2)
-    monkeypatch.setattr(it.worker, "_compute_score", case.score)
-    monkeypatch.setattr(module.os, "_exit", raises(AssertionError))
-    # Not in the main thread, where KeyboardInterrupt is the user's.
-    run = Thread(target=it.run, daemon=True)
-    run.start()
-    run.join(30)
-    assert not run.is_alive() and it.worker.broken is None
-    counts = it.counts()
-    if "tool" in place:
-        assert counts.faults or counts.metrics()["agent/solver/tool_errors"] > 0
-    else:
-        assert sum(counts.faults.values()) == 1
-
-
-def test_a_task_whose_status_cannot_be_set_ends_its_worker_as_the_trainer_would_wait_for_it(make, monkeypatch):
-    it, ended = make(solve), []
-    monkeypatch.setattr(it.queue, "async_kv_put", raises(ConnectionError("gone")))
-    monkeypatch.setattr(module.os, "_exit", ended.append)
-    it.run()
-    assert ended == [1] and isinstance(it.worker.broken, ConnectionError)

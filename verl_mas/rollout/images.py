@@ -31,8 +31,8 @@ async def with_images(request: Request, *, reads: bool) -> Request:
         rule = "the model of its policy reads text"
         fix = "give the agent a policy with a vision-language model, or send it text"
         raise RequestError(f"a message with a part of type {sorted(map(str, kinds))[0]}", rule=rule, fix=fix)
-    room = Room()
-    new = await asyncio.to_thread(lambda: [_loaded(message, room) for message in request.messages[known:]])
+    budget = PixelBudget()
+    new = await asyncio.to_thread(lambda: [_loaded(message, budget) for message in request.messages[known:]])
     return replace(request, messages=[*request.messages[:known], *new])
 
 
@@ -50,7 +50,7 @@ def _parts(message: Message) -> list[Message]:
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
 
 
-class Room:
+class PixelBudget:
     """How many pixels the images of a request may still have. A file of 27 kB can unpack to 180 million."""
 
     def __init__(self) -> None:
@@ -63,14 +63,14 @@ class Room:
             raise RequestError(f"an image of {width} x {height} pixels", rule=rule, fix="send smaller or fewer images")
 
 
-def _loaded(message: Message, room: Room) -> Message:
+def _loaded(message: Message, budget: PixelBudget) -> Message:
     content = message.get("content")
     if not isinstance(content, list):
         return message
-    return {**message, "content": [loaded(part, room) if isinstance(part, dict) else part for part in content]}
+    return {**message, "content": [loaded(part, budget) if isinstance(part, dict) else part for part in content]}
 
 
-def loaded(part: Message, room: Room | None = None) -> Message:
+def loaded(part: Message, budget: PixelBudget | None = None) -> Message:
     """The part with its image, if it has one that is not on the web. Raises RequestError where it cannot be read."""
     if part.get("type") not in IMAGES:
         return part
@@ -79,10 +79,10 @@ def loaded(part: Message, room: Room | None = None) -> Message:
     if "image" in part and isinstance(source, str) and source.startswith(WEB):
         return part  # of a data set: verl loads it
     kept = {name: value for name, value in part.items() if name not in ("bytes", "image_url")}
-    return {**kept, "type": "image", "image": _rgb(_opened(source, room or Room(), files="image" in part))}
+    return {**kept, "type": "image", "image": _rgb(_opened(source, budget or PixelBudget(), files="image" in part))}
 
 
-def _opened(source: object, room: Room, *, files: bool) -> Image:
+def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:
     """`files`: it may be the path of one. An address in a request of somebody else may not."""
     from PIL import Image
 
@@ -96,7 +96,7 @@ def _opened(source: object, room: Room, *, files: bool) -> Image:
             rule = "an image_url is a data URL, and an image is a path, bytes, or an image of Pillow"
             raise RequestError(f"the image {name}", rule=rule, fix="send data:image/png;base64,...")
         opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else str(source).removeprefix("file://"))
-        room.take(*opened.size)  # before any pixel is decoded
+        budget.take(*opened.size)  # before any pixel is decoded
         opened.load()
     # Of Pillow's readers: a broken file may raise any of these, and one of 180 million pixels the last.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
