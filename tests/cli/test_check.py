@@ -51,11 +51,13 @@ def test_shipped_recipes_and_the_users_teams_are_found_together(capsys, monkeypa
     monkeypatch.chdir(tmp_path)
     team = tmp_path / "my (teams)" / "mas" / "mine.yaml"
     team.parent.mkdir(parents=True)
-    team.write_text("# @package _global_\ndefaults: [solver_verifier, _self_]\nmas: {updates_per_step: 3}\n")
+    team.write_text(
+        "# @package _global_\ndefaults: [solver_verifier, _self_]\nmas: {agents: {verifier: {trainable: false}}}\n"
+    )
     reward = [f"reward.custom_reward_function.{item}" for item in ("path=pkg://verl_mas.testing.letters", "name=score")]
     changed = ["mas.workflow.args=null", *SMALL[1:2], *SMALL[3:5], *reward, *PUZZLES]
     both = ["--config-dir", "my (teams)", "+platform=cpu", "+mas=mine", "+recipe=plan_path/laptop"]
-    assert "3 optimiser steps per training step" in output_of(capsys, "check", *both, *changed)
+    assert "verifier acts on main (its rows are left out" in output_of(capsys, "check", *both, *changed)
 
 
 def test_a_module_in_the_current_folder_is_found_as_main_ppo_finds_it(capsys, monkeypatch, tmp_path):
