@@ -79,6 +79,12 @@ def test_the_text_has_the_start_the_curves_and_the_agents_and_says_what_is_missi
     assert "its command, settings and versions are not recorded" in text and "no row of agent judge" in text
 
 
+def test_a_control_is_named_after_its_set(tmp_path):
+    validated = {"val-core/clues/mean@4": 0.5, "val-core/clues_shuffled/mean@4": 0.2}
+    text = report(open_run(made(tmp_path / "run", [metrics(step) | validated for step in (1, 2)]))).text()
+    assert "val-core/clues_shuffled/mean@4 (control of clues)" in text and "val-core/clues/mean@4 (" not in text
+
+
 def test_a_run_that_has_just_begun_has_no_findings_yet_and_no_text_of_it_is_obeyed_by_a_terminal(tmp_path, capsys):
     folder = made(tmp_path / "run", [metrics(1)])
     AboutFile(folder, START, {}).end({"by": "WorkflowError: \x1b[2J", "step": 1})

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
 from verl_mas.metrics.findings import STEPS, findings, held
-from verl_mas.metrics.names import agent, agents_in, key_of_policy, policies_in
+from verl_mas.metrics.names import CORE, agent, agents_in, control_of, key_of_policy, policies_in
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.metrics.trends import RunFinding, Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
@@ -108,10 +108,13 @@ class RunReport:
 
     def curves(self) -> list[str]:
         rows = []
+        sources = {key.split("/")[1] for step in self.steps for key in step.values if key.startswith(CORE)}
         for key in watched(self.steps):
             numbers, values = series(self.steps, key)
             curve = sparkline(values, CURVE)
-            rows.append((key, f"{values[0]:.3g}", f"{values[-1]:.3g}", curve, _range(numbers)))
+            base = control_of(key.split("/")[1], sources) if key.startswith(CORE) else None
+            name = f"{key} (control of {base})" if base else key
+            rows.append((name, f"{values[0]:.3g}", f"{values[-1]:.3g}", curve, _range(numbers)))
         return table(("to watch", "first", "last", "", "steps"), rows)
 
     def agents(self) -> list[str]:

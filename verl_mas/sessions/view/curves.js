@@ -30,9 +30,18 @@ function featuredPanels(curves, agents) {
       // A source with its accuracy is there once.
       if (!series.some((one) => one.label === label)) series.push({ label, of, mark, name, kind: panel.name ? "" : panel.kind || "agent" });
     }
-    return { ...panel, series: sortedByAgent(series, agents) };
+    return { ...panel, series: panel.about === FEATURED[0].about ? withControls(series) : sortedByAgent(series, agents) };
   });
   return found.filter((panel) => panel.series.length).slice(0, SHOWN);
+}
+
+/** The data sets, and after them their controls by name. The mean of one set and its controls, which older runs logged, is left out. */
+function withControls(series) {
+  const controlled = ({ of }) => { const base = of.replace(/_(shuffled|control)$/, ""); return base !== of && series.some((one) => one.of === base) ? base : ""; };
+  const sets = series.filter((one) => one.of !== "mean_of_sets" && !controlled(one));
+  const mean = series.filter((one) => one.of === "mean_of_sets" && new Set(sets.map(({ of }) => of)).size > 1);
+  const controls = series.filter(controlled).map((one) => ({ ...one, label: `${one.mark}control of ${controlled(one)}`, control: true }));
+  return [...mean, ...sets, ...controls];
 }
 
 /** Every number of the run, those of agents and of policies together. */
@@ -209,7 +218,7 @@ function drawPanel(panel, steps) {
   panel.now = shape("line", { class: "now", y1: 0, y2: height }, panel.svg);
   const of = panel.series.length, lines = panel.series.map(({ values }) => steps.flatMap((step, place) => (typeof values[place] === "number" ? [[panel.x(step), y(values[place])]] : [])));
   for (const strokeOf of [(one) => one.colour, (one, place) => stripes(panel.svg, place, of, one.colour)].slice(0, of)) {
-    panel.series.forEach((one, place) => { shape("path", { d: `M${lines[place].join("L")}`, class: `curve ${one.mark === "B " ? "b" : ""}` }, panel.svg).style.stroke = strokeOf(one, place); });
+    panel.series.forEach((one, place) => { shape("path", { d: `M${lines[place].join("L")}`, class: `curve ${one.mark === "B " ? "b" : ""}${one.control ? " control" : ""}` }, panel.svg).style.stroke = strokeOf(one, place); });
   }
   panel.series.forEach(({ colour }, place) => {
     // Points that coincide would hide each other: they are side by side.
