@@ -25,7 +25,7 @@ BUDGETS = {
     "lines of code of verl_mas": 41_705,
     "lines of code of its core": 12_788,
     "lines of code of its checks": 3_266,
-    "lines of code of tests": 40_817,
+    "lines of code of tests": 40_818,
     "files below 30 lines": 19,
     "own modules that one module imports": 41,
     "parameters of a function": 7,

@@ -19,7 +19,7 @@ from verl_mas.grading.process_pool import BoundedPool, CallResult, CallStatus
 @pytest.fixture(scope="module")
 def checker():
     checker = AnswerChecker(workers=2, limit_s=1.0)
-    checker.grade("\\sqrt{8}", "2\\sqrt{2}")  # its processes start, which is no part of what a check costs
+    checker.grade("\\sqrt{8}", "2\\sqrt{2}")  # so that its processes have started
     yield checker
     checker.close()
 
