@@ -26,6 +26,11 @@ MARGIN = 0.02  # A difference in success that says nothing, where a validation h
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 _ENTROPY = re.compile(r"(?:policy/([^/]+)/)?actor/entropy")
 _MEMORY = {"cpu_memory_used_gb": "the host", "max_memory_allocated_gb": "the GPUs"}
+# The metrics whose course is looked at. A run has hundreds, and each series grows until the run ends.
+_KEPT = re.compile(
+    r"critic/score/mean|(.*/)?actor/(entropy|lr)|(.*/)?(cpu_memory_used_gb|max_memory_allocated_gb)"
+    r"|agent/[^/]+/(tool_calls|acts)"
+)
 Series = Sequence[float]
 # The values of a step, by name. None, null in a metrics file, counts as NaN.
 Metrics: TypeAlias = Mapping[str, float | None]
@@ -54,7 +59,7 @@ class Trends:
 
     def add(self, metrics: Metrics) -> list[RunFinding]:
         for key, value in metrics.items():
-            if value is not None and math.isfinite(value):
+            if value is not None and math.isfinite(value) and _KEPT.fullmatch(key):
                 self._series[key].append(value)
         rewards = self._series["critic/score/mean"]
         return [
@@ -117,8 +122,8 @@ def _growing_memory(metrics: Metrics, series: dict[str, list[float]]) -> Iterato
     for key in metrics:
         where = _MEMORY.get(key.rpartition("/")[2])
         # In the first steps, every allocation is new.
-        values = series[key][BLOCK:]
-        if where is None or len(values) < 2 * BLOCK:
+        values = series[key][BLOCK:] if where else []
+        if len(values) < 2 * BLOCK:
             continue
         grown = values[-1] - values[0]
         rises = sum(late > early for early, late in pairwise(values)) / (len(values) - 1)
