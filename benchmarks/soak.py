@@ -24,7 +24,7 @@ from statistics import linear_regression
 
 from verl_mas.testing import letters
 
-LIMIT_KIB = 5.0
+LIMIT_KIB = 2.0
 ASYNCHRONOUS = ("colocate_async", "separate_async")
 SESSIONS = 8  # per task, with `--outstanding`
 # Names that Ray gives its own processes.
