@@ -82,7 +82,8 @@ def run(folder: Path, steps: int, *overrides: str, poll: float = 2.0) -> Run:
     ]
     names = {"VERL_USE_EXTERNAL_MODULES": "same_rows,cpu_seconds", "ROWS_DIR": f"{folder}/rows", "ROWS_POLL": f"{poll}"}
     names |= {"PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT}/benchmarks", "OMP_NUM_THREADS": "1"}
-    names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"}
+    # By default Ray's workers are nicer (15) than every other program on the machine.
+    names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "RAY_worker_niceness": "0"}
     with (folder / "log.txt").open("w") as log:
         subprocess.run(command, cwd=folder, env=os.environ | names, stdout=log, stderr=subprocess.STDOUT, check=True)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
