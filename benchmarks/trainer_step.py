@@ -6,12 +6,13 @@
 single    a team of one under trainer_mode=mas, as it is and with all passes that verl makes, against verl's stock
           trainer, on the letters task: the same rows, side by side, so that all have the same noise
 policies  two policies of equal size on one pool against one policy shared by both agents: as many rows and tokens
-passes    smollm2/laptop, which takes old log-probs of the trainer here, with and without the passes that change
-          nothing. --data: the folder that `verl-mas data smollm2` has made
+passes    smollm2/laptop, which takes old log-probs of the trainer here, as it is and with all passes that verl makes.
+          --data: the folder that `verl-mas data smollm2` has made. The two ways run in turn, each twice (A B B A), and
+          sample the same tokens, so "same rollout" counts the median rollout of all runs for both
 
 Every number is a median over the steps after the warm-up: seconds, and CPU seconds of all processes of a run, which
 other programs on the machine change less. The runs of the letters task poll for finished sessions every two seconds,
-as verl's trainer does, which hides small differences of seconds: the step without that phase is also printed.
+as verl's trainer does, which hides small differences of seconds: the step without that phase (rest) is also printed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import statistics
 import subprocess
 import sys
@@ -35,13 +37,27 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests/trainer"
 WARM_UP = 2  # steps, in which old log-probs are computed in any case
 PHASES = ("gen", "old_log_prob", "adv", "update_actor", "update_weights")
+ALL_PASSES = ("mas.old_log_probs_every=1", "mas.skip_zero_advantage=false")
 
 
 @dataclass(frozen=True)
 class Run:
     folder: Path
     steps: int
-    seconds: dict[str, float]  # of the median step, and as cpu/... its CPU seconds; `rest` is without the rollout
+    timings: list[dict[str, float]]  # of each step: seconds, and as cpu/... CPU seconds; `rest` is without the rollout
+
+    def seconds(self, name: str) -> float:
+        """Seconds of the median step."""
+        return statistics.median(timing[name] for timing in self.timings)
+
+    def joined(self, other: Run) -> Run:
+        """One run with the steps of both, for medians over all of them."""
+        return Run(self.folder, self.steps, [*self.timings, *other.timings])
+
+    def rows(self) -> dict[str, list[object]]:
+        """Tokens and scores of each step's rows, by the step and the row's key."""
+        files = {path.stem: pickle.loads(path.read_bytes()) for path in self.folder.glob("rows/*.pickle")}
+        return {f"{step} {key}": row for step, rows in files.items() for key, row in rows.items()}
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Of the checkpoint of the last step: whole models and adapters."""
@@ -66,12 +82,12 @@ def run(folder: Path, steps: int, *overrides: str, poll: float = 2.0) -> Run:
     ]
     names = {"VERL_USE_EXTERNAL_MODULES": "same_rows,cpu_seconds", "ROWS_DIR": f"{folder}/rows", "ROWS_POLL": f"{poll}"}
     names |= {"PYTHONPATH": f"{TESTS}{os.pathsep}{ROOT}/benchmarks", "OMP_NUM_THREADS": "1"}
-    names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl"}
+    # By default Ray's workers are nicer (15) than every other program on the machine.
+    names |= {"VERL_FILE_LOGGER_PATH": f"{folder}/metrics.jsonl", "RAY_worker_niceness": "0"}
     with (folder / "log.txt").open("w") as log:
         subprocess.run(command, cwd=folder, env=os.environ | names, stdout=log, stderr=subprocess.STDOUT, check=True)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    timings = [timing(json.loads(line)["data"]) for line in lines][WARM_UP:]
-    return Run(folder, steps, {name: statistics.median(of[name] for of in timings) for name in timings[0]})
+    return Run(folder, steps, [timing(json.loads(line)["data"]) for line in lines][WARM_UP:])
 
 
 def timing(record: dict[str, float]) -> dict[str, float]:
@@ -83,9 +99,20 @@ def timing(record: dict[str, float]) -> dict[str, float]:
 def compare(title: str, new: Run, old: Run) -> None:
     print(f"{title} (load of the machine: {os.getloadavg()[0]:.1f})")
     for name in ("step", "rest", *PHASES):
-        (seconds, cpu), (before, cpu_before) = [(run.seconds[name], run.seconds[CPU + name]) for run in (new, old)]
+        (seconds, cpu), (before, cpu_before) = [(run.seconds(name), run.seconds(CPU + name)) for run in (new, old)]
         ratios = f": x {seconds / before:.2f} and x {cpu / cpu_before:.2f}" if name in ("step", "rest") else ""
         print(f"  {name}: {seconds:.2f} s, {cpu:.2f} CPU s against {before:.2f} s, {cpu_before:.2f} CPU s{ratios}")
+
+
+def compare_same_rollout(new: Run, old: Run) -> None:
+    """Where both have sampled the same tokens: the step with the same seconds of the rollout for both."""
+    ours, theirs = new.rows(), old.rows()
+    same = sum(row == theirs.get(key) for key, row in ours.items())
+    ratios = []
+    for kind in ("", CPU):
+        rollout = new.joined(old).seconds(f"{kind}gen")
+        ratios.append((rollout + new.seconds(f"{kind}rest")) / (rollout + old.seconds(f"{kind}rest")))
+    print(f"  same rollout: x {ratios[0]:.2f} and x {ratios[1]:.2f}; {same} of {len(ours)} rows are the same")
 
 
 def compare_weights(new: Run, old: Run) -> None:
@@ -109,9 +136,8 @@ def letters(folder: Path) -> list[str]:
 def single(folder: Path, steps: int) -> None:
     task = letters(folder)
     team = ["+mas=single", "algorithm.adv_estimator=agent_grpo"]
-    as_verl = [*team, "mas.old_log_probs_every=1", "mas.skip_zero_advantage=false"]
     with ThreadPoolExecutor() as executor:
-        runs = {"stock": [], "team": team, "as_verl": as_verl}
+        runs = {"stock": [], "team": team, "as_verl": [*team, *ALL_PASSES]}
         started = {name: executor.submit(run, folder / name, steps, *task, *own) for name, own in runs.items()}
     done = {name: future.result() for name, future in started.items()}
     for name in ("team", "as_verl"):
@@ -134,9 +160,12 @@ def passes(data: Path, folder: Path, steps: int) -> None:
     files = [f"data.train_files={data}/train.parquet", f"data.val_files={data}/test.parquet"]
     task = ["+recipe=smollm2/laptop", *files, f"actor_rollout_ref.model.path={data}/model"]
     task.append("algorithm.rollout_correction.bypass_mode=false")
-    every = run(folder / "every", steps, *task, "mas.old_log_probs_every=1", poll=0.25)
-    without = run(folder / "without", steps, *task, poll=0.25)
-    compare("without the pass for old log-probs, against with it", without, every)
+    runs: dict[str, Run] = {}
+    for name in ("every-1", "without-1", "without-2", "every-2"):
+        runs[name] = run(folder / name, steps, *task, *(ALL_PASSES if "every" in name else ()), poll=0.25)
+    without, every = (runs[f"{way}-1"].joined(runs[f"{way}-2"]) for way in ("without", "every"))
+    compare("without the passes that change nothing, against with all of verl's", without, every)
+    compare_same_rollout(without, every)
     compare_weights(without, every)
 
 

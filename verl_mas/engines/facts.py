@@ -51,8 +51,8 @@ class EngineFacts:
     # Raises ConfigError where `rollout.engine_kwargs` has a value for the engine that it does not take.
     check_options: Callable[[Mapping[str, Mapping[str, object]]], object] | None = None
     many: bool = True  # a run can have several policies on it
-    # A request with a stop text ends an engine that has no tokenizer (`rollout.skip_tokenizer_init`).
-    stop_needs_tokenizer: bool = False
+    # Without a tokenizer (`rollout.skip_tokenizer_init`) it answers no request with a stop text or a least length.
+    needs_tokenizer: bool = False
     # What an engine with these `engine_kwargs` lacks to take `thinking_token_budget`, as a fix; empty if it takes it.
     # None: unknown.
     thinking_fix: Callable[[Mapping[str, object]], str] | None = None

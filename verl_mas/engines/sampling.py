@@ -27,7 +27,7 @@ ENDPOINT_NAMES = frozenset(
     "stop_token_ids store structured_outputs temperature thinking thinking_token_budget tool_choice top_a top_k "
     "top_logprobs top_p truncate_prompt_tokens use_beam_search user verbosity".split()
 )
-STOP_TEXTS = ("stop", "stop_regex")
+NEED_TOKENIZER = ("stop", "stop_regex", "min_new_tokens")
 THINKING = "thinking_token_budget"
 # What the request to an engine or an endpoint already has.
 SET_FOR_EVERY_REQUEST = frozenset(
@@ -77,12 +77,12 @@ def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -
     if budget is not None and facts.thinking_fix and (fix := facts.thinking_fix(options)):
         value = f"{path}.{THINKING}={budget} with rollout.name={rollout.name}"
         yield ConfigError(value, rule="the engine, as it is set up, refuses every request with it", fix=fix)
-    for name in STOP_TEXTS if facts.stop_needs_tokenizer and rollout.get("skip_tokenizer_init") else ():
+    for name in NEED_TOKENIZER if facts.needs_tokenizer and rollout.get("skip_tokenizer_init") else ():
         if given.get(name):
             yield ConfigError(
                 f"{path}.{name}={given[name]!r} with rollout.name={rollout.name} and rollout.skip_tokenizer_init=True",
-                rule="an engine without a tokenizer cannot find a text, and this one ends at the first request with it",
-                fix="set actor_rollout_ref.rollout.skip_tokenizer_init=False, or use stop_token_ids",
+                rule="the engine needs a tokenizer for it: without one it refuses such a request, or dies of it",
+                fix="set actor_rollout_ref.rollout.skip_tokenizer_init=False, or leave it out",
             )
 
 

@@ -125,9 +125,9 @@ DRAIN_S = 30.0  # requests of a caller that still waits may finish for so long b
 class TeamSglang(AdapterServer, SGLangHttpServer):
     """A server with several adapters, that ends the requests of cancelled callers, and sleeps only when nothing runs.
 
-    SGLang 0.5.12 does not do the last two: the request of a cancelled caller decodes on, and a scheduler that is asked
-    to release memory, or to take weights, while a request runs fails an assertion and ends the server. Its own abort
-    holds requests that come late, for which that sleep would then wait.
+    SGLang, from 0.5.12 to 0.5.19, does not do the last two: the request of a cancelled caller decodes on, and a
+    scheduler that is asked to release memory, or to take weights, while a request runs fails an assertion and ends the
+    server. Its own abort holds requests that come late, for which that sleep would then wait.
     """
 
     tokenizer_manager: Manager
@@ -249,7 +249,7 @@ ENGINES.register(ENGINE)(
         beside_others={"sleep_on_idle": True},
         stock_adapter="verl.workers.rollout.sglang_rollout.sglang_rollout",
         sampling=partial(installed_names, "sglang.srt.sampling.sampling_params", SAMPLING),
-        stop_needs_tokenizer=True,
+        needs_tokenizer=True,
         check_model=check_model,
         # Read in 0.5.12: `jit_kernel` of rotary embeddings, norms and the KV cache, and flashinfer's attention.
         compiles=lambda rollout, capability: "SGLang's kernels",
