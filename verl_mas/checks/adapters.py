@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -71,7 +70,7 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
         if value == {} or any(fnmatch(key, pattern) for pattern in OWN) or value == (of_base := view.get(key)):
             continue
         differs = f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}"
-        if key not in LENGTHS and not _follows(view, own, key):
+        if key not in LENGTHS and not _follows(run.config, key):
             rule = "an adapter has its own rank, modules, optimiser, loss and sampling; all else is its base's"
             fix = f"remove it, or set {own_section(run.config, base)}.{key}={value}, or remove adapter_of"
             yield ConfigError(differs, rule=rule, fix=fix)
@@ -80,19 +79,11 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
             yield ConfigError(differs, rule=rule, fix=f"lower it, or raise data.max_{key.removeprefix('rollout.')}")
 
 
-def _follows(base: View, own: DictConfig, key: str) -> bool:
-    """Whether a value is another one because of another setting, to which verl's configuration refers."""
+def _follows(config: DictConfig, key: str) -> bool:
+    """Whether a value refers to another setting in verl's configuration, and so follows that one."""
     parent, _, last = f"{SECTION}.{key}".rpartition(".")
-    node = OmegaConf.select(base.run.config, parent)
-    if not (isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)):
-        return False
-    rest = copy.deepcopy(own)
-    OmegaConf.set_struct(rest, False)
-    above, _, _ = key.rpartition(".")
-    del OmegaConf.select(rest, above)[last]
-    view = base.copy()
-    OmegaConf.update(view, SECTION, rest, force_add=True)
-    return bool(OmegaConf.select(view[SECTION], key) == OmegaConf.select(own, key))
+    node = OmegaConf.select(config, parent)
+    return isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)
 
 
 def _base(view: View) -> Iterator[ConfigError]:

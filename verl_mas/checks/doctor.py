@@ -15,8 +15,7 @@ from sysconfig import get_path
 
 from packaging.requirements import Requirement
 
-from verl_mas.checks.compiler import INSTALL, nvcc
-from verl_mas.checks.machine import PLUGIN, import_error, requirements
+from verl_mas.checks.machine import INSTALL, PLUGIN, import_error, nvcc, requirements
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness

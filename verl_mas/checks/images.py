@@ -13,7 +13,7 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.data.own_rows import IMAGE, image_part, with_images
 from verl_mas.engines.facts import facts_of
-from verl_mas.errors import ConfigError, ConfigWarning, RequestError
+from verl_mas.errors import ConfigError, RequestError
 from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message, Request
@@ -28,17 +28,13 @@ def seen(config: DictConfig, row: Fields) -> list[Message]:
     return with_images(messages, images) if len(images) else messages
 
 
-def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError | ConfigWarning]:
+def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError]:
     """The first of the rows here whose images verl cannot read, or cannot put into its prompt."""
     key, prompt = str(config.data.image_key), str(config.data.prompt_key)
     for number, row in enumerate(first.sample, 1):
         images, where = row.get(key) or [], f"{first.file}, column {key!r}, row {number}"
         texts = [one["content"] for one in row[prompt] if isinstance(one.get("content"), str)]
-        if not len(images) and any(IMAGE in text for text in texts):
-            reason, fix = "it stays in the prompt as a text", f"write the images into the column {key!r}"
-            yield ConfigWarning(f"{where}: {IMAGE}, and no image", reason, fix)
-            return
-        if images and (places := "".join(texts).count(IMAGE)) != len(images):
+        if len(images) and (places := "".join(texts).count(IMAGE)) != len(images):
             rule = f"verl puts the images of a row where {IMAGE} stands in its prompt"
             fix = f"write {IMAGE} into the prompt as many times as the row has images"
             yield ConfigError(f"{where}: {len(images)} images, and {places} times {IMAGE}", rule=rule, fix=fix)

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from importlib.metadata import requires, version
+from shutil import which
 
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
@@ -22,6 +23,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
 
 PLUGIN = "verl_mas.plugin"
+INSTALL = "apt-get install cuda-toolkit-13-0, from NVIDIA's repository"  # CUDA's compiler
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
 # Loggers that need no package, and those whose package has another name.
 WITHOUT_PACKAGE = ("console", "file", None, "")
@@ -106,6 +108,12 @@ def available(config: DictConfig) -> Resources | None:
     )
 
 
+def nvcc() -> str | None:
+    """CUDA's compiler, where FlashInfer and SGLang look for it."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return which(f"{home}/bin/nvcc") if home else which("nvcc") or which("/usr/local/cuda/bin/nvcc")
+
+
 def devices_here() -> int:
     """The GPUs or NPUs that Ray will find."""
     import torch
@@ -155,12 +163,7 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
     # A cluster that runs here is not on the machines of `--gpus`.
-    cluster = OmegaConf.select(config, f"{RAY_INIT}.address") if target() else address(config)
-    counts = [f"{RAY_INIT}.{name}" for name in ("num_cpus", "num_gpus") if config.ray_kwargs.ray_init.get(name)]
-    if counts and cluster not in (None, "local"):
-        rule, fix = f"Ray takes none from a run that joins a cluster, here {cluster}", f"set {counts[0]}=null"
-        yield ConfigError(counts[0], rule=rule, fix=f"{fix}; ++{RAY_INIT}.address=local starts one of the run's own")
-    if not target() and (why := _absent(config, cluster)):
+    if not target() and (why := _absent(config, cluster := address(config))):
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
@@ -174,6 +177,12 @@ def _absent(config: DictConfig, cluster: str | None) -> str:
     if not cluster or cluster == "local" or not named:
         return ""
     return no_connection(cluster) if ADDRESS.fullmatch(cluster) else f"{cluster} is no host:port and no ray://host:port"
+
+
+def check_machine(run: ExaminedRun) -> Iterator[Problem]:
+    yield from check_resources(run)
+    yield from check_packages(run.config)
+    yield from check_addresses(run)
 
 
 def check_addresses(run: ExaminedRun) -> Iterator[ConfigWarning]:

@@ -14,13 +14,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.checks.place import is_remote, made_by, missing, unless_elsewhere
+from verl_mas.checks.place import is_remote, missing
 from verl_mas.checks.refusals import Problem
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.known_models import known
 from verl_mas.verl_.types import Fields
 
-RULE = "it is a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
+NOUN = "a folder in Hugging Face format, or the name of a model on the hub (owner/name)"
 FIX = "set the model path to an existing folder or to owner/name"
 # transformers reads the first of these, or the files that it lists.
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -191,14 +191,12 @@ def check_model(config: DictConfig) -> Iterator[Problem]:
     path, folder = model.path, local_folder(str(model.path or ""))
     if not isinstance(path, str) or not path.strip() or (path.endswith("/") and folder):
         fix = FIX if not folder else f"set the model path to {str(path).rstrip('/')}"
-        yield ConfigError(f"{place}.path={path!r}", rule=f"{RULE}, without a slash at its end", fix=fix)
+        yield ConfigError(f"{place}.path={path!r}", rule=f"it is {NOUN}, without a slash at its end", fix=fix)
     elif folder is None and (is_remote(path) or is_hub_name(path)):
         fix = f"run hf download {path}, and check again" if is_hub_name(path) else "download it and give its folder"
         yield ConfigWarning(f"{place}.path={path}", "not checked: it is not on this machine", fix)
     elif folder is None:
-        command = made_by().get(str(Path(path).parent))
-        fix = f"create it with: {command}" if command else FIX
-        yield unless_elsewhere(config, ConfigError(f"{place}.path={path}", rule=RULE, fix=fix))
+        yield missing(config, f"{place}.path", path, NOUN, FIX)
     else:
         yield from _look_into(folder, model)
 
@@ -226,8 +224,3 @@ def _look_into(folder: Path, model: DictConfig) -> Iterator[ConfigError]:
         rule, fix = "prompts are lists of messages, which a chat template renders", "use an instruct model"
         fix = f"set tokenizer.chat_template and save the tokenizer again, or {fix}"
         yield ConfigError(f"{folder} has no chat template", rule=rule, fix=fix)
-    elif tokenizer.eos_token is None:
-        fix = "save the tokenizer with an eos_token"
-        yield ConfigError(
-            f"{folder} has no eos_token", rule="replies end with it, and verl fills rows with it", fix=fix
-        )

@@ -80,7 +80,7 @@ def _sets_team(recipe: str) -> bool:
 @cache
 def made_by() -> dict[str, str]:
     """The folders of the shipped recipes' data and models, and the commands that create them."""
-    return read_yaml(Path(__file__).with_name("made_by.yaml"))
+    return read_yaml(Path(__file__).parents[1] / "data" / "made_by.yaml")
 
 
 def elsewhere(config: DictConfig) -> str:
@@ -99,11 +99,11 @@ def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
     return error
 
 
-def missing(config: DictConfig, setting: str, path: str, noun: str) -> Problem:
-    """A file or folder that is not there."""
+def missing(config: DictConfig, setting: str, path: str, noun: str, fix: str = "") -> Problem:
+    """A file or folder that is not there. `fix`: where no command of a recipe creates it."""
     command = made_by().get(str(Path(path).parent))
     value = f"{setting}={path} does not exist".replace("\0", "\\0")
-    fix = f"create it with: {command}" if command else f"set {setting} to an existing one"
+    fix = f"create it with: {command}" if command else fix or f"set {setting} to an existing one"
     return unless_elsewhere(config, ConfigError(value, rule=f"it is {noun}", fix=fix))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from random import Random
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -19,10 +18,9 @@ from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import seen, tokens_of
 from verl_mas.checks.machine import (
-    check_addresses,
     check_cluster,
     check_device,
-    check_packages,
+    check_machine,
     check_platform,
     check_plugin,
     check_resources,
@@ -37,9 +35,8 @@ from verl_mas.checks.rules import every_rule
 from verl_mas.checks.rules.learning import no_team
 from verl_mas.checks.run_folder import check_checkpoint
 from verl_mas.checks.session import check_rows, check_session, play
-from verl_mas.checks.settings import check_keys, check_overrides, check_values
+from verl_mas.checks.settings import check_keys, check_overrides, check_validated, check_values
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
-from verl_mas.checks.verls_own import check_validated
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
@@ -148,14 +145,10 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
 
 
 def _made(run: ExaminedRun) -> None:
-    """Run what is the user's: files, plugins, the workflow and its agents, the commit rule."""
+    """Load what is the user's: files, plugins, the workflow and its agents, the commit rule."""
     load_user_code(run.mas)
     assert run.workflow and run.members
-    rule, k = COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit"), min(run.mas.branch.k, 8)
-    chosen = rule.choose([float(place) for place in range(k)], run.mas.branch.temperature, Random(0))
-    if chosen not in range(k):
-        value = f"mas.branch.commit={run.mas.branch.commit} chooses {chosen!r} of {k} candidates"
-        raise ConfigError(value, rule="the places of candidates begin with 0", fix="correct the commit rule")
+    COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit")
 
 
 def _settled(run: ExaminedRun) -> ExaminedRun:
@@ -166,13 +159,13 @@ def _settled(run: ExaminedRun) -> ExaminedRun:
 def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
     config, usable = run.config, not refusals.errors
     refusals.of(check_validated(run) if usable else ())
-    refusals.of(check_resources(run), check_data(run), check_files(config), check_packages(config))
+    refusals.of(check_machine(run), check_data(run), check_files(config))
     refusals.of(check_folders(config), *(_served(run, name) for name in local_policies(run.mas)))
     tools: Mapping[str, Tool] = {}
     if run.mode:
         tools, wrong = refusals.result(partial(configured_tools, run)) or ({}, [])
         refusals.of(wrong, check_tool_prompts(run, tools), check_workflow_ready(run))
-        refusals.of(check_addresses(run), check_finalized(run), check_reachable(run))
+        refusals.of(check_finalized(run), check_reachable(run))
     refusals.of(check_checkpoint(run))
     if not refusals.errors:
         refusals.of(check_rows(run))

@@ -16,7 +16,6 @@ from verl_mas.run_folder import about
 from verl_mas.run_folder.checkpoints import (
     POINTER,
     Checkpoint,
-    choices,
     folder_of_step,
     read_pointer,
     step_of,
@@ -95,12 +94,8 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
 
 
 def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
-    """verl starts from step 0 where the pointer names no folder, and fails at the start for the rest."""
-    given = str(config.trainer.resume_from_path)
-    if config.trainer.resume_mode == "resume_path" and (step_of(Path(given)) is None or not Path(given).is_dir()):
-        error = ConfigError(f"trainer.resume_from_path={given}", rule="it is global_step_<step>", fix=choices(folder))
-        yield unless_elsewhere(config, error)
-    elif config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
+    """verl starts from step 0 where the pointer names no folder."""
+    if config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
         (text, step), pointer = pointed, folder / POINTER
         if step is None or not folder_of_step(folder, step).is_dir():
             found = ", ".join(sorted(path.name for path in folder.glob("global_step_*"))) or "no checkpoint"

@@ -209,13 +209,16 @@ def _requests(run: ExaminedRun, requests: Sequence[Request], what: str) -> Itera
     yield from problems
     if problems:
         return
+    too_long, most = [], 0
     for name, (least, longest) in longest_prompts(run, requests).items():
-        member = run.members[name]
-        limit = min(int(run.config.data.max_prompt_length), member.spec.max_prompt_length or 1 << 30)
-        if least > limit and member.spec.truncation == "error":
-            value = f"agent {name} needs prompts of {least} tokens for short replies; the limit is {limit}"
-            fix = f"set data.max_prompt_length={longest}, or ++mas.agents.{member.role}.truncation=middle"
-            yield ConfigWarning(value, "a session with a longer prompt fails and is not trained on", fix)
+        spec = run.members[name].spec
+        limit = min(int(run.config.data.max_prompt_length), spec.max_prompt_length or 1 << 30)
+        if least > limit and spec.truncation == "error":
+            too_long.append(f"agent {name} needs prompts of {least} tokens for short replies; the limit is {limit}")
+            most = max(most, longest)
+    if too_long:
+        fix = f"set data.max_prompt_length={most}, or ++mas.agents.<agent>.truncation=middle"
+        yield ConfigWarning("; ".join(too_long), "a session with a longer prompt fails and is not trained on", fix)
 
 
 def longest_prompts(run: ExaminedRun, requests: Sequence[Request]) -> dict[str, tuple[int, int]]:
@@ -241,9 +244,6 @@ def _rewards(run: ExaminedRun, result: SessionResult, what: str) -> Iterator[Con
         yield ConfigWarning(
             f"{what} gives no reward and no answer", reason, "return Outcome(reward=...) or (answer=...)"
         )
-    if outcome is not None and run.mas.filter.by == "acc" and "acc" not in outcome.info:
-        fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"
-        yield ConfigWarning(f"mas.filter.by=acc, and {what} reports none", "the run ends at the first session", fix)
 
 
 def prompt_tokens(view: View, request: Request) -> int | None:

@@ -6,9 +6,8 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from verl_mas.checks.compiler import INSTALL, compiled, nvcc
 from verl_mas.checks.examined import ExaminedRun, setting, stated
-from verl_mas.checks.machine import devices_here
+from verl_mas.checks.machine import INSTALL, devices_here, nvcc
 from verl_mas.checks.place import elsewhere, target, unless_elsewhere
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import SECTION, own_section
@@ -21,6 +20,7 @@ from verl_mas.config.placement import (
     serving_pool,
     used_pools,
 )
+from verl_mas.config.run import View
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.contract import contracts, lacking
@@ -31,39 +31,23 @@ from verl_mas.planning.path import PACKAGE
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.registry import nearest
 from verl_mas.util import installed_version
-from verl_mas.verl_.registries import replicas
 
 NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 MEANING = "vLLM takes its fraction of the whole GPU, SGLang of what is free; contexts and trainers take the rest"
 
 
-@rule(seen="verl#328, verl#4773")
-def engine_known(run: ExaminedRun) -> Iterator[Problem]:
-    """The engine is one that verl has."""
-    for name in {view.engine for view in run.served}:
-        if name not in ENGINES and name not in (known := engines_of_verl()):
-            rule = "it names a rollout engine that is registered with verl"
-            yield ConfigError(f"{SECTION}.rollout.name={name}", rule=rule, fix=nearest(name, known))
-
-
 @rule(seen="commit 00d57299: runs whose engine was not there", here=True)
 def engine_installed(run: ExaminedRun) -> Iterator[Problem]:
     """The engine is installed on every node, and ready for the device."""
-    cpu = run.config.trainer.device == CPU
+    device = run.config.trainer.device
     for name in {view.engine for view in run.served}:
         facts = facts_of(name)
         if facts.check_ready:
-            facts.check_ready(run.config.trainer.device)  # Raises why it cannot run on this device.
-        if facts.package and find_spec(facts.package) is None and not (cpu and facts.check_ready):
+            facts.check_ready(device)  # Raises why it cannot run on this device.
+        if facts.package and find_spec(facts.package) is None and not (device == CPU and facts.check_ready):
             value = f"{SECTION}.rollout.name={name}, and {facts.package} is not installed"
             error = ConfigError(value, rule="an engine is installed on every node", fix=facts.install or "install it")
             yield unless_elsewhere(run.config, error)
-
-
-def engines_of_verl() -> list[str]:
-    from verl.workers.rollout import replica
-
-    return list(replicas(replica))
 
 
 @rule(seen="commit 844f579e: verl 0.9.1 and SGLang 0.5.20", here=True)
@@ -76,14 +60,21 @@ def engine_startable(run: ExaminedRun) -> Iterator[Problem]:
             yield unless_elsewhere(run.config, ConfigError(value, rule=why, fix=fix))
 
 
-@rule(seen="commit 844f579e: engines that compile kernels when they start", here=True)
-def compiler_installed(run: ExaminedRun) -> Iterator[Problem]:
+@rule(seen="commit 844f579e: engines that compile kernels when they start", here=True, of="served")
+def compiler_installed(run: ExaminedRun, view: View) -> Problem | None:
     """Engines that compile kernels need nvcc. A machine without GPUs is not asked for it."""
-    for view in run.served if not target() and not nvcc() else ():
-        if what := compiled(view):
-            value = f"{SECTION}.rollout.name={view.engine}, and nvcc is not installed"
-            rule, fix = f"nvcc compiles {what} when the engine starts", f"{INSTALL}, or set CUDA_HOME to its folder"
-            yield unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
+    compiles = facts_of(view.engine).compiles
+    if compiles is None or run.config.trainer.device != "cuda" or target() or nvcc():
+        return None
+    import torch
+
+    # No version of CUDA: with ROCm.
+    here = torch.version.cuda is not None and torch.cuda.is_available()
+    if not here or not (what := compiles(view.section("rollout"), torch.cuda.get_device_capability())):
+        return None
+    value = f"{SECTION}.rollout.name={view.engine}, and nvcc is not installed"
+    rule, fix = f"nvcc compiles {what} when the engine starts", f"{INSTALL}, or set CUDA_HOME to its folder"
+    return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
 
 
 @rule(seen="commit 844f579e: two pools of one node with SGLang", team=True, here=True)
@@ -162,20 +153,17 @@ def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.pools.{pool} has no policy", rule="a pool reserves its GPUs for the whole run", fix=fix)
 
 
-@rule(seen="commit 6118edf0: weights were not sent without cupy on a GPU", here=True)
-def transfer_installed(run: ExaminedRun) -> Iterator[Problem]:
+@rule(seen="commit 6118edf0: weights were not sent without cupy on a GPU", here=True, of="served")
+def transfer_installed(run: ExaminedRun, view: View) -> Problem | None:
     """verl sends weights between GPUs with cupy."""
-    for view in run.served:
-        backend = view.get("rollout.checkpoint_engine.backend")
-        reason = lacking(view.engine).get("delta_sharded") if backend == "delta_sharded" else None
-        cupy = (
-            backend in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and find_spec("cupy") is None
-        )
-        if cupy or reason:
-            fix = f"pip install cupy-cuda13x==14.0.1, or set {SECTION}.rollout.checkpoint_engine.backend=ray"
-            rule = reason or "verl sends weights in this way with cupy, which is not installed"
-            error = ConfigError(stated(view, "rollout.checkpoint_engine.backend"), rule=rule, fix=fix)
-            yield unless_elsewhere(run.config, error)
+    key = "rollout.checkpoint_engine.backend"
+    reason = lacking(view.engine).get("delta_sharded") if view.get(key) == "delta_sharded" else None
+    if view.get(key) in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and not find_spec("cupy"):
+        reason = reason or "verl sends weights in this way with cupy, which is not installed"
+    if reason is None:
+        return None
+    fix = f"pip install cupy-cuda13x==14.0.1, or set {setting(view, key)}=ray"
+    return unless_elsewhere(run.config, ConfigError(stated(view, key), rule=reason, fix=fix))
 
 
 @rule(seen="verl#985, hiyouga/EasyR1#160", here=True)
