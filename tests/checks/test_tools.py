@@ -83,7 +83,6 @@ NO_RESULTS = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception
         (NO_RESULTS, {}, "no tools"),
         (KIMI, {}, "multi_turn.format=kimi"),
         (KIMI, {"actor_rollout_ref__rollout__multi_turn__format": "kimi"}, None),
-        (HERMES, {"actor_rollout_ref__rollout__multi_turn__format": "hermess"}, "did you mean 'hermes'"),
     ],
 )
 def test_a_template_that_hides_tools_or_writes_calls_in_another_format_is_found(

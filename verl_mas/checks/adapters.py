@@ -9,7 +9,6 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.checks.model import modules, readable_json, settings
 from verl_mas.checks.rules import Problem
 from verl_mas.config.adapters import bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
@@ -17,6 +16,7 @@ from verl_mas.config.run import View
 from verl_mas.engines.contract import lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
+from verl_mas.planning.model_folder import modules, readable_json, settings
 
 # What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
 OWN = (
@@ -112,9 +112,8 @@ def _adapter(view: View) -> Iterator[Problem]:
     most = facts_of(view.engine).highest_rank or HIGHEST_RANK
     if not 1 <= rank <= most:
         fix = f"set ++mas.policies.{view.name}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all"
-        yield ConfigError(
-            f"policy {view.name}: lora_rank={rank}", rule=f"an adapter has a rank of 1 to {most}", fix=fix
-        )
+        value, rule = f"policy {view.name}: lora_rank={rank}", f"an adapter has a rank of 1 to {most}"
+        yield ConfigError(value, rule=rule, fix=fix)
     yield from check_targets(view, _linear(model))
     if path := model.get("lora_adapter_path"):
         yield from _warm_start(view, str(path))

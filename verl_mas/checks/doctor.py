@@ -67,9 +67,7 @@ def problems(findings: Iterable[Aspect]) -> Iterator[ConfigWarning]:
     for finding in findings:
         # That verl's version is outside the range is an error: `check_versions`.
         if finding.ok is False and finding.what != "verl":
-            yield ConfigWarning(
-                f"{finding.what}: {finding.seen}", reason="verl-mas is not tested with it", fix=finding.fix
-            )
+            yield ConfigWarning(f"{finding.what}: {finding.seen}", "verl-mas is not tested with it", finding.fix)
 
 
 def look_at_package(requirement: Requirement) -> Aspect:

@@ -8,12 +8,12 @@ from typing import cast
 from omegaconf import DictConfig
 
 from verl_mas.checks.data import FirstRows
-from verl_mas.checks.model import local_folder, readable_json, vision_of
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.data.own_rows import IMAGE, image_part, with_images
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, RequestError
+from verl_mas.planning.model_folder import local_folder, readable_json, vision_of
 from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message, Request
@@ -64,17 +64,14 @@ def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigErr
     setting = f"{own}.model.path" if view.spec.overrides else f"{SECTION}.model.path"
     given, reads = f"{who} gets {count} image{'s' * (count > 1)} in {where}", facts_of(engine).image_processor
     if vision_of(model) == {}:
-        yield ConfigError(
-            f"{given}, and its model {model.path} is one of text",
-            rule="a model that is given images has a vision tower",
-            fix=f"set {setting} to a model that reads images, or write messages without them in the workflow",
-        )
+        value = f"{given}, and its model {model.path} is one of text"
+        fix = f"set {setting} to a model that reads images, or write messages without them in the workflow"
+        yield ConfigError(value, rule="a model that is given images has a vision tower", fix=fix)
     elif not all(reads in str(one.get("image_processor_type", reads)) for one in _processors(model)):
-        yield ConfigError(
-            f"{given}, and the images of its model {model.path} are not read by a {reads}",
-            rule=f"for others verl sends {engine} all tokens of an image, where it takes one for each image",
-            fix=f"set {setting} to a Qwen2-VL, Qwen2.5-VL or Qwen3-VL, or write messages without images",
-        )
+        value = f"{given}, and the images of its model {model.path} are not read by a {reads}"
+        rule = f"for others verl sends {engine} all tokens of an image, where it takes one for each image"
+        fix = f"set {setting} to a Qwen2-VL, Qwen2.5-VL or Qwen3-VL, or write messages without images"
+        yield ConfigError(value, rule=rule, fix=fix)
 
 
 def tokens_of(view: View, messages: Sequence[Message]) -> int:

@@ -63,19 +63,14 @@ def requirements(package: str) -> list[Requirement]:
     return [Requirement(line) for line in requires(package) or [] if "extra ==" not in line]
 
 
-def check_platform(device: str | None = None) -> Iterator[ConfigError]:
-    """`device` is verl's trainer.device."""
-    name = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    if name == DEVICE and device not in (None, DEVICE):
+def check_device(config: DictConfig) -> Iterator[ConfigError]:
+    device = config.trainer.device
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() == DEVICE != device:
         value, rule = f"trainer.device={device} on the platform {DEVICE}", "+platform=cpu sets the device of the run"
         yield ConfigError(value, rule=rule, fix="remove trainer.device or +platform=cpu")
-
-
-def check_device(config: DictConfig) -> Iterator[ConfigError]:
-    if target() and config.trainer.device == DEVICE:
+    if target() and device == DEVICE:
         rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
-        fix = "remove +platform=cpu or trainer.device, or --gpus"
-        yield ConfigError(f"--gpus with trainer.device={config.trainer.device}", rule=rule, fix=fix)
+        yield ConfigError(f"--gpus with trainer.device={device}", rule=rule, fix="remove +platform=cpu, or --gpus")
 
 
 def check_packages(config: DictConfig) -> Iterator[Problem]:
@@ -84,10 +79,8 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
     for name in [names] if isinstance(names, str | None) else names:
         package = PACKAGES.get(str(name), str(name))
         if name not in WITHOUT_PACKAGE and importlib.util.find_spec(package) is None:
-            rule, fix = (
-                f"verl imports {package} for it, and it is not installed",
-                f"install {package}, or remove {name}",
-            )
+            rule = f"verl imports {package} for it, and it is not installed"
+            fix = f"install {package}, or remove {name}"
             yield unless_elsewhere(config, ConfigError(f"trainer.logger={name}", rule=rule, fix=fix))
 
 

@@ -25,13 +25,12 @@ from verl_mas.util import read_yaml
 _TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
 _ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
 CONNECT_S = 3.0
-# Setting -> whether it must be set. null turns the others off, or takes a folder below the first.
-FOLDERS = {
-    "trainer.default_local_dir": True,
-    "trainer.rollout_data_dir": False,
-    "trainer.validation_data_dir": False,
-    "mas.trajectories.dir": False,
-}
+FOLDERS = (
+    "trainer.default_local_dir",
+    "trainer.rollout_data_dir",
+    "trainer.validation_data_dir",
+    "mas.trajectories.dir",
+)
 
 
 def target() -> Hardware | None:
@@ -147,14 +146,12 @@ def not_writable(folder: Path) -> str:
 
 
 def check_folders(config: DictConfig) -> Iterator[Problem]:
-    for setting, required in FOLDERS.items():
+    for setting in FOLDERS:
         folder = OmegaConf.select(config, setting)
-        if folder is None and not required:
-            continue
-        if not isinstance(folder, str) or not folder.strip() or is_remote(folder):
-            rule = "it is the path of a local or mounted folder"
-            yield ConfigError(f"{setting}={folder!r}", rule=rule, fix=f"set {setting}=<folder>")
-        elif why := not_writable(Path(folder)):
+        if folder and is_remote(folder):
+            rule, fix = "it is the path of a local or mounted folder", f"set {setting}=<folder>"
+            yield ConfigError(f"{setting}={folder!r}", rule=rule, fix=fix)
+        elif folder and (why := not_writable(Path(folder))):
             rule = "a run creates this folder and writes its checkpoints or records there"
             value, fix = f"{setting}={folder!r} cannot be written: {why}", f"set {setting} to another folder"
             yield unless_elsewhere(config, ConfigError(value, rule=rule, fix=fix))

@@ -21,13 +21,11 @@ from verl_mas.checks.machine import (
     check_cluster,
     check_device,
     check_machine,
-    check_platform,
     check_plugin,
     check_resources,
     check_versions,
 )
-from verl_mas.checks.model import chat_of, check_model
-from verl_mas.checks.model import settings as model_settings
+from verl_mas.checks.model import check_model
 from verl_mas.checks.place import check_folders, check_order, no_connection, run_on, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import CheckReport, summary
@@ -49,23 +47,17 @@ from verl_mas.engines.facts import facts_of
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware, has_gpu
-from verl_mas.planning.known_models import known
 from verl_mas.planning.load import Policy, read_policy
-from verl_mas.planning.model import size_of
+from verl_mas.planning.model_folder import UnknownSize, chat_of, size_in
 from verl_mas.planning.path import settle_attention, training_path
 from verl_mas.planning.plan import RunPlan, make_plan, part_of
 from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
-from verl_mas.util import installed_version
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.tools import Tool
 
 logger = logging.getLogger(__name__)
-
-
-class UnknownSize(ConfigError):
-    """The architecture of the model is not known, so its size is not known."""
 
 
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
@@ -113,9 +105,9 @@ def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_platform(), check_plugin(), problems(machine), check_order())
+    refusals.of(check_plugin(), problems(machine), check_order())
     # The other checks import verl.
-    if refusals.of(check_versions()) and refusals.of(check_device(config), check_platform(config.trainer.device)):
+    if refusals.of(check_versions()) and refusals.of(check_device(config)):
         refusals.of(check_keys(config), check_cluster(config))
         if run := _run(config, refusals, here=True):
             _examine_run(run, refusals)
@@ -277,25 +269,8 @@ def _sample(run: Run) -> Sample:
 
 
 def _policy(run: Run, name: str) -> Policy:
-    model = run.view(name).section("model")
-    fields, source = model_settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
-    if not fields:
-        fields, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
-    if not fields:
-        value, rule = f"the size of model.path={model.path} is not known", "the plan reads the model's config.json"
-        fix = f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it"
-        raise UnknownSize(f"policy {name}: {value}", rule=rule, fix=fix)
-    if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
-        fields = {**fields, "max_position_embeddings": own}
-    try:
-        size = size_of(fields)
-    except Exception as error:  # models raise any in their constructors
-        # For a type that it does not know, transformers lists all others.
-        value = f"policy {name}: {source}: {str(error).partition('. Should contain')[0]}"
-        rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
-        fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"
-        raise UnknownSize(value, rule=rule, fix=fix) from error
-    return replace(read_policy(run, name, size), path=str(model.path), source=source)
+    size, source = size_in(run.view(name).section("model"), f"policy {name}: ")
+    return replace(read_policy(run, name, size), path=str(run.view(name).get("model.path")), source=source)
 
 
 # In the driver, and in the trainer's process.

@@ -14,7 +14,6 @@ from typing import TypeVar
 from verl_mas.checks.data import FirstRows, is_prompt, sound_rows
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
-from verl_mas.checks.model import Chat, chat_of
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.tools import rendered_tools
 from verl_mas.config.merge import SECTION
@@ -22,6 +21,7 @@ from verl_mas.config.run import View
 from verl_mas.config.schema import PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
+from verl_mas.planning.model_folder import Chat, chat_of
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import Generation, Request
@@ -240,10 +240,8 @@ def _rewards(run: ExaminedRun, result: SessionResult, what: str) -> Iterator[Con
         reason = f"{what} gives acts of {own} rewards of their own, and this is their weight"
         yield ConfigWarning(f"mas.reward.local=0 (preset {run.mas.reward.preset})", reason, "set ++mas.reward.local=1")
     if outcome is not None and outcome.answer is None and needs_score(outcome, replies):
-        reason = "verl's reward function then scores the last reply"
-        yield ConfigWarning(
-            f"{what} gives no reward and no answer", reason, "return Outcome(reward=...) or (answer=...)"
-        )
+        value, fix = f"{what} gives no reward and no answer", "return Outcome(reward=...) or (answer=...)"
+        yield ConfigWarning(value, "verl's reward function then scores the last reply", fix)
 
 
 def prompt_tokens(view: View, request: Request) -> int | None:

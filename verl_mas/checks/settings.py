@@ -8,8 +8,6 @@ import io
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
-from importlib.resources import files
 from importlib.util import find_spec
 from typing import Annotated, Literal, cast
 
@@ -19,18 +17,18 @@ from omegaconf.errors import OmegaConfBaseException
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.refusals import Problem, unresolved
-from verl_mas.config.hydra import packages
 from verl_mas.config.merge import SECTION, leaves
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import CORRECTION, Run
-from verl_mas.config.values import Above, Count, Hint, NotNegative, Positive, Range, Share, Temperature
+from verl_mas.config.values import Above, Count, Hint, NotNegative, Positive, Range, Share, Temperature, Text
 from verl_mas.config.values import problems as problems_of
 from verl_mas.config.verl_settings import SettingDifference, SettingsSection, differences, section_at, settings_of
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
-from verl_mas.verl_.registries import replicas
+from verl_mas.verl_.registries import replicas, tool_formats
 
+GROUPS = ("mas", "platform", "recipe")  # of our configuration: `+platform=cpu`
 ENGINE_OPTIONS = f"{SECTION}.rollout.engine_kwargs"
 REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 Whole = Annotated[int, Range(0)]
@@ -105,6 +103,9 @@ VALUES: Mapping[str, Hint] = {
     "data.train_files": str | list[str] | None,
     "data.val_files": str | list[str] | None,
     "data.reward_fn_key": str,
+    "trainer.default_local_dir": Text,
+    "trainer.rollout_data_dir": Text | None,
+    "trainer.validation_data_dir": Text | None,
     "trainer.resume_mode": Literal["auto", "disable", "resume_path"],
     "trainer.v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
     f"{CORRECTION}.rollout_is": Literal["token", "sequence"] | None,
@@ -116,6 +117,7 @@ CHOICES: Mapping[str, Callable[[], Iterable[str]]] = {
     "trainer.logger": loggers,
     "trainer.device": devices,
     f"{SECTION}.rollout.name": engines,
+    f"{SECTION}.rollout.multi_turn.format": tool_formats,
 }
 
 
@@ -153,7 +155,7 @@ def plain(config: object) -> Mapping[str, object]:
 
 def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError:
     """A key that verl does not read, with the settings that are meant: of this name elsewhere, or of a similar name."""
-    keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else _groups())]))
+    keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else GROUPS)]))
     prefix = difference.path.removesuffix(difference.key)
     meant = [
         path for path in [".".join(path) for path, _ in leaves(verl.yaml)] if path.rpartition(".")[2] == difference.key
@@ -162,13 +164,6 @@ def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError
     rule = f"verl reads no key {difference.key!r} in {difference.section.path or 'the configuration'}"
     fix = f"did you mean {', '.join(meant[:3])}?" if meant else f"known: {', '.join(keys)}"
     return ConfigError(f"{difference.path} is not a setting", rule=rule, fix=fix)
-
-
-@cache
-def _groups() -> list[str]:
-    """The groups of our configuration: `+mas=`, `+platform=`."""
-    folders = [entry for package in packages() for entry in files(package).iterdir()]
-    return list(dict.fromkeys(folder.name for folder in folders if folder.is_dir() and "_" not in folder.name))
 
 
 def check_values(config: DictConfig) -> Iterator[Problem]:

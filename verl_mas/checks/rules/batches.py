@@ -11,9 +11,14 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.model_folder import model_number
 
 MINI, MICRO = "actor.ppo_mini_batch_size", "actor.ppo_micro_batch_size_per_gpu"
 MANY = 16
+BUDGETS = {
+    "actor.use_dynamic_bsz": "actor.ppo_max_token_len_per_gpu",
+    "rollout.log_prob_use_dynamic_bsz": "rollout.log_prob_max_token_len_per_gpu",
+}
 # verl's estimators that compare the sessions of one task.
 COMPARING = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg", "grpo_passk", "gdpo", "opo")
 
@@ -65,41 +70,33 @@ def group_of_one(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
     return ConfigError(value, rule=rule, fix=fix)
 
 
-@rule(seen="Weiyun1025/verl-internvl#15, agentscope-ai/Trinity-RFT#398, verl#571, verl#3088")
-def token_budget(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="Weiyun1025/verl-internvl#15, agentscope-ai/Trinity-RFT#398, verl#571, verl#3088", of="learning")
+def token_budget(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """The token budget of a micro batch holds the longest row."""
-    budgets = {"actor.use_dynamic_bsz": "actor.ppo_max_token_len_per_gpu"}
-    budgets["rollout.log_prob_use_dynamic_bsz"] = "rollout.log_prob_max_token_len_per_gpu"
-    for view in run.learning:
-        needed = -(-_longest(view) // parts_of(view))
-        for switch, budget in budgets.items():
-            if view.get(switch) and view.get(budget) < needed:
-                rule = f"a row has up to {_longest(view)} tokens, and verl ends the run at one above the budget"
-                fix = f"set {setting(view, budget)}={needed} or more, or lower data.max_response_length"
-                yield ConfigError(stated(view, budget), rule=rule, fix=fix)
+    needed = -(-_longest(view) // parts_of(view))
+    for switch, budget in BUDGETS.items():
+        if view.get(switch) and view.get(budget) < needed:
+            rule = f"a row has up to {_longest(view)} tokens, and verl ends the run at one above the budget"
+            fix = f"set {setting(view, budget)}={needed} or more, or lower data.max_response_length"
+            yield ConfigError(stated(view, budget), rule=rule, fix=fix)
 
 
 def _longest(view: View) -> int:
     return int(view.value("rollout.prompt_length")) + int(view.value("rollout.response_length"))
 
 
-@rule(seen="RLHFlow/Online-DPO-R1#2, huggingface/trl#1867, hiyouga/EasyR1#207")
-def lengths_fit(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="RLHFlow/Online-DPO-R1#2, huggingface/trl#1867, hiyouga/EasyR1#207", of="served")
+def lengths_fit(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Prompt and response fit together in the model's context and the engine's limit."""
-    from verl_mas.checks.model import model_number
-
-    for view in run.served:
-        context = model_number(view.section("model"), "max_position_embeddings")
-        limits = {f"{SECTION}.rollout.max_model_len": view.get("rollout.max_model_len")}
-        limits["the model's context, max_position_embeddings"] = context
-        for name, most in limits.items():
-            if most and _longest(view) > most:
-                value = f"data.max_prompt_length + data.max_response_length = {_longest(view)}"
-                rule, fix = f"together they fit in {name}, {most} tokens", "lower one of the two"
-                yield ConfigError(value, rule=rule, fix=fix)
-        if context and (limits[f"{SECTION}.rollout.max_model_len"] or 0) > context:
-            rule, key = f"the model has a context of {context} tokens", "rollout.max_model_len"
-            yield ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}={context}, or null")
+    key, context = "rollout.max_model_len", model_number(view.section("model"), "max_position_embeddings")
+    limit = view.get(key)
+    for name, most in {f"{SECTION}.{key}": limit, "the model's context, max_position_embeddings": context}.items():
+        if most and _longest(view) > most:
+            value = f"data.max_prompt_length + data.max_response_length = {_longest(view)}"
+            yield ConfigError(value, rule=f"together they fit in {name}, {most} tokens", fix="lower one of the two")
+    if context and limit and limit > context:
+        fix = f"set {setting(view, key)}={context}, or null"
+        yield ConfigError(stated(view, key), rule=f"the model has a context of {context} tokens", fix=fix)
 
 
 @rule(seen="verl#189, verl#259, verl#7624, hiyouga/EasyR1#648, unslothai/unsloth-zoo#1211", of="served")

@@ -74,9 +74,7 @@ def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
         fix = "add +mas=<team>, or set algorithm.adv_estimator=agent_grpo"
     elif run.mode and "branch" in own.needs and not run.workflow.branches:
         value, rule = f"with workflow {run.mas.workflow.name}", "it compares the candidates of one act"
-        fix = (
-            "set algorithm.adv_estimator=agent_grpo; or, if your workflow calls `branch`, branches = True in its class"
-        )
+        fix = "set algorithm.adv_estimator=agent_grpo, or `branches = True` in a class of yours that calls `branch`"
     else:
         return None
     return ConfigError(f"algorithm.adv_estimator={own.name} {value}", rule=rule, fix=fix)
@@ -112,19 +110,20 @@ def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.reward.local=0 with algorithm.adv_estimator={name}", rule=rule, fix=fix)
 
 
-@rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True)
-def same_replies(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True, of="learning")
+def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """An agent that is trained samples different replies."""
     for name, member in run.members.items():
-        if member.trainable and any(view.name == member.spec.policy for view in run.learning):
-            own, view = flat(member.spec.sampling), run.view(member.spec.policy)
-            drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in ("temperature", "top_k")}
-            fixed: dict[str, object] = {key: each for key, each in drawn.items() if each == SAME[key]}
-            fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
-            for key, value in fixed.items():
-                reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
-                fix = f"set it in ++mas.agents.{member.role}.validation_sampling"
-                yield ConfigWarning(f"agent {name} is trained with {key}={value}", reason, fix)
+        if not member.trainable or member.spec.policy != view.name:
+            continue
+        own = flat(member.spec.sampling)
+        drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in SAME}
+        fixed = {key: value for key, value in drawn.items() if value == SAME[key]}
+        fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
+        for key, value in fixed.items():
+            reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
+            fix = f"set it in ++mas.agents.{member.role}.validation_sampling"
+            yield ConfigWarning(f"agent {name} is trained with {key}={value}", reason, fix)
 
 
 @rule(seen="commit 6cf930eb: agents of different temperatures on fused kernels", team=True, of="learning")
@@ -191,14 +190,14 @@ def skipped_rows(run: ExaminedRun, view: View) -> ConfigError | None:
 
 @rule(seen="docs/configuration.md", team=False)
 def team_meant(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
-    """A run that names a team's mode, or a team, is one of a team."""
-    mode, team = run.get(KEY), run.config.get("mas") is not None
-    if team and str(mode).startswith(SYNC.name):
+    """A run that names a team is one of a team."""
+    mode = run.get(KEY)
+    if run.config.get("mas") is None:
+        return None
+    if str(mode).startswith(SYNC.name):
         return ConfigError(f"{KEY}={mode}", rule=f"a team is trained by {', '.join(MODES)}", fix=f"remove {KEY}")
-    if team:
-        reason = "verl's own trainer runs, which knows no agents and no policies"
-        return ConfigWarning(f"{KEY}={mode} with a team (`mas`)", reason, "add +mas=<team>, which sets it")
-    return no_team(mode) if mode in MODES else None
+    reason = "verl's own trainer runs, which knows no agents and no policies"
+    return ConfigWarning(f"{KEY}={mode} with a team (`mas`)", reason, "add +mas=<team>, which sets it")
 
 
 def no_team(mode: str = "mas") -> ConfigError:

@@ -71,19 +71,17 @@ def rows_stored(run: ExaminedRun) -> ConfigError | None:
     return ConfigError(f"{STORAGE}={size}", rule=rule, fix="set it to null: the storage then grows as needed")
 
 
-@rule(seen="verl#2953, docs/async.md", team=True)
-def corrected(run: ExaminedRun) -> Iterator[Problem]:
+@rule(seen="verl#2953, docs/async.md", team=True, of="learning")
+def corrected(run: ExaminedRun, view: View) -> Problem | None:
     """Rows of older weights are corrected."""
     stale = run.staleness
-    for view in run.learning if stale and stale.warmup else ():
-        assert stale
-        if any(view.correction.get(key) for key in READERS):
-            continue
-        value = f"policy {view.name}: rows of older weights without {CORRECTION}, {THRESHOLD}={stale.threshold}"
-        why = "the loss is clipped around the weights of the step, which did not write the text"
-        fix = f"set {CORRECTION}.rollout_is=token, or {CORRECTION}.bypass_mode=True"
-        far = stale.threshold is None or stale.threshold > 2
-        yield ConfigError(value, rule=why, fix=fix) if far else ConfigWarning(value, why, fix)
+    if stale is None or not stale.warmup or any(view.correction.get(key) for key in READERS):
+        return None
+    value = f"policy {view.name}: rows of older weights without {CORRECTION}, {THRESHOLD}={stale.threshold}"
+    why = "the loss is clipped around the weights of the step, which did not write the text"
+    fix = f"set {CORRECTION}.rollout_is=token, or {CORRECTION}.bypass_mode=True"
+    far = stale.threshold is None or stale.threshold > 2
+    return ConfigError(value, rule=why, fix=fix) if far else ConfigWarning(value, why, fix)
 
 
 @rule(seen="commit 93f105e2, docs/async.md", team=True)

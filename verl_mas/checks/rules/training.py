@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from verl_mas.checks import model
 from verl_mas.checks.examined import ExaminedRun, parts_of, setting, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.adapters import adapters
@@ -13,6 +12,7 @@ from verl_mas.config.run import CORRECTION, READERS, View
 from verl_mas.config.verl_settings import attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning import model_folder as model
 from verl_mas.workflow.members import flat
 
 # Models with a state for which verl marks where a row of a packed micro batch ends, and whose head it gathers.
