@@ -72,7 +72,7 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
         if name == "data.shuffle":
             rule = "the order of the data continues as it was saved"
             yield ConfigError(f"{name}={new}, and {old} before", rule=rule, fix=f"set {name}={old}")
-        elif name == "data.seed":
+        elif name == "data.seed" or name.startswith("data.train_files"):
             reason = "the order of the data continues as it was saved"
             yield ConfigWarning(f"{name}={new}, and {old} before", reason, f"set it to {old}")
         elif ".actor.optim." in name and "optimizer" in run.config.actor_rollout_ref.actor.checkpoint.load_contents:
