@@ -5,8 +5,7 @@ import sys
 import psutil
 import pytest
 from verl_contract.sources import file_of
-from wrong_configs import SERVER
-from wrong_configs.prepare import files
+from wrong_configs import SERVER, files
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.tools import FORMATS, check_tool_prompts, configured_tools
