@@ -128,7 +128,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
         return None
     if run.mode and not refusals.of(raised_by(_made, run, seconds=run.mas.workflow.check_timeout_s)):
         return None
-    if run.mode and all(spec.pool in run.mas.pools for spec in run.mas.policies.values()):
+    if run.mode:
         run = refusals.result(partial(_settled, run)) or run
     for rule in every_rule().values():
         refusals.of(rule.problems(run) if here or not rule.here else ())

@@ -21,7 +21,6 @@ from verl_mas.engines.serving import MOST, lowered
 from verl_mas.errors import ConfigError
 from verl_mas.planning.path import PACKAGE
 from verl_mas.platform import DEVICE as CPU
-from verl_mas.registry import nearest
 from verl_mas.util import installed_version
 
 TENSOR = "rollout.tensor_model_parallel_size"
@@ -133,14 +132,8 @@ def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit e6ea2ae8: the first commands with pools", team=True)
 def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
-    """A policy is on a pool that exists, and a pool has policies."""
-    used = {DEFAULT_POOL}
-    for name, spec in run.mas.policies.items():
-        for key, pool in (("pool", spec.pool), ("engines", spec.engines)):
-            used.add(str(pool))
-            if pool is not None and pool not in run.mas.pools:
-                value, rule = f"mas.policies.{name}.{key}={pool}", "a policy is on one of mas.pools"
-                yield ConfigError(value, rule=rule, fix=nearest(pool, list(run.mas.pools)))
+    """A pool has policies."""
+    used = {DEFAULT_POOL, *(pool for spec in run.mas.policies.values() for pool in (spec.pool, spec.engines))}
     for pool in run.mas.pools.keys() - used:
         fix = f"set ++mas.policies.<policy>.pool={pool}, or remove the pool"
         yield ConfigError(f"mas.pools.{pool} has no policy", rule="a pool reserves its GPUs for the whole run", fix=fix)
