@@ -32,9 +32,8 @@ GROUPS = ("mas", "platform", "recipe")  # of our configuration: `+platform=cpu`
 ENGINE_OPTIONS = f"{SECTION}.rollout.engine_kwargs"
 REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 Whole = Annotated[int, Range(0)]
-AllOr = Literal[-1] | Count  # -1: all, or never
-
-
+AllOr = Literal[-1] | Count
+# What verl's own checks and dataclasses raise.
 REFUSED = (ValueError, AssertionError, TypeError, NotImplementedError, OmegaConfBaseException, HydraException)
 
 
@@ -62,7 +61,8 @@ def devices() -> Iterable[str]:
     return ["cuda", "npu", "cpu", *PlatformRegistry.registered_names()]
 
 
-# What verl's settings take where verl declares no range or choice, and would fail late or not at all.
+# What verl's settings take where verl declares no range or choice, and would fail late or not at all. Names without a
+# section of their own are below `actor_rollout_ref`.
 NUMBERS: Mapping[str, Hint] = {
     """
     data.train_batch_size data.max_prompt_length data.max_response_length trainer.nnodes trainer.n_gpus_per_node
@@ -75,12 +75,13 @@ NUMBERS: Mapping[str, Hint] = {
     trainer.total_training_steps rollout.max_model_len actor.ppo_micro_batch_size_per_gpu
     rollout.log_prob_micro_batch_size_per_gpu ref.log_prob_micro_batch_size_per_gpu
     """: Count | None,
-    "ray_kwargs.ray_init.num_cpus ray_kwargs.ray_init.num_gpus trainer.v1.sampler.max_off_policy_threshold": Whole
-    | None,
+    """
+    ray_kwargs.ray_init.num_cpus ray_kwargs.ray_init.num_gpus trainer.v1.sampler.max_off_policy_threshold
+    """: Whole | None,
     "model.lora_rank model.lora_alpha": Whole,
-    "data.train_max_samples data.val_max_samples rollout.top_k rollout.val_kwargs.top_k actor.fsdp_config.fsdp_size": (
-        AllOr
-    ),
+    """
+    data.train_max_samples data.val_max_samples rollout.top_k rollout.val_kwargs.top_k actor.fsdp_config.fsdp_size
+    """: AllOr,
     "trainer.save_freq trainer.test_freq": Annotated[int, Range(-1)],
     "rollout.gpu_memory_utilization rollout.top_p rollout.val_kwargs.top_p": Annotated[float, Above(0), Range(high=1)],
     "rollout.temperature rollout.val_kwargs.temperature": Temperature,

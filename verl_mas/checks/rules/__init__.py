@@ -5,6 +5,8 @@ To add one, write a function into a module of this folder:
     @rule(seen="trl#3199, ms-swift#3980")
     def group_of_one(run: ExaminedRun) -> ConfigError | None:
         \"\"\"Estimators that compare sessions need more than one per task.\"\"\"
+
+With `of="learning"` or `of="served"` it is a function of (run, view), called for each of these policies.
 """
 
 from __future__ import annotations

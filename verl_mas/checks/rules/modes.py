@@ -116,13 +116,14 @@ def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
             yield ConfigError(value, rule=rule, fix="remove it, or train in another mode")
 
 
-@rule(seen="commit 93f105e2, docs/async.md", team=True, of="learning")
+@rule(seen="commit 93f105e2, docs/async.md", team=True, of="served")
 def weights_sent(run: ExaminedRun, view: View) -> ConfigError | None:
     """Weights are sent to engines on other GPUs, and stay within the process for those on the same."""
     key, apart = "rollout.checkpoint_engine.backend", run.mode is SEPARATE
     able = ("ray",) if run.config.trainer.device == CPU else ("ray", "nccl", "nixl", "delta_sharded", "mooncake")
     able = able if apart else ("naive",)
-    if view.get("rollout.checkpoint_engine.custom_backend_module") or view.get(key) in able:
+    custom = view.get("rollout.checkpoint_engine.custom_backend_module")
+    if not view.spec.is_trained or custom or view.get(key) in able:
         return None
     rule = f"in this mode weights are sent by {', '.join(able)}"
     fix = f"leave {setting(view, key)} to +mas/mode=separate_async" if apart else f"set {setting(view, key)}=naive"
