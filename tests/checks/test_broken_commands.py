@@ -11,16 +11,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-import yaml
 from broken import KINDS, MACHINES, MARKS, few, limited_memory, machine, make, many
 from every_setting import ours, refused_by, taken_by, verls
 from hypothesis import assume, event, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
-from wrong_configs import Case, Verdict, look
-from wrong_configs.prepare import MESSAGES, ROW, files
+from wrong_configs import MESSAGES, ROW, Case, Verdict, files, look
 
-import verl_mas
 from verl_mas.config.values import Hint
 
 # `x` in the path of a setting -> a name that the sound command has.
@@ -37,13 +34,6 @@ WITH_PATH = """
     actor_rollout_ref.model.tokenizer_path hydra.run.dir
     actor_rollout_ref.model.hf_config_path actor_rollout_ref.model.lora_adapter_path
     actor_rollout_ref.rollout.multi_turn.tool_config_path actor_rollout_ref.rollout.multi_turn.function_tool_path
-""".split()
-ENVIRONMENT = yaml.safe_load(Path(verl_mas.__file__).with_name("environment.yaml").read_text())["of_the_user"]
-# Those that name a program or code to import.
-ENVIRONMENT = sorted(name for name in ENVIRONMENT if not name.startswith("VERL_USE_") and "*" not in name)
-ADDRESSES = """
-    http://127.0.0.1:1/v1 http://127.0.0.1:99999/v1 http://[::1 ftp://host/v1 //host http:// host:80 http://a@b:c@d/v1
-    http://münchen.example:1/v1 http://127.0.0.1:1/v1?key=secret http://%00/v1 http://127.0.0.1:0
 """.split()
 FILES = "train.parquet", "config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"
 JSON = st.recursive(
@@ -63,8 +53,8 @@ def text(value: object) -> str:
     return "null" if value is None else json.dumps(value).replace("NaN", "nan")
 
 
-def case(*arguments: str, says: str = "", environment: Mapping[str, str] | None = None) -> Case:
-    return Case(arguments, says, False, {"environment": environment or {}})
+def case(*arguments: str, says: str = "") -> Case:
+    return Case(arguments, says)
 
 
 @st.composite
@@ -149,18 +139,8 @@ def cut_files(draw: DrawFn) -> tuple[Case, Prepare, bool]:
     return case(*files_given, *model), prepare, other is None or pipe
 
 
-@st.composite
-def surroundings(draw: DrawFn) -> tuple[Case, Prepare, bool]:
-    if draw(st.booleans()):
-        name = draw(st.sampled_from(ENVIRONMENT))
-        value = draw(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20))
-        return case(environment={name: value}), nothing, False
-    remote = f"{{remote:{{base_url:{json.dumps(draw(st.sampled_from(ADDRESSES)))},model:m}}}}"
-    return case(f"mas.policies={{main:{{}},far:{remote}}}", "mas.agents.verifier.policy=far"), nothing, False
-
-
 BROKEN: SearchStrategy[tuple[Case, Prepare, bool]] = st.one_of(
-    wrong_values(), misspelt(), legal_values(), paths(), rows(), cut_files(), surroundings()
+    wrong_values(), misspelt(), legal_values(), paths(), rows(), cut_files()
 )
 
 
@@ -172,7 +152,7 @@ def answered(broken: tuple[Case, Prepare, bool], letters: Path, here: tuple[list
             seen = look(case, letters, Path(folder))
     event(seen.verdict.value)
     allowed = {Verdict.REFUSED, *(() if refused else (Verdict.WARNED, Verdict.ACCEPTED))}
-    assert seen.verdict in allowed, f"{case.arguments} {case.settings}\n{seen.message}"
+    assert seen.verdict in allowed, f"{case.arguments}\n{seen.message}"
 
 
 @settings(few, max_examples=16)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import shutil
+
 from omegaconf import open_dict
 
 from verl_mas.checks.examined import ExaminedRun
@@ -62,13 +65,37 @@ def test_another_runs_checkpoint_is_refused_before_ray_unless_nothing_is_trained
 
 def test_a_resumed_run_is_compared_with_its_last_start_without_the_settings_of_hydra(tmp_path):
     """Hydra's callbacks, which check a run, get them too: some of them have no value."""
-    config = compose(["+mas=solver_verifier", f"trainer.default_local_dir={tmp_path}", "data.seed=2"])
+    settings = [f"trainer.default_local_dir={tmp_path}", "data.seed=2", "data.train_files=a.parquet"]
+    config = compose(["+mas=solver_verifier", *settings])
     with open_dict(config):
         config.hydra = {"sweep": {"subdir": "${hydra.job.num}"}, "job": {"num": "???"}}
-    (tmp_path / about.FILE).write_text("{format: 1, config: {data: {seed: 1, shuffle: true}}}")
+    (tmp_path / about.FILE).write_text("{format: 1, config: {data: {seed: 1, shuffle: true, train_files: a.parquet}}}")
     folder = tmp_path / "global_step_3"
     folder.mkdir()
     run = ExaminedRun.of(config)
     complete(folder, run_identity(run))
     (warning,) = check_checkpoint(run)
     assert warning.value == "data.seed=2, and 1 before"
+
+
+def test_other_tokens_are_refused_and_other_data_is_said(make, letters, tmp_path):
+    model = shutil.copytree(letters / "model", tmp_path / "model")
+
+    def said(**more):
+        run = ExaminedRun.of(make(**{"actor_rollout_ref__model__path": str(model), **places, **more}))
+        return [problem.value for problem in check_checkpoint(run)]
+
+    places = {"trainer__default_local_dir": str(tmp_path / "run")}
+    folder = tmp_path / "run" / "global_step_3"
+    (folder / "main").mkdir(parents=True)
+    run = ExaminedRun.of(make(actor_rollout_ref__model__path=str(model), **places))
+    complete(folder, run_identity(run))
+    (tmp_path / "run" / about.FILE).write_text("{format: 1, config: {data: {shuffle: true, train_files: a.parquet}}}")
+    assert said(data__train_files="b.parquet") == ["data.train_files=b.parquet, and a.parquet before"]
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    (model / "tokenizer.json").write_text(json.dumps({**tokenizer, "version": "2.0"}, indent=1))
+    assert said(data__train_files="a.parquet") == []
+    tokenizer["model"]["vocab"]["new"] = 6_000
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (refused,) = said(data__train_files="a.parquet")
+    assert "has policy main with " in refused and refused.count("vocabulary=") == 2

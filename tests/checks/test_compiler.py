@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from verl_mas.checks.compiler import compiled, nvcc
-from verl_mas.config.run import Run
+from verl_mas.checks.examined import ExaminedRun
+from verl_mas.checks.machine import nvcc
+from verl_mas.checks.rules import every_rule
 
 RAW, SAMPLER = {"actor_rollout_ref__rollout__logprobs_mode": "raw_logprobs"}, "VLLM_USE_FLASHINFER_SAMPLER"
 
@@ -27,8 +28,10 @@ def test_what_an_engine_compiles_depends_on_its_settings_and_the_gpu(
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
     if sampler:
         monkeypatch.setenv(SAMPLER, sampler)
-    view = Run.of(make(actor_rollout_ref__rollout__name=engine, trainer__device="cuda", **settings)).view("main")
-    assert kernels in compiled(view) if kernels else compiled(view) == ""
+    monkeypatch.setattr("verl_mas.checks.rules.engines.nvcc", lambda: None)
+    run = ExaminedRun.of(make(actor_rollout_ref__rollout__name=engine, trainer__device="cuda", **settings))
+    said = "".join(problem.rule for problem in every_rule()["compiler_installed"].problems(run))
+    assert kernels in said if kernels else said == ""
 
 
 def test_nvcc_is_looked_for_in_the_folder_that_is_named(monkeypatch, tmp_path):

@@ -21,10 +21,6 @@ def test_verls_asynchronous_mode_with_a_team_is_that_of_the_team(two, caplog):
     assert config.algorithm.rollout_correction.rollout_is == "token" and "+mas/mode=colocate_async" in caplog.text
 
 
-def test_a_team_that_can_run_passes(two):
-    TeamCheck().on_job_start(two())
-
-
 def test_a_block_that_cannot_be_read_ends_the_driver(two):
     with pytest.raises(SystemExit, match=r"mas\.polices is not a setting"):
         TeamCheck().on_run_start(two(trainer__use_v1=False, mas__polices={}))

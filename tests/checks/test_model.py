@@ -5,7 +5,8 @@ import shutil
 
 import pytest
 
-from verl_mas.checks.model import chat_of, check_model, model_number, modules
+from verl_mas.checks.model import check_model
+from verl_mas.planning.model_folder import chat_of, model_number, modules
 
 
 @pytest.fixture

@@ -38,17 +38,20 @@ def test_any_other_exception_ends_the_run_with_its_traceback_and_exit_code_1(rai
 
 
 def test_the_machine_the_team_and_every_policys_model_and_engine_are_reported_in_one_call(two):
-    overrides = [{"model": {"path": "/nowhere"}}, {"rollout": {"name": "sglangg"}}]
+    overrides = [{"model": {"path": "/nowhere"}}, {"actor": {"checkpoint": {"async_save": True}}}]
     config = two(mas__policies={name: {"overrides": o} for name, o in zip("ab", overrides, strict=True)})
     config.mas.updates_per_step = 64
     finalize_team(config)
     refused = [error.value for error in examine(config).errors]
-    assert {"actor_rollout_ref.model.path=/nowhere", "actor_rollout_ref.rollout.name=sglangg"} < set(refused)
+    assert {
+        "actor_rollout_ref.model.path=/nowhere does not exist",
+        "mas.policies.b.overrides.actor.checkpoint.async_save=True",
+    } < set(refused)
     assert "policy a: 64 optimiser steps for 32 sessions" in refused
 
 
 def test_a_run_without_a_team_reports_all_errors(make):
-    config = make(actor_rollout_ref__model__path="/nowhere", actor_rollout_ref__rollout__name="sglangg")
+    config = make(actor_rollout_ref__model__path="/nowhere", actor_rollout_ref__actor__checkpoint__async_save=True)
     config.ray_kwargs.ray_init.num_cpus = 1
     config.trainer.v1.trainer_mode, config.mas = "sync", None
     report = examine(config)
@@ -65,7 +68,7 @@ def test_an_exception_in_a_check_is_an_error_with_its_traceback_beside_the_other
     monkeypatch.setattr(run, "check_checkpoint", breaks)
     report = examine(two(actor_rollout_ref__model__path="/nowhere"))
     path, raised = report.errors
-    assert path.value.endswith("/nowhere")
+    assert path.value.endswith("/nowhere does not exist")
     assert f"a check raised {error.__name__}: in a check" in raised.value and "Traceback" in raised.value
     assert report.verdict == "refused: 2 errors, 1 warning"
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
-from verl_mas.checks.settings import VALUES, check_keys, check_values, takes
+from verl_mas.checks.examined import ExaminedRun
+from verl_mas.checks.settings import VALUES, check_keys, check_overrides, check_validated, check_values, takes
 from verl_mas.config.compose import compose
 from verl_mas.config.values import problems
 from verl_mas.config.verl_settings import section_at, verl_settings
@@ -53,3 +54,20 @@ def test_a_resolved_configuration_is_checked_as_one_with_interpolations(make):
     config = make()
     OmegaConf.resolve(config)
     assert list(check_values(config)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"actor_rollout_ref__rollout__name": "sglangg"}, "did you mean 'sglang'"),
+        ({"actor_rollout_ref__rollout__multi_turn__format": "hermess"}, "did you mean 'hermes'"),
+        ({"actor_rollout_ref__model__use_remove_padding": 16}, "is true or false"),
+        ({"mas__policies": {"main": {"overrides": {"rollout": {"n": 0}}}}}, "overrides.rollout.n=0"),
+        ({"actor_rollout_ref__actor__optim__lr_scheduler_type": "WSD"}, 'lr_scheduler_type in ["constant", "cosine"]'),
+        ({"actor_rollout_ref__rollout__mode": "sync"}, "Rollout mode 'sync' has been removed"),
+    ],
+)
+def test_what_verl_does_not_take_is_refused_also_by_verl_itself(make, settings, says):
+    run = ExaminedRun.of(make(**settings))
+    (error,) = [*check_values(run.config), *check_overrides(run)] or check_validated(run)
+    assert says in str(error)

@@ -5,9 +5,7 @@ import pytest
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.rules import every_rule
 from verl_mas.checks.run import validate
-from verl_mas.errors import ConfigError, ConfigErrors
-from verl_mas.registry import Registry
-from verl_mas.workflow.commit import CommitRule
+from verl_mas.errors import ConfigErrors
 
 ROLLOUT = "actor_rollout_ref__rollout__"
 TREES = {"algorithm__adv_estimator": "at_grpo", f"{ROLLOUT}n": 1, "mas__branch__k": 4}
@@ -30,14 +28,6 @@ REMOTE = {"base_url": "http://localhost:1/v1", "model": "m", "api_key_env": "PAT
 )
 def test_a_team_on_one_policy_is_accepted(make, team, settings):
     assert list(validate(make(team, **settings)).policies) == ["main"]
-
-
-def test_a_commit_rule_that_chooses_a_place_past_the_end_is_refused(make, monkeypatch):
-    rules = Registry[CommitRule]("commit rule", group="none")
-    rules.register("worst")(CommitRule(lambda scores, temperature, rng: len(scores)))
-    monkeypatch.setattr("verl_mas.checks.run.COMMIT_RULES", rules)
-    with pytest.raises(ConfigError, match="commit=worst chooses 4 of 4 candidates"):
-        validate(make("planner_executor", **TREES, mas__branch__commit="worst"))
 
 
 @pytest.mark.parametrize(

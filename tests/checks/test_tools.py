@@ -5,8 +5,7 @@ import sys
 import psutil
 import pytest
 from verl_contract.sources import file_of
-from wrong_configs import SERVER
-from wrong_configs.prepare import files
+from wrong_configs import SERVER, files
 
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.tools import FORMATS, check_tool_prompts, configured_tools
@@ -83,7 +82,6 @@ NO_RESULTS = "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception
         (NO_RESULTS, {}, "no tools"),
         (KIMI, {}, "multi_turn.format=kimi"),
         (KIMI, {"actor_rollout_ref__rollout__multi_turn__format": "kimi"}, None),
-        (HERMES, {"actor_rollout_ref__rollout__multi_turn__format": "hermess"}, "did you mean 'hermes'"),
     ],
 )
 def test_a_template_that_hides_tools_or_writes_calls_in_another_format_is_found(

@@ -42,7 +42,7 @@ def test_what_does_not_fit_on_some_of_the_gpus_is_put_on_all_of_them_as_printed(
     large = ["actor_rollout_ref.model.path=Qwen/Qwen3-14B", "actor_rollout_ref.rollout.gpu_memory_utilization=0.42"]
     large += ["actor_rollout_ref.model.use_fused_kernels=False"]
     shown = plan(*SEPARATE, *large, "--gpus", "8x80")
-    assert "GPUs: 4 of 8 are used;" in shown and "only short rows fit" in shown
+    assert "GPUs: 4 of 8 are used;" in shown and "tight: " in shown and "it fits only if " in shown
     [fix] = re.findall(r"fix: +set (\S+)", shown)
     assert fix == "trainer.n_gpus_per_node=8"
     assert "GPUs: 8 of 8 are used\n" in plan(*SEPARATE, *large, "--gpus", "8x80", fix)

@@ -7,6 +7,7 @@ import pytest
 
 from verl_mas.config import load
 from verl_mas.config.run import Run
+from verl_mas.errors import ConfigErrors
 
 
 def test_importing_the_package_loads_neither_torch_nor_ray():
@@ -56,3 +57,13 @@ ACTOR, CORRECTION = "actor_rollout_ref__actor__", "algorithm__rollout_correction
 def test_passes_that_change_nothing_are_left_out(make, settings, passes, skips):
     [view] = map(Run.of(make(**{"mas__updates_per_step": 1, f"{ACTOR}use_kl_loss": False, **settings})).view, ["main"])
     assert (view.old_log_prob_passes, view.skips_zero_advantage) == (passes, skips)
+
+
+def test_a_policy_is_on_pools_that_exist():
+    with pytest.raises(ConfigErrors) as refused:
+        load({"policies": {"main": {"pool": "big", "engines": "servee"}}, "pools": {"serve": {}}})
+    assert [error.value for error in refused.value.errors] == [
+        "mas.policies.main.pool=big",
+        "mas.policies.main.engines=servee",
+    ]
+    assert "did you mean 'serve'" in refused.value.errors[1].fix

@@ -217,40 +217,6 @@ def test_any_value_is_loaded_or_refused_and_a_loaded_value_loads_again(values):
     check_fields(made, "it")
 
 
-GOOD = {
-    "count": st.integers(1),
-    "rate": st.floats(0, 1, exclude_min=True),
-    "choice": st.sampled_from(["em", "f1"]),
-    "flag": st.booleans(),
-    "text": st.text(),
-    "mixed": st.just(-1) | st.integers(1),
-    "numbers": st.lists(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-9, 9)),
-}
-BAD = {
-    "count": st.integers(max_value=0) | st.floats() | st.booleans() | st.text(),
-    "rate": st.floats(max_value=0) | st.floats(1, exclude_min=True) | st.just(math.nan) | st.booleans(),
-    "choice": st.text().filter(lambda text: text not in ("em", "f1")) | st.integers(),
-    "flag": st.integers() | st.text() | st.floats(),
-    "text": st.integers() | st.booleans() | st.lists(st.text()),
-    "mixed": st.integers(max_value=-2) | st.just(0) | st.booleans(),
-    "numbers": st.sampled_from([[math.nan], [math.inf], ["1"], "1", {}, 1]),
-}
-
-
-@given(st.data(), st.sets(st.sampled_from(list(GOOD))), st.sets(st.sampled_from(list(GOOD))))
-def test_exactly_the_values_that_do_not_fit_are_reported(data, given_names, wrong):
-    values = {name: data.draw((BAD if name in wrong else GOOD)[name]) for name in given_names}
-    wrong &= given_names
-    if not wrong:
-        made = load(values)
-        assert all(getattr(made, name) == value for name, value in values.items())
-        return
-    with pytest.raises(ConfigError) as refused:
-        load(values)
-    errors = refused.value.errors if isinstance(refused.value, ConfigErrors) else [refused.value]
-    assert {error.value.removeprefix("it.").split("=")[0].split("[")[0] for error in errors} == wrong
-
-
 def test_a_type_is_described_in_words():
     assert describe(Literal["a"]) == "a"
     assert describe(Foreign) == "Foreign"

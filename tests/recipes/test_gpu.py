@@ -9,12 +9,12 @@ from omegaconf import DictConfig, OmegaConf
 from recipe_configs import accepted, composed
 
 from verl_mas.checks import run as checks
-from verl_mas.checks.model import has_own_head
 from verl_mas.checks.run import examine_command, validate
 from verl_mas.config.placement import local_policies
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigError
 from verl_mas.planning.hardware import parse_gpus
+from verl_mas.planning.model_folder import has_own_head
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 FUSED = {False: {("fsdp2", True)}, True: {("fsdp2", False), ("fsdp", True)}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.checks.model import modules, readable_json, settings
 from verl_mas.checks.rules import Problem
 from verl_mas.config.adapters import bases, plain, targeted
 from verl_mas.config.merge import SECTION, leaves, own_section
@@ -18,6 +16,7 @@ from verl_mas.config.run import View
 from verl_mas.engines.contract import lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
+from verl_mas.planning.model_folder import modules, readable_json, settings
 
 # What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
 OWN = (
@@ -71,7 +70,7 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
         if value == {} or any(fnmatch(key, pattern) for pattern in OWN) or value == (of_base := view.get(key)):
             continue
         differs = f"mas.policies.{name}.overrides.{key}={value}, and its base {base} has {of_base}"
-        if key not in LENGTHS and not _follows(view, own, key):
+        if key not in LENGTHS and not _follows(run.config, key):
             rule = "an adapter has its own rank, modules, optimiser, loss and sampling; all else is its base's"
             fix = f"remove it, or set {own_section(run.config, base)}.{key}={value}, or remove adapter_of"
             yield ConfigError(differs, rule=rule, fix=fix)
@@ -80,19 +79,11 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
             yield ConfigError(differs, rule=rule, fix=f"lower it, or raise data.max_{key.removeprefix('rollout.')}")
 
 
-def _follows(base: View, own: DictConfig, key: str) -> bool:
-    """Whether a value is another one because of another setting, to which verl's configuration refers."""
+def _follows(config: DictConfig, key: str) -> bool:
+    """Whether a value refers to another setting in verl's configuration, and so follows that one."""
     parent, _, last = f"{SECTION}.{key}".rpartition(".")
-    node = OmegaConf.select(base.run.config, parent)
-    if not (isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)):
-        return False
-    rest = copy.deepcopy(own)
-    OmegaConf.set_struct(rest, False)
-    above, _, _ = key.rpartition(".")
-    del OmegaConf.select(rest, above)[last]
-    view = base.copy()
-    OmegaConf.update(view, SECTION, rest, force_add=True)
-    return bool(OmegaConf.select(view[SECTION], key) == OmegaConf.select(own, key))
+    node = OmegaConf.select(config, parent)
+    return isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)
 
 
 def _base(view: View) -> Iterator[ConfigError]:
@@ -121,9 +112,8 @@ def _adapter(view: View) -> Iterator[Problem]:
     most = facts_of(view.engine).highest_rank or HIGHEST_RANK
     if not 1 <= rank <= most:
         fix = f"set ++mas.policies.{view.name}.overrides.model.lora_rank=16, or {SECTION}.model.lora_rank for all"
-        yield ConfigError(
-            f"policy {view.name}: lora_rank={rank}", rule=f"an adapter has a rank of 1 to {most}", fix=fix
-        )
+        value, rule = f"policy {view.name}: lora_rank={rank}", f"an adapter has a rank of 1 to {most}"
+        yield ConfigError(value, rule=rule, fix=fix)
     yield from check_targets(view, _linear(model))
     if path := model.get("lora_adapter_path"):
         yield from _warm_start(view, str(path))

@@ -113,9 +113,6 @@ def _scored(run: ExaminedRun, first: FirstRows, grader: Grader | None, custom: s
         fixes += [f"ask for {mark} in the prompts" for each, mark in MARKS.items() if each in right]
         fixes += ["write a reward.custom_reward_function that reads this form"]
         yield ConfigError(value, rule=rule, fix=", or ".join(fixes))
-    elif custom and not right and rewards and nothing > 0:
-        value = f"{name} gives {nothing:g} for an empty reply and no more for the ground truth of {where}"
-        yield ConfigWarning(value, "agents then learn to say nothing", "compare the answer with the ground truth")
 
 
 def _asked(run: ExaminedRun, first: FirstRows) -> str | None:

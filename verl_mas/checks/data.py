@@ -159,10 +159,8 @@ def prompt_fault(where: str, prompt: object) -> ConfigError | None:
         return ConfigError(f"{where}: {repr(prompt)[:120]}", rule=rule, fix=fix)
     roles = {message["role"] for message in prompt}  # type: ignore[attr-defined]
     if unknown := roles - ROLES:
-        fix = "write each message with one of these roles, the task with user"
-        return ConfigError(
-            f"{where} has the role {min(unknown)}", rule=f"roles are {', '.join(sorted(ROLES))}", fix=fix
-        )
+        value, rule = f"{where} has the role {min(unknown)}", f"roles are {', '.join(sorted(ROLES))}"
+        return ConfigError(value, rule=rule, fix="write each message with one of these roles, the task with user")
     return None
 
 

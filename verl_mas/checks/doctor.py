@@ -15,8 +15,7 @@ from sysconfig import get_path
 
 from packaging.requirements import Requirement
 
-from verl_mas.checks.compiler import INSTALL, nvcc
-from verl_mas.checks.machine import PLUGIN, import_error, requirements
+from verl_mas.checks.machine import INSTALL, PLUGIN, import_error, nvcc, requirements
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
@@ -68,9 +67,7 @@ def problems(findings: Iterable[Aspect]) -> Iterator[ConfigWarning]:
     for finding in findings:
         # That verl's version is outside the range is an error: `check_versions`.
         if finding.ok is False and finding.what != "verl":
-            yield ConfigWarning(
-                f"{finding.what}: {finding.seen}", reason="verl-mas is not tested with it", fix=finding.fix
-            )
+            yield ConfigWarning(f"{finding.what}: {finding.seen}", "verl-mas is not tested with it", finding.fix)
 
 
 def look_at_package(requirement: Requirement) -> Aspect:

@@ -8,12 +8,12 @@ from typing import cast
 from omegaconf import DictConfig
 
 from verl_mas.checks.data import FirstRows
-from verl_mas.checks.model import local_folder, readable_json, vision_of
 from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.data.own_rows import IMAGE, image_part, with_images
 from verl_mas.engines.facts import facts_of
-from verl_mas.errors import ConfigError, ConfigWarning, RequestError
+from verl_mas.errors import ConfigError, RequestError
+from verl_mas.planning.model_folder import local_folder, readable_json, vision_of
 from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message, Request
@@ -28,17 +28,13 @@ def seen(config: DictConfig, row: Fields) -> list[Message]:
     return with_images(messages, images) if len(images) else messages
 
 
-def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError | ConfigWarning]:
+def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError]:
     """The first of the rows here whose images verl cannot read, or cannot put into its prompt."""
     key, prompt = str(config.data.image_key), str(config.data.prompt_key)
     for number, row in enumerate(first.sample, 1):
         images, where = row.get(key) or [], f"{first.file}, column {key!r}, row {number}"
         texts = [one["content"] for one in row[prompt] if isinstance(one.get("content"), str)]
-        if not len(images) and any(IMAGE in text for text in texts):
-            reason, fix = "it stays in the prompt as a text", f"write the images into the column {key!r}"
-            yield ConfigWarning(f"{where}: {IMAGE}, and no image", reason, fix)
-            return
-        if images and (places := "".join(texts).count(IMAGE)) != len(images):
+        if len(images) and (places := "".join(texts).count(IMAGE)) != len(images):
             rule = f"verl puts the images of a row where {IMAGE} stands in its prompt"
             fix = f"write {IMAGE} into the prompt as many times as the row has images"
             yield ConfigError(f"{where}: {len(images)} images, and {places} times {IMAGE}", rule=rule, fix=fix)
@@ -68,17 +64,14 @@ def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigErr
     setting = f"{own}.model.path" if view.spec.overrides else f"{SECTION}.model.path"
     given, reads = f"{who} gets {count} image{'s' * (count > 1)} in {where}", facts_of(engine).image_processor
     if vision_of(model) == {}:
-        yield ConfigError(
-            f"{given}, and its model {model.path} is one of text",
-            rule="a model that is given images has a vision tower",
-            fix=f"set {setting} to a model that reads images, or write messages without them in the workflow",
-        )
+        value = f"{given}, and its model {model.path} is one of text"
+        fix = f"set {setting} to a model that reads images, or write messages without them in the workflow"
+        yield ConfigError(value, rule="a model that is given images has a vision tower", fix=fix)
     elif not all(reads in str(one.get("image_processor_type", reads)) for one in _processors(model)):
-        yield ConfigError(
-            f"{given}, and the images of its model {model.path} are not read by a {reads}",
-            rule=f"for others verl sends {engine} all tokens of an image, where it takes one for each image",
-            fix=f"set {setting} to a Qwen2-VL, Qwen2.5-VL or Qwen3-VL, or write messages without images",
-        )
+        value = f"{given}, and the images of its model {model.path} are not read by a {reads}"
+        rule = f"for others verl sends {engine} all tokens of an image, where it takes one for each image"
+        fix = f"set {setting} to a Qwen2-VL, Qwen2.5-VL or Qwen3-VL, or write messages without images"
+        yield ConfigError(value, rule=rule, fix=fix)
 
 
 def tokens_of(view: View, messages: Sequence[Message]) -> int:

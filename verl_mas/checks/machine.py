@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from importlib.metadata import requires, version
+from shutil import which
 
 from omegaconf import DictConfig, OmegaConf
 from packaging.requirements import Requirement
@@ -22,6 +23,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE, selected
 
 PLUGIN = "verl_mas.plugin"
+INSTALL = "apt-get install cuda-toolkit-13-0, from NVIDIA's repository"  # CUDA's compiler
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
 # Loggers that need no package, and those whose package has another name.
 WITHOUT_PACKAGE = ("console", "file", None, "")
@@ -61,19 +63,14 @@ def requirements(package: str) -> list[Requirement]:
     return [Requirement(line) for line in requires(package) or [] if "extra ==" not in line]
 
 
-def check_platform(device: str | None = None) -> Iterator[ConfigError]:
-    """`device` is verl's trainer.device."""
-    name = os.environ.get("VERL_PLATFORM", "").strip().lower()
-    if name == DEVICE and device not in (None, DEVICE):
+def check_device(config: DictConfig) -> Iterator[ConfigError]:
+    device = config.trainer.device
+    if os.environ.get("VERL_PLATFORM", "").strip().lower() == DEVICE != device:
         value, rule = f"trainer.device={device} on the platform {DEVICE}", "+platform=cpu sets the device of the run"
         yield ConfigError(value, rule=rule, fix="remove trainer.device or +platform=cpu")
-
-
-def check_device(config: DictConfig) -> Iterator[ConfigError]:
-    if target() and config.trainer.device == DEVICE:
+    if target() and device == DEVICE:
         rule = "a plan is one of GPUs; a run on the CPU (+platform=cpu) takes main memory only"
-        fix = "remove +platform=cpu or trainer.device, or --gpus"
-        yield ConfigError(f"--gpus with trainer.device={config.trainer.device}", rule=rule, fix=fix)
+        yield ConfigError(f"--gpus with trainer.device={device}", rule=rule, fix="remove +platform=cpu, or --gpus")
 
 
 def check_packages(config: DictConfig) -> Iterator[Problem]:
@@ -82,10 +79,8 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
     for name in [names] if isinstance(names, str | None) else names:
         package = PACKAGES.get(str(name), str(name))
         if name not in WITHOUT_PACKAGE and importlib.util.find_spec(package) is None:
-            rule, fix = (
-                f"verl imports {package} for it, and it is not installed",
-                f"install {package}, or remove {name}",
-            )
+            rule = f"verl imports {package} for it, and it is not installed"
+            fix = f"install {package}, or remove {name}"
             yield unless_elsewhere(config, ConfigError(f"trainer.logger={name}", rule=rule, fix=fix))
 
 
@@ -104,6 +99,12 @@ def available(config: DictConfig) -> Resources | None:
         # Ray respects the limit of a container.
         cpus=get_num_cpus(override_docker_cpu_warning=True) if cpus is None else cpus,
     )
+
+
+def nvcc() -> str | None:
+    """CUDA's compiler, where FlashInfer and SGLang look for it."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    return which(f"{home}/bin/nvcc") if home else which("nvcc") or which("/usr/local/cuda/bin/nvcc")
 
 
 def devices_here() -> int:
@@ -155,12 +156,7 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
     # A cluster that runs here is not on the machines of `--gpus`.
-    cluster = OmegaConf.select(config, f"{RAY_INIT}.address") if target() else address(config)
-    counts = [f"{RAY_INIT}.{name}" for name in ("num_cpus", "num_gpus") if config.ray_kwargs.ray_init.get(name)]
-    if counts and cluster not in (None, "local"):
-        rule, fix = f"Ray takes none from a run that joins a cluster, here {cluster}", f"set {counts[0]}=null"
-        yield ConfigError(counts[0], rule=rule, fix=f"{fix}; ++{RAY_INIT}.address=local starts one of the run's own")
-    if not target() and (why := _absent(config, cluster)):
+    if not target() and (why := _absent(config, cluster := address(config))):
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
         yield ConfigError(f"the Ray cluster at {cluster}: {why}", rule=rule, fix=fix)
@@ -174,6 +170,12 @@ def _absent(config: DictConfig, cluster: str | None) -> str:
     if not cluster or cluster == "local" or not named:
         return ""
     return no_connection(cluster) if ADDRESS.fullmatch(cluster) else f"{cluster} is no host:port and no ray://host:port"
+
+
+def check_machine(run: ExaminedRun) -> Iterator[Problem]:
+    yield from check_resources(run)
+    yield from check_packages(run.config)
+    yield from check_addresses(run)
 
 
 def check_addresses(run: ExaminedRun) -> Iterator[ConfigWarning]:

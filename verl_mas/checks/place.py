@@ -25,13 +25,12 @@ from verl_mas.util import read_yaml
 _TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
 _ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
 CONNECT_S = 3.0
-# Setting -> whether it must be set. null turns the others off, or takes a folder below the first.
-FOLDERS = {
-    "trainer.default_local_dir": True,
-    "trainer.rollout_data_dir": False,
-    "trainer.validation_data_dir": False,
-    "mas.trajectories.dir": False,
-}
+FOLDERS = (
+    "trainer.default_local_dir",
+    "trainer.rollout_data_dir",
+    "trainer.validation_data_dir",
+    "mas.trajectories.dir",
+)
 
 
 def target() -> Hardware | None:
@@ -80,7 +79,7 @@ def _sets_team(recipe: str) -> bool:
 @cache
 def made_by() -> dict[str, str]:
     """The folders of the shipped recipes' data and models, and the commands that create them."""
-    return read_yaml(Path(__file__).with_name("made_by.yaml"))
+    return read_yaml(Path(__file__).parents[1] / "data" / "made_by.yaml")
 
 
 def elsewhere(config: DictConfig) -> str:
@@ -99,11 +98,11 @@ def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
     return error
 
 
-def missing(config: DictConfig, setting: str, path: str, noun: str) -> Problem:
-    """A file or folder that is not there."""
+def missing(config: DictConfig, setting: str, path: str, noun: str, fix: str = "") -> Problem:
+    """A file or folder that is not there. `fix`: where no command of a recipe creates it."""
     command = made_by().get(str(Path(path).parent))
     value = f"{setting}={path} does not exist".replace("\0", "\\0")
-    fix = f"create it with: {command}" if command else f"set {setting} to an existing one"
+    fix = f"create it with: {command}" if command else fix or f"set {setting} to an existing one"
     return unless_elsewhere(config, ConfigError(value, rule=f"it is {noun}", fix=fix))
 
 
@@ -147,14 +146,12 @@ def not_writable(folder: Path) -> str:
 
 
 def check_folders(config: DictConfig) -> Iterator[Problem]:
-    for setting, required in FOLDERS.items():
+    for setting in FOLDERS:
         folder = OmegaConf.select(config, setting)
-        if folder is None and not required:
-            continue
-        if not isinstance(folder, str) or not folder.strip() or is_remote(folder):
-            rule = "it is the path of a local or mounted folder"
-            yield ConfigError(f"{setting}={folder!r}", rule=rule, fix=f"set {setting}=<folder>")
-        elif why := not_writable(Path(folder)):
+        if folder and is_remote(folder):
+            rule, fix = "it is the path of a local or mounted folder", f"set {setting}=<folder>"
+            yield ConfigError(f"{setting}={folder!r}", rule=rule, fix=fix)
+        elif folder and (why := not_writable(Path(folder))):
             rule = "a run creates this folder and writes its checkpoints or records there"
             value, fix = f"{setting}={folder!r} cannot be written: {why}", f"set {setting} to another folder"
             yield unless_elsewhere(config, ConfigError(value, rule=rule, fix=fix))

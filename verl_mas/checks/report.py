@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeAlias
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from verl_mas.checks.doctor import Aspect
-from verl_mas.checks.model import model_number
+from verl_mas.checks.examined import ExaminedRun
 from verl_mas.config.adapters import adapters
 from verl_mas.config.merge import SECTION
 from verl_mas.config.placement import policies_on, pool_shape, serving_pool, sessions_at_once, used_pools
@@ -18,9 +18,9 @@ from verl_mas.config.run import Run, View
 from verl_mas.config.schema import AgentSpec
 from verl_mas.engines.serving import serving
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.model_folder import model_number
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.run_folder.checkpoints import to_resume
-from verl_mas.workflow.base import agents_of, resolve
 from verl_mas.workflow.members import Member
 
 # Plain values by name, nested. null: what a run does not have, such as the workflow of a run without a team.
@@ -71,7 +71,7 @@ def _count(found: Sequence[object], noun: str) -> str:
     return f"{len(found)} {noun}" if len(found) == 1 else f"{len(found)} {noun}s"
 
 
-def summary(run: Run, training: Mapping[str, str]) -> Summary:
+def summary(run: ExaminedRun, training: Mapping[str, str]) -> Summary:
     """Summarize a configuration without errors. `training`: the training path of each policy."""
     config, mas, team = run.config, run.mas, run.mode is not None
     checkpoint = to_resume(config) if team else None
@@ -81,7 +81,7 @@ def summary(run: Run, training: Mapping[str, str]) -> Summary:
         "workflow": mas.workflow.name if team else None,
         # Whether a process of a pool is a worker on the CPU, and not a GPU.
         "on_cpu": config.trainer.device == CPU,
-        "agents": {name: _agent(member) for name, member in agents_of(mas).items()} if team else {},
+        "agents": {name: _agent(member) for name, member in run.members.items()},
         "policies": {name: {**_policy(run.view(name)), "training": training.get(name)} for name in mas.policies},
         "pools": {name: _pool(run, name) for name in used_pools(mas)},
         "step": _step(run),
@@ -115,6 +115,8 @@ def _policy(view: View) -> Summary:
     spec, mas, trained = view.spec, view.run.mas, view.spec.is_trained
     remote, snapshot = spec.remote, spec.snapshot
     first = f", first at {snapshot.first}" if snapshot and snapshot.first else ""
+    rank, alpha = (view.get(f"model.lora_{key}") for key in ("rank", "alpha"))
+    adapter = {"base": spec.adapter_of, "rank": rank, "alpha": alpha}
     return {
         "model": remote.model if remote else str(view.value("model.path")),
         "engine": remote.base_url if remote else view.engine,
@@ -124,13 +126,7 @@ def _policy(view: View) -> Summary:
         # Tokens; null for a model that is neither on this machine nor a known one.
         "context": None if remote else _context(view),
         "snapshot": f"of {snapshot.of} every {snapshot.every} steps{first}" if snapshot else None,
-        "adapter": {
-            "base": spec.adapter_of,
-            "rank": int(view.value("model.lora_rank")),
-            "alpha": float(view.value("model.lora_alpha")),
-        }
-        if spec.adapter_of
-        else None,
+        "adapter": adapter if spec.adapter_of else None,
         # The policies that are adapters on its weights.
         "adapters": adapters(mas, view.name),
         "correction": _correction(view.correction) if trained else None,
@@ -164,17 +160,16 @@ def _pool(run: Run, name: str) -> Summary:
     }
 
 
-def _step(run: Run) -> Summary:
+def _step(run: ExaminedRun) -> Summary:
     """`sessions` are also the rows of an agent that acts once per session. All run at once without a team."""
     mas = run.mas if run.mode else None
-    branches = mas is not None and resolve(mas.workflow).branches and mas.branch.k > 1
     return {
         "tasks": run.config.data.train_batch_size,
         "sessions_per_task": run.config[SECTION].rollout.n,
         "sessions": run.sessions_per_step,
         "at_once": sessions_at_once(run) if mas else None,
-        "candidates": mas.branch.k if mas and branches else 1,
-        "commit": mas.branch.commit if mas and branches else None,
-        "estimator": str(OmegaConf.select(run.config, "algorithm.adv_estimator")),
+        "candidates": run.candidates,
+        "commit": run.mas.branch.commit if run.candidates > 1 else None,
+        "estimator": str(run.get("algorithm.adv_estimator")),
         "reward": asdict(mas.reward) if mas else None,
     }

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from random import Random
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -19,17 +18,14 @@ from verl_mas.checks.doctor import diagnose, problems
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import seen, tokens_of
 from verl_mas.checks.machine import (
-    check_addresses,
     check_cluster,
     check_device,
-    check_packages,
-    check_platform,
+    check_machine,
     check_plugin,
     check_resources,
     check_versions,
 )
-from verl_mas.checks.model import chat_of, check_model
-from verl_mas.checks.model import settings as model_settings
+from verl_mas.checks.model import check_model
 from verl_mas.checks.place import check_folders, check_order, no_connection, run_on, target, unless_elsewhere
 from verl_mas.checks.refusals import Problem, Refusals, raised_by
 from verl_mas.checks.report import CheckReport, summary
@@ -37,9 +33,8 @@ from verl_mas.checks.rules import every_rule
 from verl_mas.checks.rules.learning import no_team
 from verl_mas.checks.run_folder import check_checkpoint
 from verl_mas.checks.session import check_rows, check_session, play
-from verl_mas.checks.settings import check_keys, check_overrides, check_values
+from verl_mas.checks.settings import check_keys, check_overrides, check_validated, check_values
 from verl_mas.checks.tools import check_tool_prompts, configured_tools
-from verl_mas.checks.verls_own import check_validated
 from verl_mas.config.cluster import adapt
 from verl_mas.config.compose import compose
 from verl_mas.config.merge import SECTION, finalize, materialize_interpolations
@@ -52,23 +47,17 @@ from verl_mas.engines.facts import facts_of
 from verl_mas.engines.serving import settled
 from verl_mas.errors import ConfigError, ConfigWarning, MasError, raise_all
 from verl_mas.planning.hardware import Hardware, has_gpu
-from verl_mas.planning.known_models import known
 from verl_mas.planning.load import Policy, read_policy
-from verl_mas.planning.model import size_of
+from verl_mas.planning.model_folder import UnknownSize, chat_of, size_in
 from verl_mas.planning.path import settle_attention, training_path
 from verl_mas.planning.plan import RunPlan, make_plan, part_of
 from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
-from verl_mas.util import installed_version
 from verl_mas.workflow.commit import COMMIT_RULES
 from verl_mas.workflow.tools import Tool
 
 logger = logging.getLogger(__name__)
-
-
-class UnknownSize(ConfigError):
-    """The architecture of the model is not known, so its size is not known."""
 
 
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
@@ -116,9 +105,9 @@ def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_platform(), check_plugin(), problems(machine), check_order())
+    refusals.of(check_plugin(), problems(machine), check_order())
     # The other checks import verl.
-    if refusals.of(check_versions()) and refusals.of(check_device(config), check_platform(config.trainer.device)):
+    if refusals.of(check_versions()) and refusals.of(check_device(config)):
         refusals.of(check_keys(config), check_cluster(config))
         if run := _run(config, refusals, here=True):
             _examine_run(run, refusals)
@@ -139,7 +128,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
         return None
     if run.mode and not refusals.of(raised_by(_made, run, seconds=run.mas.workflow.check_timeout_s)):
         return None
-    if run.mode and all(spec.pool in run.mas.pools for spec in run.mas.policies.values()):
+    if run.mode:
         run = refusals.result(partial(_settled, run)) or run
     for rule in every_rule().values():
         refusals.of(rule.problems(run) if here or not rule.here else ())
@@ -148,14 +137,10 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
 
 
 def _made(run: ExaminedRun) -> None:
-    """Run what is the user's: files, plugins, the workflow and its agents, the commit rule."""
+    """Load what is the user's: files, plugins, the workflow and its agents, the commit rule."""
     load_user_code(run.mas)
     assert run.workflow and run.members
-    rule, k = COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit"), min(run.mas.branch.k, 8)
-    chosen = rule.choose([float(place) for place in range(k)], run.mas.branch.temperature, Random(0))
-    if chosen not in range(k):
-        value = f"mas.branch.commit={run.mas.branch.commit} chooses {chosen!r} of {k} candidates"
-        raise ConfigError(value, rule="the places of candidates begin with 0", fix="correct the commit rule")
+    COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit")
 
 
 def _settled(run: ExaminedRun) -> ExaminedRun:
@@ -166,13 +151,13 @@ def _settled(run: ExaminedRun) -> ExaminedRun:
 def _examine_run(run: ExaminedRun, refusals: Refusals) -> None:
     config, usable = run.config, not refusals.errors
     refusals.of(check_validated(run) if usable else ())
-    refusals.of(check_resources(run), check_data(run), check_files(config), check_packages(config))
+    refusals.of(check_machine(run), check_data(run), check_files(config))
     refusals.of(check_folders(config), *(_served(run, name) for name in local_policies(run.mas)))
     tools: Mapping[str, Tool] = {}
     if run.mode:
         tools, wrong = refusals.result(partial(configured_tools, run)) or ({}, [])
         refusals.of(wrong, check_tool_prompts(run, tools), check_workflow_ready(run))
-        refusals.of(check_addresses(run), check_finalized(run), check_reachable(run))
+        refusals.of(check_finalized(run), check_reachable(run))
     refusals.of(check_checkpoint(run))
     if not refusals.errors:
         refusals.of(check_rows(run))
@@ -284,25 +269,8 @@ def _sample(run: Run) -> Sample:
 
 
 def _policy(run: Run, name: str) -> Policy:
-    model = run.view(name).section("model")
-    fields, source = model_settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
-    if not fields:
-        fields, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
-    if not fields:
-        value, rule = f"the size of model.path={model.path} is not known", "the plan reads the model's config.json"
-        fix = f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it"
-        raise UnknownSize(f"policy {name}: {value}", rule=rule, fix=fix)
-    if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
-        fields = {**fields, "max_position_embeddings": own}
-    try:
-        size = size_of(fields)
-    except Exception as error:  # models raise any in their constructors
-        # For a type that it does not know, transformers lists all others.
-        value = f"policy {name}: {source}: {str(error).partition('. Should contain')[0]}"
-        rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
-        fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"
-        raise UnknownSize(value, rule=rule, fix=fix) from error
-    return replace(read_policy(run, name, size), path=str(model.path), source=source)
+    size, source = size_in(run.view(name).section("model"), f"policy {name}: ")
+    return replace(read_policy(run, name, size), path=str(run.view(name).get("model.path")), source=source)
 
 
 # In the driver, and in the trainer's process.

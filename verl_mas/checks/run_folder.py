@@ -13,15 +13,7 @@ from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
 from verl_mas.errors import ConfigError, ConfigWarning, DataError
 from verl_mas.run_folder import about
-from verl_mas.run_folder.checkpoints import (
-    POINTER,
-    Checkpoint,
-    choices,
-    folder_of_step,
-    read_pointer,
-    step_of,
-    to_resume,
-)
+from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, folder_of_step, read_pointer, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.run_folder.secrets import without_secrets
 from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
@@ -31,11 +23,6 @@ from verl_mas.trainer.running import running_state
 def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
     trainer = run.config.trainer
     folder = Path(str(trainer.default_local_dir))
-    if not isinstance(trainer.default_local_dir, str) or not trainer.default_local_dir:
-        return  # Refused by check_folders.
-    if step_of(folder) is not None:
-        value, fix = f"trainer.default_local_dir={folder}", f"set trainer.default_local_dir={folder.parent}"
-        yield ConfigError(value, rule="it has the checkpoints of a run, and is none of them", fix=fix)
     yield from check_lock(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if run.mode is None:
@@ -85,7 +72,7 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
         if name == "data.shuffle":
             rule = "the order of the data continues as it was saved"
             yield ConfigError(f"{name}={new}, and {old} before", rule=rule, fix=f"set {name}={old}")
-        elif name == "data.seed":
+        elif name == "data.seed" or name.startswith("data.train_files"):
             reason = "the order of the data continues as it was saved"
             yield ConfigWarning(f"{name}={new}, and {old} before", reason, f"set it to {old}")
         elif ".actor.optim." in name and "optimizer" in run.config.actor_rollout_ref.actor.checkpoint.load_contents:
@@ -95,12 +82,8 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
 
 
 def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
-    """verl starts from step 0 where the pointer names no folder, and fails at the start for the rest."""
-    given = str(config.trainer.resume_from_path)
-    if config.trainer.resume_mode == "resume_path" and (step_of(Path(given)) is None or not Path(given).is_dir()):
-        error = ConfigError(f"trainer.resume_from_path={given}", rule="it is global_step_<step>", fix=choices(folder))
-        yield unless_elsewhere(config, error)
-    elif config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
+    """verl starts from step 0 where the pointer names no folder."""
+    if config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
         (text, step), pointer = pointed, folder / POINTER
         if step is None or not folder_of_step(folder, step).is_dir():
             found = ", ".join(sorted(path.name for path in folder.glob("global_step_*"))) or "no checkpoint"

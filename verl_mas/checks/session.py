@@ -14,7 +14,6 @@ from typing import TypeVar
 from verl_mas.checks.data import FirstRows, is_prompt, sound_rows
 from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.images import check_images, check_seeing, seen, tokens_of
-from verl_mas.checks.model import Chat, chat_of
 from verl_mas.checks.refusals import Problem
 from verl_mas.checks.tools import rendered_tools
 from verl_mas.config.merge import SECTION
@@ -22,6 +21,7 @@ from verl_mas.config.run import View
 from verl_mas.config.schema import PolicySpec
 from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
+from verl_mas.planning.model_folder import Chat, chat_of
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import Generation, Request
@@ -209,13 +209,16 @@ def _requests(run: ExaminedRun, requests: Sequence[Request], what: str) -> Itera
     yield from problems
     if problems:
         return
+    too_long, most = [], 0
     for name, (least, longest) in longest_prompts(run, requests).items():
-        member = run.members[name]
-        limit = min(int(run.config.data.max_prompt_length), member.spec.max_prompt_length or 1 << 30)
-        if least > limit and member.spec.truncation == "error":
-            value = f"agent {name} needs prompts of {least} tokens for short replies; the limit is {limit}"
-            fix = f"set data.max_prompt_length={longest}, or ++mas.agents.{member.role}.truncation=middle"
-            yield ConfigWarning(value, "a session with a longer prompt fails and is not trained on", fix)
+        spec = run.members[name].spec
+        limit = min(int(run.config.data.max_prompt_length), spec.max_prompt_length or 1 << 30)
+        if least > limit and spec.truncation == "error":
+            too_long.append(f"agent {name} needs prompts of {least} tokens for short replies; the limit is {limit}")
+            most = max(most, longest)
+    if too_long:
+        fix = f"set data.max_prompt_length={most}, or ++mas.agents.<agent>.truncation=middle"
+        yield ConfigWarning("; ".join(too_long), "a session with a longer prompt fails and is not trained on", fix)
 
 
 def longest_prompts(run: ExaminedRun, requests: Sequence[Request]) -> dict[str, tuple[int, int]]:
@@ -237,13 +240,8 @@ def _rewards(run: ExaminedRun, result: SessionResult, what: str) -> Iterator[Con
         reason = f"{what} gives acts of {own} rewards of their own, and this is their weight"
         yield ConfigWarning(f"mas.reward.local=0 (preset {run.mas.reward.preset})", reason, "set ++mas.reward.local=1")
     if outcome is not None and outcome.answer is None and needs_score(outcome, replies):
-        reason = "verl's reward function then scores the last reply"
-        yield ConfigWarning(
-            f"{what} gives no reward and no answer", reason, "return Outcome(reward=...) or (answer=...)"
-        )
-    if outcome is not None and run.mas.filter.by == "acc" and "acc" not in outcome.info:
-        fix = "return Outcome(info={'acc': ...}), or set mas.filter.by=team"
-        yield ConfigWarning(f"mas.filter.by=acc, and {what} reports none", "the run ends at the first session", fix)
+        value, fix = f"{what} gives no reward and no answer", "return Outcome(reward=...) or (answer=...)"
+        yield ConfigWarning(value, "verl's reward function then scores the last reply", fix)
 
 
 def prompt_tokens(view: View, request: Request) -> int | None:

@@ -1,43 +1,40 @@
-"""Keys that verl does not know, and values that it does not take: asked of its YAML, its dataclasses and registries."""
+"""Keys that verl does not know, and values that it does not take, by its YAML, dataclasses, registries and checks."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-import inspect
+import io
 import re
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
-from importlib.resources import files
-from typing import Annotated, Literal, get_origin
+from importlib.util import find_spec
+from typing import Annotated, Literal, cast
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from verl_mas.checks.examined import ExaminedRun
 from verl_mas.checks.refusals import Problem, unresolved
-from verl_mas.checks.rules.engines import engines_of_verl
-from verl_mas.config.hydra import packages
 from verl_mas.config.merge import SECTION, leaves
+from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import CORRECTION, Run
-from verl_mas.config.values import Above, Count, Hint, NotNegative, Positive, Range, Share, Temperature, core_type
+from verl_mas.config.values import Above, Count, Hint, NotNegative, Positive, Range, Share, Temperature, Text
 from verl_mas.config.values import problems as problems_of
-from verl_mas.config.verl_settings import (
-    SettingDifference,
-    SettingsSection,
-    differences,
-    section_at,
-    settings_of,
-)
-from verl_mas.engines.facts import ENGINES
+from verl_mas.config.verl_settings import SettingDifference, SettingsSection, differences, section_at, settings_of
+from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import nearest
+from verl_mas.verl_.registries import replicas, tool_formats
 
+GROUPS = ("mas", "platform", "recipe")  # of our configuration: `+platform=cpu`
 ENGINE_OPTIONS = f"{SECTION}.rollout.engine_kwargs"
-OVERRIDES = re.compile(r"^mas\.policies\.[^.]+\.overrides\.")
 REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 Whole = Annotated[int, Range(0)]
-AllOr = Literal[-1] | Count  # -1: all, or never
-Every = Annotated[int, Range(-1)]
-Probability = Annotated[float, Above(0), Range(high=1)]
+AllOr = Literal[-1] | Count
+# What verl's own checks and dataclasses raise.
+REFUSED = (ValueError, AssertionError, TypeError, NotImplementedError, OmegaConfBaseException, HydraException)
 
 
 def losses() -> Iterable[str]:
@@ -52,67 +49,76 @@ def loggers() -> Iterable[str]:
     return Tracking.supported_backend
 
 
+def engines() -> Iterable[str]:
+    from verl.workers.rollout import replica
+
+    return [*ENGINES, *replicas(replica)]
+
+
 def devices() -> Iterable[str]:
     from verl.plugin.platform.platform_manager import PlatformRegistry
 
     return ["cuda", "npu", "cpu", *PlatformRegistry.registered_names()]
 
 
-def _each(names: str, hint: Hint) -> dict[str, Hint]:
-    return dict.fromkeys((f"{SECTION}.{name}" if name[0] in "amr" else name for name in names.split()), hint)
-
-
-# What verl's settings take where verl declares no range or choice, and would fail late or not at all.
+# What verl's settings take where verl declares no range or choice, and would fail late or not at all. Names without a
+# section of their own are below `actor_rollout_ref`.
+NUMBERS: Mapping[str, Hint] = {
+    """
+    data.train_batch_size data.max_prompt_length data.max_response_length trainer.nnodes trainer.n_gpus_per_node
+    trainer.total_epochs reward.num_workers actor.ppo_mini_batch_size actor.ppo_max_token_len_per_gpu actor.ppo_epochs
+    actor.ulysses_sequence_parallel_size rollout.n rollout.val_kwargs.n rollout.prompt_length rollout.response_length
+    rollout.tensor_model_parallel_size rollout.data_parallel_size rollout.pipeline_model_parallel_size
+    rollout.max_num_seqs rollout.max_num_batched_tokens rollout.agent.num_workers
+    """: Count,
+    """
+    trainer.total_training_steps rollout.max_model_len actor.ppo_micro_batch_size_per_gpu
+    rollout.log_prob_micro_batch_size_per_gpu ref.log_prob_micro_batch_size_per_gpu
+    """: Count | None,
+    """
+    ray_kwargs.ray_init.num_cpus ray_kwargs.ray_init.num_gpus trainer.v1.sampler.max_off_policy_threshold
+    """: Whole | None,
+    "model.lora_rank model.lora_alpha": Whole,
+    """
+    data.train_max_samples data.val_max_samples rollout.top_k rollout.val_kwargs.top_k actor.fsdp_config.fsdp_size
+    """: AllOr,
+    "trainer.save_freq trainer.test_freq": Annotated[int, Range(-1)],
+    "rollout.gpu_memory_utilization rollout.top_p rollout.val_kwargs.top_p": Annotated[float, Above(0), Range(high=1)],
+    "rollout.temperature rollout.val_kwargs.temperature": Temperature,
+    "actor.optim.lr": Annotated[float, Range(0, 10)],
+    "actor.grad_clip": Positive,
+    "algorithm.gamma": Share,
+    """
+    trainer.v1.colocate_async.num_warmup_batches trainer.v1.separate_async.num_warmup_batches
+    actor.clip_ratio actor.clip_ratio_low actor.clip_ratio_high actor.kl_loss_coef
+    """: NotNegative,
+}
 VALUES: Mapping[str, Hint] = {
-    **_each(
-        "actor.ppo_mini_batch_size actor.ppo_max_token_len_per_gpu actor.ppo_epochs rollout.n rollout.prompt_length "
-        "rollout.response_length rollout.tensor_model_parallel_size rollout.data_parallel_size rollout.val_kwargs.n "
-        "rollout.pipeline_model_parallel_size rollout.max_num_seqs rollout.max_num_batched_tokens "
-        "rollout.agent.num_workers actor.ulysses_sequence_parallel_size",
-        Count,
-    ),
-    **_each("rollout.max_model_len actor.ppo_micro_batch_size_per_gpu", Count | None),
-    **_each("rollout.log_prob_micro_batch_size_per_gpu ref.log_prob_micro_batch_size_per_gpu", Count | None),
-    **_each("rollout.gpu_memory_utilization rollout.top_p rollout.val_kwargs.top_p", Probability),
-    **_each("rollout.temperature rollout.val_kwargs.temperature", Temperature),
-    **_each("rollout.top_k rollout.val_kwargs.top_k actor.fsdp_config.fsdp_size", AllOr),
-    **_each("actor.optim.lr", Annotated[float, Range(0, 10)]),
-    **_each("actor.clip_ratio actor.clip_ratio_low actor.clip_ratio_high actor.kl_loss_coef", NotNegative),
-    **_each("actor.grad_clip", Positive),
-    **_each("model.lora_rank model.lora_alpha", Whole),
+    **{
+        f"{SECTION}.{name}" if name.startswith(("actor.", "model.", "ref.", "rollout.")) else name: hint
+        for names, hint in NUMBERS.items()
+        for name in names.split()
+    },
     f"{SECTION}.model.path": str,
-    "data.train_batch_size": Count,
-    "data.max_prompt_length": Count,
-    "data.max_response_length": Count,
-    "data.train_max_samples": AllOr,
-    "data.val_max_samples": AllOr,
     "data.truncation": Literal["left", "right", "middle", "error"],
     "data.train_files": str | list[str] | None,
     "data.val_files": str | list[str] | None,
     "data.reward_fn_key": str,
-    "trainer.nnodes": Count,
-    "trainer.n_gpus_per_node": Count,
-    "trainer.total_epochs": Count,
-    "trainer.total_training_steps": Count | None,
-    "trainer.save_freq": Every,
-    "trainer.test_freq": Every,
+    "trainer.default_local_dir": Text,
+    "trainer.rollout_data_dir": Text | None,
+    "trainer.validation_data_dir": Text | None,
     "trainer.resume_mode": Literal["auto", "disable", "resume_path"],
-    "trainer.v1.colocate_async.num_warmup_batches": NotNegative,
-    "trainer.v1.separate_async.num_warmup_batches": NotNegative,
     "trainer.v1.sampler.max_off_policy_strategy": Literal["drop", "wait"],
-    "trainer.v1.sampler.max_off_policy_threshold": Whole | None,
-    "algorithm.gamma": Share,
     f"{CORRECTION}.rollout_is": Literal["token", "sequence"] | None,
     f"{CORRECTION}.loss_type": Literal["ppo_clip", "reinforce"],
-    "ray_kwargs.ray_init.num_cpus": Whole | None,
-    "ray_kwargs.ray_init.num_gpus": Whole | None,
-    "reward.num_workers": Count,
 }
 # Choices that verl has in a registry.
 CHOICES: Mapping[str, Callable[[], Iterable[str]]] = {
     f"{SECTION}.actor.policy_loss.loss_mode": losses,
     "trainer.logger": loggers,
     "trainer.device": devices,
+    f"{SECTION}.rollout.name": engines,
+    f"{SECTION}.rollout.multi_turn.format": tool_formats,
 }
 
 
@@ -126,28 +132,31 @@ def takes(path: str) -> Hint | None:
 
 def check_keys(config: DictConfig) -> Iterator[Problem]:
     """Keys that verl does not read. `config` is as Hydra composed it."""
-    verl, options = settings_of(config), OmegaConf.select(config, ENGINE_OPTIONS)
-    for name in map(str, options) if isinstance(options, DictConfig) else ():
-        if name not in ENGINES and name not in (known := engines_of_verl()):
+    verl, raw = settings_of(config), plain(config)
+    for name in OmegaConf.select(config, ENGINE_OPTIONS) or ():
+        if name not in (known := engines()):
             rule = "its keys are the names of engines, each with the options of the engine"
-            yield ConfigError(f"{ENGINE_OPTIONS}.{name} is not a setting", rule=rule, fix=nearest(name, known))
+            yield ConfigError(f"{ENGINE_OPTIONS}.{name} is not a setting", rule=rule, fix=nearest(name, list(known)))
     # Keys of the user at the top that an interpolation reads, `${my_rate}`.
-    raw = OmegaConf.to_container(config, resolve=False)
     used = {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
-    for difference in differences(config, verl):
+    for difference in differences(raw, verl):
         if difference.known or difference.path in used:
             continue
         error = unknown(difference, verl)
-        if difference.verl_path.startswith("data.") and OmegaConf.select(config, "data.custom_cls.path"):
+        if difference.path.startswith("data.") and OmegaConf.select(config, "data.custom_cls.path"):
             yield ConfigWarning(error.value, f"{error.rule}; only your data.custom_cls can", error.fix)
         else:
             yield error
 
 
+def plain(config: object) -> Mapping[str, object]:
+    """Without its interpolations resolved."""
+    return cast("Mapping[str, object]", OmegaConf.to_container(config, resolve=False)) if config else {}
+
+
 def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError:
     """A key that verl does not read, with the settings that are meant: of this name elsewhere, or of a similar name."""
-    assert difference.section is not None
-    keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else _groups())]))
+    keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else GROUPS)]))
     prefix = difference.path.removesuffix(difference.key)
     meant = [
         path for path in [".".join(path) for path, _ in leaves(verl.yaml)] if path.rpartition(".")[2] == difference.key
@@ -158,47 +167,73 @@ def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError
     return ConfigError(f"{difference.path} is not a setting", rule=rule, fix=fix)
 
 
-@cache
-def _groups() -> list[str]:
-    """The groups of our configuration: `+mas=`, `+platform=`."""
-    folders = [entry for package in packages() for entry in files(package).iterdir()]
-    return list(dict.fromkeys(folder.name for folder in folders if folder.is_dir() and "_" not in folder.name))
-
-
 def check_values(config: DictConfig) -> Iterator[Problem]:
     """Values that verl does not take: type, range, choice, interpolations."""
-    for difference in differences(config, settings_of(config), single=VALUES):
+    for difference in differences(plain(config), settings_of(config)):
         if difference.known:
-            yield from _of_value(difference)
+            yield from _of_value(config, difference, difference.path)
 
 
 def check_overrides(run: Run) -> Iterator[Problem]:
     """The same for the overrides of policies."""
     verl = settings_of(run.config)
-    for name, spec in run.mas.policies.items():
-        for key, own, path in (
-            ("overrides", spec.overrides, SECTION),
-            ("rollout_correction", spec.rollout_correction, CORRECTION),
-        ):
-            for found in differences(own, section_at(path, verl), f"mas.policies.{name}.{key}", VALUES):
-                yield from _of_value(found) if found.known else [unknown(found, verl)]
+    for name in run.mas.policies:
+        for key, path in (("overrides", SECTION), ("rollout_correction", CORRECTION)):
+            place, section = f"mas.policies.{name}.{key}", section_at(path, verl)
+            assert section
+            for found in differences(plain(OmegaConf.select(run.config, place)), section, place):
+                verls = f"{path}{found.path.removeprefix(place)}"
+                yield from _of_value(run.config, found, verls) if found.known else [unknown(found, verl)]
 
 
-def _of_value(difference: SettingDifference) -> Iterator[Problem]:
+def _of_value(config: DictConfig, difference: SettingDifference, path: str) -> Iterator[Problem]:
+    """`path`: of verl's setting, which a policy may have in its overrides."""
     try:
-        value = difference.value()
+        value = OmegaConf.select(config, difference.path)
+        value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
     except OmegaConfBaseException as error:
         yield unresolved(error)
         return
-    section, path = difference.section, difference.path
-    own = takes(difference.verl_path or OVERRIDES.sub(f"{SECTION}.", path))
-    if section is None:
-        # In a section that takes any key, some are known all the same.
-        yield from problems_of(own, value, path) if own else ()
-        return
-    hint: Hint = own or difference.hint
-    kind = core_type(hint)
-    if section.below(difference.key) is None and not (inspect.isclass(kind) and issubclass(kind, dict)):
-        yield from problems_of(hint, value, path) if get_origin(kind) is not dict else ()
+    if difference.section.below(difference.key) is None:
+        yield from problems_of(takes(path) or difference.section.hint(difference.key), value, difference.path)
     elif value is not None and not isinstance(value, Mapping):
-        yield ConfigError(f"{path}={value!r}", rule="this is a section, not a value", fix=f"set {path}.<key>")
+        rule, fix = "this is a section, not a value", f"set {difference.path}.<key>"
+        yield ConfigError(f"{difference.path}={value!r}", rule=rule, fix=fix)
+
+
+def check_validated(run: ExaminedRun) -> Iterator[ConfigError]:
+    """What verl itself refuses, of each policy."""
+    for name, spec in run.mas.policies.items():
+        if spec.remote:
+            continue
+        view, shape = run.view(name).copy(), pool_shape(run, spec.pool)
+        view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
+        if run.mode and run.config[SECTION].actor.use_dynamic_bsz:
+            # A team's rows are padded to what its workers need. That GPUs divide the sessions is verl's for the base.
+            view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
+        package = facts_of(view[SECTION].rollout.name).package
+        if package and find_spec(package) is None:
+            # verl asks the engine for the LoRA ranks that it takes; that it is not installed is said elsewhere.
+            OmegaConf.update(view, f"{SECTION}.model.lora.merge", True, force_add=True)
+        if why := _refused(view):
+            own = f", or mas.policies.{name}.overrides" if run.mode else ""
+            whose = f"policy {name}: " if run.mode else ""
+            yield ConfigError(f"{whose}{why}", rule="verl itself refuses it", fix=f"change it in {SECTION}{own}")
+
+
+def _refused(view: DictConfig) -> str:
+    from verl.utils.config import omega_conf_to_dataclass, validate_config
+
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            # As verl's `need_reference_policy`, whose module imports datasets: a third of a second.
+            reference = bool(view.algorithm.get("use_kl_in_reward") or view[SECTION].actor.use_kl_loss)
+            validate_config(view, use_reference_policy=reference, use_critic=False)
+            # verl's servers and trainer do so.
+            for section in [view[SECTION].rollout, *([view.distillation] if view.distillation.enabled else [])]:
+                omega_conf_to_dataclass(section)
+    except REFUSED as error:
+        cause = error.__cause__ or error  # Hydra wraps what a dataclass raises
+        # Some of verl's assertions have no message.
+        return str(cause) or f"{traceback.extract_tb(cause.__traceback__)[-1].line}"
+    return ""

@@ -11,15 +11,13 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.checks.model import chat_of
 from verl_mas.checks.place import missing, unless_elsewhere
 from verl_mas.checks.refusals import Problem, as_refusals, user_code
 from verl_mas.config.merge import SECTION
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import ConfigError, ConfigWarning, InvalidInput
 from verl_mas.mcp.servers import McpServers
-from verl_mas.registry import nearest
-from verl_mas.verl_.registries import tool_formats
+from verl_mas.planning.model_folder import chat_of
 from verl_mas.workflow.client import Message
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_sources import tool_of, unknown_tools
@@ -124,11 +122,6 @@ def check_tool_prompts(run: ExaminedRun, tools: Mapping[str, Tool]) -> Iterator[
 def rendered_tools(run: ExaminedRun, agent: AgentSpec, schemas: Sequence[JsonObject]) -> Iterator[Problem]:
     view = run.view(agent.policy)
     parser, chat = str(view.get("rollout.multi_turn.format")), chat_of(view.section("model"))
-    # Of its registry, which plugins may add to, if it is none that we know.
-    if parser not in FORMATS and parser not in tool_formats():
-        rule = "it is the format of calls that verl finds in the replies of a model"
-        yield ConfigError(f"{FORMAT}={parser}", rule=rule, fix=nearest(parser, list(FORMATS)))
-        return
     if chat is None:
         return  # check_model says what is missing.
     what, fix = f"the chat template of {view.get('model.path')}", f"set {SECTION}.model.custom_chat_template"
@@ -142,9 +135,8 @@ def rendered_tools(run: ExaminedRun, agent: AgentSpec, schemas: Sequence[JsonObj
         return
     if without == given:
         value = f"{what} renders the same prompt with and without tools"
-        yield ConfigWarning(
-            value, "the model does not see which tools it has", f"describe them in the prompt, or {fix}"
-        )
+        fix = f"describe them in the prompt, or {fix}"
+        yield ConfigWarning(value, "the model does not see which tools it has", fix)
     elif parser in FORMATS and not re.search(FORMATS[parser], whole):
         fitting = [name for name, pattern in FORMATS.items() if re.search(pattern, whole)]
         reason = f"a call in this template has nothing that {parser} looks for, so no call would be found"

@@ -149,6 +149,8 @@ def _verdict(plan: RunPlan, *, accepted: bool) -> str:
         return "fits: no policy is served here"
     worst = max(pool.gpu for pool in plan.pools.values())
     usual = max(pool.expected for pool in plan.pools.values())
-    most = SAFE * plan.hardware.card / GIB
-    fits = "fits" if usual <= most else "only short rows fit"
-    return f"{fits}: {usual:.1f} of {most:.1f} GiB per GPU are expected, and {worst:.1f} in the worst case"
+    card = plan.hardware.card / GIB
+    if usual <= SAFE * card:
+        return f"fits: {usual:.1f} of {SAFE * card:.1f} GiB per GPU are expected, and {worst:.1f} in the worst case"
+    only_if = "contexts, CUDA graphs and images take less than estimated" if usual > card else "little is fragmented"
+    return f"tight: {usual:.1f} GiB per GPU are expected, and a GPU has {card:.1f}: it fits only if {only_if}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,8 @@ from verl_mas.config.merge import SECTION, overridden
 from verl_mas.config.modes import SEPARATE, Mode, Staleness, mode_of, staleness_of
 from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, FreeSettings, MasConfig, PolicySpec, PoolSpec
 from verl_mas.config.values import load_dataclass
-from verl_mas.errors import ConfigError
+from verl_mas.errors import ConfigError, raise_all
+from verl_mas.registry import nearest
 
 CORRECTION = "algorithm.rollout_correction"
 # Settings of the correction that read the engine's log-probs.
@@ -207,7 +208,16 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
             base = config.policies[spec.adapter_of]
             spec.overrides, spec.pool = _merged(base.overrides, spec.overrides), base.pool
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
+    raise_all(_unknown_pools(config))
     return config
+
+
+def _unknown_pools(mas: MasConfig) -> Iterator[ConfigError]:
+    for name, spec in mas.policies.items():
+        for key, pool in (("pool", spec.pool), ("engines", spec.engines)):
+            if pool is not None and pool not in mas.pools:
+                value, rule = f"mas.policies.{name}.{key}={pool}", "a policy is on one of mas.pools"
+                yield ConfigError(value, rule=rule, fix=nearest(pool, list(mas.pools)))
 
 
 def serve_apart(mas: MasConfig) -> MasConfig:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, cast, get_origin
+from typing import NamedTuple, cast
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -59,8 +59,8 @@ class SettingsSection:
         target = self.yaml.get("_target_")
         if isinstance(target, str):
             module, _, name = target.rpartition(".")
-            return _fields(getattr(importlib.import_module(module), name))
-        return _fields(self.declared) if self.declared else {}
+            return settable(getattr(importlib.import_module(module), name))
+        return settable(self.declared) if self.declared else {}
 
     def _nested(self, key: str) -> type | None:
         """The dataclass that a field holds."""
@@ -108,74 +108,36 @@ class SettingsSection:
         return SettingsSection(path, {}, declared) if declared else None
 
 
-@dataclass(frozen=True)
-class SettingDifference:
-    """A value that is not verl's own: where it is, as the user writes it, and the section of verl that has the key."""
+class SettingDifference(NamedTuple):
+    """A value that is not verl's own, or a key that verl does not have: where it is, and the section of verl."""
 
     path: str
-    section: SettingsSection | None
+    section: SettingsSection
     key: str
-    node: DictConfig | Mapping[str, object]
-
-    @property
-    def verl_path(self) -> str:
-        return f"{self.section.path}.{self.key}".lstrip(".") if self.section else ""
 
     @property
     def known(self) -> bool:
-        return self.section is None or self.section.knows(self.key)
-
-    @property
-    def hint(self) -> Hint:
-        return self.section.hint(self.key) if self.section else object
-
-    def value(self) -> object:
-        """The resolved value; raises what OmegaConf raises for an interpolation that cannot be resolved."""
-        value = self.node[self.key]
-        return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+        return self.section.knows(self.key)
 
 
-@cache
-def _fields(kind: type) -> Mapping[str, Hint]:
-    """The types of the fields that a dataclass of verl is made with."""
-    return settable(kind)
-
-
-def differences(
-    node: DictConfig | Tree, section: SettingsSection | None, path: str = "", single: Container[str] = ()
-) -> Iterator[SettingDifference]:
-    """Every value and every unknown section that is not as in verl's own YAML.
-
-    `single`: settings of verl that take one value, not a mapping, where its YAML does not show that.
-    """
-    raw = cast(Tree, OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else node)
-    yield from _differences(node, raw, section, path, single)
-
-
-def _differences(
-    node: DictConfig | Tree, raw: Tree, section: SettingsSection | None, path: str, single: Container[str]
-) -> Iterator[SettingDifference]:
-    """`raw`: the node without its interpolations resolved."""
+def differences(raw: Tree, section: SettingsSection, path: str = "") -> Iterator[SettingDifference]:
+    """Every value and every unknown key that is not as in verl's own YAML. `raw`: plain data, with interpolations."""
     for key, value in raw.items():
-        if section and _same(section.yaml.get(key, _ABSENT), value):
+        if section.yaml.get(key, _ABSENT) == value:
             continue
-        difference = SettingDifference(f"{path}.{key}".lstrip("."), section, key, node)
-        below = section.below(key) if section and difference.known else None
-        if (
-            isinstance(value, Mapping)
-            and value
-            and difference.known
-            and (below or section is None or (difference.verl_path not in single and _open(section, key)))
-        ):
-            yield from _differences(cast(Tree, node[key]), value, below, difference.path, single)
+        here, below = f"{path}.{key}".lstrip("."), section.below(key)
+        if below and isinstance(value, Mapping):
+            yield from differences(value, below, here)
         else:
-            yield difference
+            yield SettingDifference(here, section, key)
 
 
 @cache
 def verl_settings(engine: str = "dp") -> SettingsSection:
-    """verl's own configuration of a `model_engine`."""
-    own = _own(engine)
+    """verl's own configuration, which its release lists in one file for each `model_engine`."""
+    folder = folder_of("verl") / "trainer" / "config"
+    file = folder / f"_generated_ppo_{engine}_trainer.yaml"
+    own = read_yaml(file if file.exists() else folder / "_generated_ppo_trainer.yaml")
     # verl merges its settings of TransferQueue over those of that package.
     queue = OmegaConf.merge(read_yaml(folder_of("transfer_queue") / "config.yaml"), own["transfer_queue"])
     return SettingsSection("", {**own, "transfer_queue": OmegaConf.to_container(queue)})
@@ -183,11 +145,7 @@ def verl_settings(engine: str = "dp") -> SettingsSection:
 
 def settings_of(config: DictConfig) -> SettingsSection:
     """Those of the engine that the configuration trains with."""
-    return verl_settings(_engine(config))
-
-
-def _engine(config: DictConfig) -> str:
-    return str(config.get("model_engine", "dp"))
+    return verl_settings(str(config.get("model_engine", "dp")))
 
 
 def section_at(path: str, root: SettingsSection) -> SettingsSection | None:
@@ -196,14 +154,6 @@ def section_at(path: str, root: SettingsSection) -> SettingsSection | None:
     for key in path.split(".") if path else ():
         section = section.below(key) if section and section.knows(key) else None
     return section
-
-
-@cache
-def _own(engine: str) -> Tree:
-    """The configuration that verl's release lists in one file for each model engine."""
-    folder = folder_of("verl") / "trainer" / "config"
-    file = folder / f"_generated_ppo_{engine}_trainer.yaml"
-    return read_yaml(file if file.exists() else folder / "_generated_ppo_trainer.yaml")
 
 
 def folder_of(package: str) -> Path:
@@ -223,18 +173,5 @@ def is_flash(name: str) -> bool:
     return name.startswith("flash_attention")
 
 
-def _open(section: SettingsSection, key: str) -> bool:
-    """Whether a section takes any key: verl's YAML has it empty or null, or its field is a dictionary."""
-    kind = core_type(section.hint(key))
-    return section.below(key) is None and (kind in (Any, object) or (get_origin(kind) or kind) in (dict, Mapping))
-
-
 def _unresolved(default: object) -> bool:
     return isinstance(default, str) and (default == "???" or "${" in default)
-
-
-def _same(one: object, other: object) -> bool:
-    """Equal, where true is not 1."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return type(one) is type(other) and one == other

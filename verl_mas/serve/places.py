@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_mas.checks.model import shapes_in
 from verl_mas.errors import ConfigError, raise_all
+from verl_mas.planning.model_folder import shapes_in
 from verl_mas.run_folder.checkpoints import POINTER, RUN_FILE
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, read_team

@@ -21,6 +21,7 @@ from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
 from verl_mas.errors import ConfigError, ConfigWarning, DiskError, MasError, raise_all
+from verl_mas.planning.model_folder import local_folder, readable_json
 from verl_mas.run_folder.checkpoints import (
     DATA_FILE,
     Checkpoint,
@@ -191,7 +192,7 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
     for name in (name for name in now if name in before and not _agree(before[name], now[name])):
         yield ConfigError(
             f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
-            rule="whole weights are loaded by as many processes of the same strategy",
+            rule="whole weights are loaded by as many processes of the same strategy, and know one vocabulary",
             fix="have the same as in that run, or start a new run with trainer.resume_mode=disable",
         )
     loaders = checkpoint.run.get(LOADERS), run.get(LOADERS)
@@ -245,7 +246,10 @@ def run_identity(run: Run) -> dict[str, object]:
     if shared:
         adapters = {name: _adapter_settings(run.view(name)) for name, spec in specs.items() if spec.adapter_of}
         # No checkpoint has a copy of the weights of a base.
-        of_bases = {name: {"model": models[name].name, "fingerprint": fingerprint(models[name])} for name in shared}
+        of_bases = {
+            name: {"model": models[name].name, "fingerprint": fingerprint(models[name]), **_vocabulary(run.view(name))}
+            for name in shared
+        }
         identity |= {ADAPTERS: adapters, BASES: of_bases}
     return identity
 
@@ -259,7 +263,17 @@ def _stored(run: Run, name: str) -> dict[str, object]:
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer}
+    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer, **_vocabulary(view)}
+
+
+def _vocabulary(view: View) -> dict[str, object]:
+    """A hash of the tokens and their ids, which stay when a tokenizer is saved again; nothing where it is not here."""
+    folder = local_folder(str(view.get("model.tokenizer_path") or view.value("model.path")))
+    content = readable_json(folder / "tokenizer.json") if folder else {}
+    if not isinstance(model := content.get("model"), dict):
+        return {}
+    tokens = json.dumps([model.get("vocab"), content.get("added_tokens")], sort_keys=True)
+    return {"vocabulary": hashlib.sha256(tokens.encode()).hexdigest()[:16]}
 
 
 def _configuration(model: Path) -> bytes:

@@ -41,10 +41,6 @@ HEAD = {**SEVEN, "tie_word_embeddings": False}
 Settings = Mapping[str, object]
 # Rule -> settings that it finds, and settings that it leaves alone; `config.json` makes a model.
 CASES: Mapping[str, tuple[Settings, Settings]] = {
-    "mini_batch_above_batch": (
-        {**STOCK, f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.ppo_mini_batch_size": 256},
-        {**STOCK, f"{ACTOR}.use_dynamic_bsz": False},
-    ),
     "mini_batch_per_gpu": (
         {**STOCK, **GPUS, f"{ACTOR}.ppo_mini_batch_size": 1},
         {**STOCK, **GPUS, f"{ACTOR}.ppo_mini_batch_size": 2},
@@ -75,13 +71,8 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     ),
     "whole_shards": ({**GPUS, f"{ACTOR}.fsdp_config.fsdp_size": 3}, {**GPUS, f"{ACTOR}.fsdp_config.fsdp_size": 4}),
     "ulysses_attention": (
-        {**GPUS, f"{ACTOR}.ulysses_sequence_parallel_size": 2, f"{MODEL}.use_remove_padding": False},
-        {
-            **GPUS,
-            f"{ACTOR}.ulysses_sequence_parallel_size": 2,
-            f"{MODEL}.override_config.attn_implementation": "flash_attention_2",
-            f"{MODEL}.use_remove_padding": True,
-        },
+        {**GPUS, f"{ACTOR}.ulysses_sequence_parallel_size": 2},
+        {**GPUS, **FLASH, f"{ACTOR}.ulysses_sequence_parallel_size": 2},
     ),
     "packed_state": (
         {"config.json": STATEFUL, f"{MODEL}.use_remove_padding": True},
@@ -96,16 +87,11 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         },
     ),
     "fsdp_alone": ({f"{ACTOR}.strategy": "megatron"}, {f"{ACTOR}.strategy": "fsdp2"}),
-    "schedule": ({f"{ACTOR}.optim.lr_scheduler_type": "WSD"}, {f"{ACTOR}.optim.lr_scheduler_type": "cosine"}),
     "saved_in_time": ({f"{ACTOR}.checkpoint.async_save": True}, {}),
     "unread_adapter": ({f"{MODEL}.lora_adapter_path": "/adapter"}, {f"{MODEL}.lora_alpha": 0}),
     "adapter_reaches_engine": (
         {**APART, f"{MODEL}.lora_rank": 4},
         {**APART, f"{MODEL}.lora_rank": 4, f"{MODEL}.lora.merge": True},
-    ),
-    "adapter_found": (
-        {f"{MODEL}.lora_rank": 4, f"{ACTOR}.strategy": "fsdp"},
-        {f"{MODEL}.lora_rank": 4, f"{ACTOR}.strategy": "fsdp2"},
     ),
     "unread_by_verl": ({f"{ACTOR}.clip_ratio": 0.3}, {f"{ACTOR}.clip_ratio_high": 0.28}),
     "bypass_unread": ({f"{CORRECTION}.bypass_mode": True, **TOKEN}, TOKEN),
@@ -119,21 +105,14 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     ),
     "truncated_sampling": ({**WAIT, **TOKEN, f"{ROLLOUT}.top_p": 0.9}, {**WAIT, **TOKEN}),
     "estimator_of_team": ({"algorithm.adv_estimator": "grpo"}, {}),
-    "settings_of_team": ({"distillation.enabled": True}, {}),
-    "estimator_without_team": (
+    "settings_of_team": ({**WAIT, "skip.rollout_tq.enable": True}, WAIT),
+    "reward_model_apart": ({"reward.reward_model.enable": True}, {}),
+    "estimator_has_its_columns": (
         {**STOCK, "algorithm.adv_estimator": "agent_rae"},
         {**STOCK, "algorithm.adv_estimator": "agent_grpo"},
     ),
-    "branches_compared": (
-        {"algorithm.adv_estimator": "at_grpo"},
-        {"mas.workflow.name": "planner_executor", "mas.branch.k": 4},
-    ),
     "forks_compared": ({**FORKS, "algorithm.adv_estimator": "at_grpo"}, FORKS),
     "some_reward": ({"mas.reward.team": 0, "mas.reward.local": 0}, {"mas.reward.local": 0}),
-    "filtered_groups": (
-        {"mas.filter.drop": "uniform", "algorithm.adv_estimator": "agent_rae"},
-        {"mas.filter.drop": "uniform"},
-    ),
     "same_replies": ({f"{ROLLOUT}.temperature": 0}, {f"{ROLLOUT}.val_kwargs.temperature": 0}),
     "one_temperature": (
         {f"{MODEL}.use_fused_kernels": True, "mas.agents": {"solver": {"sampling": {"temperature": 0.5}}}},
@@ -150,7 +129,6 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {"mas.skip_zero_advantage": True, f"{ACTOR}.policy_loss.loss_mode": "cispo"},
     ),
     "team_meant": ({"trainer.v1.trainer_mode": "sync"}, STOCK),
-    "engine_known": ({f"{ROLLOUT}.name": "sglangg"}, {}),
     "engine_installed": ({**GPUS}, {}),
     "engine_startable": ({f"{ROLLOUT}.name": "sglang"}, {f"{ROLLOUT}.name": "transformers"}),
     "compiler_installed": ({**GPUS, f"{ROLLOUT}.name": "sglang"}, GPUS),
@@ -171,7 +149,6 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     "transfer_installed": ({**GPUS, f"{ROLLOUT}.checkpoint_engine.backend": "nccl"}, {}),
     "attention_installed": ({**FLASH, **GPUS}, {**GPUS, f"{MODEL}.override_config.attn_implementation": "sdpa"}),
     "attention_of_gpu": ({**FLASH, **GPUS}, FLASH),
-    "settings_of_mode": ({**WAIT, "skip.rollout_tq.enable": True}, WAIT),
     "stale_enough": ({**WAIT, f"{SAMPLER}.max_off_policy_threshold": 1}, WAIT),
     "rows_stored": ({"transfer_queue.backend.SimpleStorage.total_storage_size": 8}, {}),
     "corrected": (WAIT, {**WAIT, **TOKEN}),
@@ -179,7 +156,8 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**TWO, **WAIT, "mas.pools": {"shared": {"serving": "phases"}}},
         {**TWO, **WAIT, f"{ROLLOUT}.gpu_memory_utilization": 0.3},
     ),
-    "engines_apart": ({**APART, f"{ROLLOUT}.checkpoint_engine.backend": "naive"}, APART),
+    "engines_apart": ({**APART, "mas.policies": {"main": {"engines": "shared"}}}, APART),
+    "weights_sent": ({**APART, f"{ROLLOUT}.checkpoint_engine.backend": "naive"}, APART),
     "names": ({"mas.pools": {"a/b": {}}}, {}),
     "acting": ({"mas.agents": {"solver": {"policy": "mian"}}}, {}),
     "snapshots": (
@@ -199,7 +177,6 @@ THERE: Mapping[str, Mapping[str, object]] = {
     | {"torch.cuda.get_device_capability": lambda: (9, 0), "verl_mas.checks.rules.engines.nvcc": lambda: None},
     "gpus_hidden": {"torch.cuda.device_count": lambda: 8},
     "attention_of_gpu": {"verl_mas.checks.rules.engines.old_gpu": lambda: "a V100"},
-    "adapter_found": {"verl_mas.checks.rules.training.version": lambda package: "0.21.0"},
 }
 # A public thread, a page or a commit of ours that says what had happened, or a script of verl.
 WITNESS = re.compile(r"[\w./-]+#\d+|(docs|patches)/[\w-]+\.md|commit [0-9a-f]{8}|verl's own scripts?")

@@ -5,6 +5,8 @@ To add one, write a function into a module of this folder:
     @rule(seen="trl#3199, ms-swift#3980")
     def group_of_one(run: ExaminedRun) -> ConfigError | None:
         \"\"\"Estimators that compare sessions need more than one per task.\"\"\"
+
+With `of="learning"` or `of="served"` it is a function of (run, view), called for each of these policies.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from verl_mas.checks.examined import ExaminedRun
 from verl_mas.errors import ConfigError, ConfigWarning
 
 Problem = ConfigError | ConfigWarning
-Check: TypeAlias = Callable[[ExaminedRun], Iterable[Problem] | Problem | None]
+Check: TypeAlias = Callable[..., Iterable[Problem] | Problem | None]
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Rule:
     check: Check
     seen: str  # Public threads, or a run that failed
     team: bool | None  # Of teams alone, of runs without one alone, or of both
+    of: str | None  # Of each policy that is "learning" or "served", not of the run
     here: bool  # About what is installed on this machine
 
     @property
@@ -40,17 +43,18 @@ class Rule:
 
     def problems(self, run: ExaminedRun) -> Iterator[Problem]:
         if self.team in (None, run.mode is not None):
-            found = self.check(run)
-            yield from [found] if isinstance(found, Problem) else found or ()
+            for view in getattr(run, self.of) if self.of else [None]:
+                found = self.check(run, view) if view else self.check(run)
+                yield from [found] if isinstance(found, Problem) else found or ()
 
 
 _RULES: dict[str, Rule] = {}
 
 
-def rule(*, seen: str, team: bool | None = None, here: bool = False) -> Callable[[Check], Check]:
+def rule(*, seen: str, team: bool | None = None, of: str | None = None, here: bool = False) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
         assert check.__name__ not in _RULES, check.__name__
-        _RULES[check.__name__] = Rule(check, seen, team, here)
+        _RULES[check.__name__] = Rule(check, seen, team, of, here)
         return check
 
     return register

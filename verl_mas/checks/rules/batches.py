@@ -11,56 +11,46 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import View
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning.model_folder import model_number
 
 MINI, MICRO = "actor.ppo_mini_batch_size", "actor.ppo_micro_batch_size_per_gpu"
 MANY = 16
+BUDGETS = {
+    "actor.use_dynamic_bsz": "actor.ppo_max_token_len_per_gpu",
+    "rollout.log_prob_use_dynamic_bsz": "rollout.log_prob_max_token_len_per_gpu",
+}
 # verl's estimators that compare the sessions of one task.
 COMPARING = ("grpo", "grpo_vectorized", "rloo", "rloo_vectorized", "gpg", "grpo_passk", "gdpo", "opo")
 
 
-@rule(seen="verl#5821, insait-institute/open-proof-corpus#2, verl#328, verl#579, ganler/code-r1#17", team=False)
-def mini_batch_above_batch(run: ExaminedRun) -> ConfigError | None:
-    """A mini batch is a part of the batch; both count prompts."""
-    mini, batch = run.config[SECTION].actor.ppo_mini_batch_size, run.config.data.train_batch_size
-    # verl fills micro batches of tokens up to the mini batch.
-    if mini <= batch or run.config.trainer.val_only or run.config[SECTION].actor.use_dynamic_bsz:
-        return None
-    value = f"{SECTION}.{MINI}={mini} with data.train_batch_size={batch}"
-    rule = "a mini batch is a part of the batch: both count prompts, and verl ends the run at a larger one"
-    return ConfigError(value, rule=rule, fix=f"set {SECTION}.{MINI}={batch}")
-
-
-@rule(seen="PRIME-RL/TTRL#43, hiyouga/EasyR1#44", team=False)
-def mini_batch_per_gpu(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="PRIME-RL/TTRL#43, hiyouga/EasyR1#44", team=False, of="learning")
+def mini_batch_per_gpu(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """The rows of a mini batch are divided among the workers without a remainder."""
-    for view in run.learning:
-        workers, mini, sessions = run.gpus(view) // parts_of(view), view.value(MINI), view.value("rollout.n")
-        if view.value("actor.strategy").startswith("fsdp") and mini * sessions % max(1, workers):
-            value = f"{setting(view, MINI)}={mini} with rollout.n={sessions} on {workers} workers"
-            rule = f"a mini batch has {mini} x {sessions} rows, and the workers each take as many"
-            fit = next(n for n in range(mini, mini + workers + 1) if n * sessions % workers == 0)
-            yield ConfigError(value, rule=rule, fix=f"set {setting(view, MINI)}={fit}, or another multiple")
+    workers, mini, sessions = run.gpus(view) // parts_of(view), view.value(MINI), view.value("rollout.n")
+    if view.value("actor.strategy").startswith("fsdp") and mini * sessions % max(1, workers):
+        value = f"{setting(view, MINI)}={mini} with rollout.n={sessions} on {workers} workers"
+        rule = f"a mini batch has {mini} x {sessions} rows, and the workers each take as many"
+        fit = next(n for n in range(mini, mini + workers + 1) if n * sessions % workers == 0)
+        yield ConfigError(value, rule=rule, fix=f"set {setting(view, MINI)}={fit}, or another multiple")
 
 
-@rule(seen="PRIME-RL/Entropy-Mechanism-of-RL#20, sunblaze-ucb/Intuitor#26")
-def many_updates(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="PRIME-RL/Entropy-Mechanism-of-RL#20, sunblaze-ucb/Intuitor#26", of="learning")
+def many_updates(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """Many optimiser steps on one batch let the entropy fall or explode."""
-    for view in run.learning:
-        epochs = view.get("actor.ppo_epochs") or 1
-        if (updates := view.updates_per_step * epochs) > MANY:
-            value = f"policy {view.name}: {updates} optimiser steps per training step, {stated(view, MINI)}"
-            reason = "the later ones train on rows of weights long gone; with 16 and more, entropy has collapsed"
-            yield ConfigWarning(value, reason, f"raise {setting(view, MINI)}, or lower ppo_epochs")
+    epochs = view.get("actor.ppo_epochs") or 1
+    if (updates := view.updates_per_step * epochs) > MANY:
+        value = f"policy {view.name}: {updates} optimiser steps per training step, {stated(view, MINI)}"
+        reason = "the later ones train on rows of weights long gone; with 16 and more, entropy has collapsed"
+        yield ConfigWarning(value, reason, f"raise {setting(view, MINI)}, or lower ppo_epochs")
 
 
-@rule(seen="hiyouga/EasyR1#44", team=True)
-def rows_for_every_update(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="hiyouga/EasyR1#44", team=True, of="learning")
+def rows_for_every_update(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Each optimiser step needs at least one row."""
-    for view in run.learning:
-        if view.updates_per_step > run.sessions_per_step:
-            value = f"policy {view.name}: {view.updates_per_step} optimiser steps for {run.sessions_per_step} sessions"
-            fix = "lower mas.updates_per_step, or raise data.train_batch_size or rollout.n"
-            yield ConfigError(value, rule="each optimiser step needs at least one row", fix=fix)
+    if view.updates_per_step > run.sessions_per_step:
+        value = f"policy {view.name}: {view.updates_per_step} optimiser steps for {run.sessions_per_step} sessions"
+        fix = "lower mas.updates_per_step, or raise data.train_batch_size or rollout.n"
+        yield ConfigError(value, rule="each optimiser step needs at least one row", fix=fix)
 
 
 @rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980")
@@ -80,56 +70,47 @@ def group_of_one(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
     return ConfigError(value, rule=rule, fix=fix)
 
 
-@rule(seen="Weiyun1025/verl-internvl#15, agentscope-ai/Trinity-RFT#398, verl#571, verl#3088")
-def token_budget(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="Weiyun1025/verl-internvl#15, agentscope-ai/Trinity-RFT#398, verl#571, verl#3088", of="learning")
+def token_budget(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """The token budget of a micro batch holds the longest row."""
-    budgets = {"actor.use_dynamic_bsz": "actor.ppo_max_token_len_per_gpu"}
-    budgets["rollout.log_prob_use_dynamic_bsz"] = "rollout.log_prob_max_token_len_per_gpu"
-    for view in run.learning:
-        needed = -(-_longest(view) // parts_of(view))
-        for switch, budget in budgets.items():
-            if view.get(switch) and view.get(budget) < needed:
-                rule = f"a row has up to {_longest(view)} tokens, and verl ends the run at one above the budget"
-                fix = f"set {setting(view, budget)}={needed} or more, or lower data.max_response_length"
-                yield ConfigError(stated(view, budget), rule=rule, fix=fix)
+    needed = -(-_longest(view) // parts_of(view))
+    for switch, budget in BUDGETS.items():
+        if view.get(switch) and view.get(budget) < needed:
+            rule = f"a row has up to {_longest(view)} tokens, and verl ends the run at one above the budget"
+            fix = f"set {setting(view, budget)}={needed} or more, or lower data.max_response_length"
+            yield ConfigError(stated(view, budget), rule=rule, fix=fix)
 
 
 def _longest(view: View) -> int:
     return int(view.value("rollout.prompt_length")) + int(view.value("rollout.response_length"))
 
 
-@rule(seen="RLHFlow/Online-DPO-R1#2, huggingface/trl#1867, hiyouga/EasyR1#207")
-def lengths_fit(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="RLHFlow/Online-DPO-R1#2, huggingface/trl#1867, hiyouga/EasyR1#207", of="served")
+def lengths_fit(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Prompt and response fit together in the model's context and the engine's limit."""
-    from verl_mas.checks.model import model_number
-
-    for view in run.served:
-        context = model_number(view.section("model"), "max_position_embeddings")
-        limits = {f"{SECTION}.rollout.max_model_len": view.get("rollout.max_model_len")}
-        limits["the model's context, max_position_embeddings"] = context
-        for name, most in limits.items():
-            if most and _longest(view) > most:
-                value = f"data.max_prompt_length + data.max_response_length = {_longest(view)}"
-                rule, fix = f"together they fit in {name}, {most} tokens", "lower one of the two"
-                yield ConfigError(value, rule=rule, fix=fix)
-        if context and (limits[f"{SECTION}.rollout.max_model_len"] or 0) > context:
-            rule, key = f"the model has a context of {context} tokens", "rollout.max_model_len"
-            yield ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}={context}, or null")
+    key, context = "rollout.max_model_len", model_number(view.section("model"), "max_position_embeddings")
+    limit = view.get(key)
+    for name, most in {f"{SECTION}.{key}": limit, "the model's context, max_position_embeddings": context}.items():
+        if most and _longest(view) > most:
+            value = f"data.max_prompt_length + data.max_response_length = {_longest(view)}"
+            yield ConfigError(value, rule=f"together they fit in {name}, {most} tokens", fix="lower one of the two")
+    if context and limit and limit > context:
+        fix = f"set {setting(view, key)}={context}, or null"
+        yield ConfigError(stated(view, key), rule=f"the model has a context of {context} tokens", fix=fix)
 
 
-@rule(seen="verl#189, verl#259, verl#7624, hiyouga/EasyR1#648, unslothai/unsloth-zoo#1211")
-def batched_tokens(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="verl#189, verl#259, verl#7624, hiyouga/EasyR1#648, unslothai/unsloth-zoo#1211", of="served")
+def batched_tokens(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Without chunked prefill, vLLM's batch holds the longest sequence; always, a token of each running sequence."""
-    for view in run.served:
-        tokens, chunked = (view.get(f"rollout.{key}") for key in ("max_num_batched_tokens", "enable_chunked_prefill"))
-        longest = view.get("rollout.max_model_len") or _longest(view)
-        sequences = view.get("rollout.max_num_seqs")
-        if view.engine != "vllm" or not tokens or tokens >= (sequences if chunked else max(longest, sequences)):
-            continue
-        keys = "rollout.max_num_batched_tokens", "rollout.enable_chunked_prefill", "rollout.max_num_seqs"
-        rule = f"without chunked prefill a batch holds the longest sequence, {longest} tokens; always one per sequence"
-        fix = f"set {setting(view, keys[0])}={max(longest, sequences)}, or leave chunked prefill on"
-        yield ConfigError(stated(view, *keys), rule=rule, fix=fix)
+    tokens, chunked = (view.get(f"rollout.{key}") for key in ("max_num_batched_tokens", "enable_chunked_prefill"))
+    longest = view.get("rollout.max_model_len") or _longest(view)
+    sequences = view.get("rollout.max_num_seqs")
+    if view.engine != "vllm" or not tokens or tokens >= (sequences if chunked else max(longest, sequences)):
+        return
+    keys = "rollout.max_num_batched_tokens", "rollout.enable_chunked_prefill", "rollout.max_num_seqs"
+    rule = f"without chunked prefill a batch holds the longest sequence, {longest} tokens; always one per sequence"
+    fix = f"set {setting(view, keys[0])}={max(longest, sequences)}, or leave chunked prefill on"
+    yield ConfigError(stated(view, *keys), rule=rule, fix=fix)
 
 
 @rule(seen="verl#4534, verl#260")
@@ -143,22 +124,20 @@ def nothing_saved(run: ExaminedRun) -> ConfigWarning | None:
     return ConfigWarning(f"trainer.save_freq={trainer.save_freq}", reason, "set trainer.save_freq=20")
 
 
-@rule(seen="huggingface/trl#2872, dhcode-cpp/X-R1#66, huggingface/trl#3452")
-def rate_of_adapter(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="huggingface/trl#2872, dhcode-cpp/X-R1#66, huggingface/trl#3452", of="learning")
+def rate_of_adapter(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """An adapter learns at about ten times the rate for whole weights."""
-    for view in run.learning:
-        if view.get("model.lora_rank") and (rate := view.get("actor.optim.lr")) <= 2e-6:
-            value, reason = stated(view, "actor.optim.lr", "model.lora_rank"), "the rate is one for whole weights"
-            fix = f"set {setting(view, 'actor.optim.lr')}={rate * 10:g} or more: ten times that rate is usual for LoRA"
-            yield ConfigWarning(value, reason, fix)
+    if view.get("model.lora_rank") and (rate := view.get("actor.optim.lr")) <= 2e-6:
+        value, reason = stated(view, "actor.optim.lr", "model.lora_rank"), "the rate is one for whole weights"
+        fix = f"set {setting(view, 'actor.optim.lr')}={rate * 10:g} or more: ten times that rate is usual for LoRA"
+        yield ConfigWarning(value, reason, fix)
 
 
-@rule(seen="vllm-project/vllm#20305, vllm-project/vllm#10797")
-def memory_fraction(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="vllm-project/vllm#20305, vllm-project/vllm#10797", of="served")
+def memory_fraction(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """vLLM starts only if its share of the GPU is free."""
-    for view in run.served:
-        share = view.get("rollout.gpu_memory_utilization")
-        if facts_of(view.engine).gpu_fraction and run.config.trainer.device == "cuda" and share > 0.97:
-            key = "rollout.gpu_memory_utilization"
-            reason = "the engine starts only if this share of the GPU is free, and CUDA's contexts take a part of it"
-            yield ConfigWarning(stated(view, key), reason, f"set {setting(view, key)}=0.6")
+    share = view.get("rollout.gpu_memory_utilization")
+    if facts_of(view.engine).gpu_fraction and run.config.trainer.device == "cuda" and share > 0.97:
+        key = "rollout.gpu_memory_utilization"
+        reason = "the engine starts only if this share of the GPU is free, and CUDA's contexts take a part of it"
+        yield ConfigWarning(stated(view, key), reason, f"set {setting(view, key)}=0.6")

@@ -6,21 +6,13 @@ import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from verl_mas.checks.compiler import INSTALL, compiled, nvcc
 from verl_mas.checks.examined import ExaminedRun, setting, stated
-from verl_mas.checks.machine import devices_here
+from verl_mas.checks.machine import INSTALL, devices_here, nvcc
 from verl_mas.checks.place import elsewhere, target, unless_elsewhere
 from verl_mas.checks.rules import Problem, rule
+from verl_mas.config import placement
 from verl_mas.config.merge import SECTION, own_section
-from verl_mas.config.placement import (
-    gpus_needed,
-    local_policies,
-    pool_shape,
-    replica_size,
-    served_on,
-    serving_pool,
-    used_pools,
-)
+from verl_mas.config.run import View
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
 from verl_mas.engines.contract import contracts, lacking
@@ -29,41 +21,25 @@ from verl_mas.engines.serving import MOST, lowered
 from verl_mas.errors import ConfigError
 from verl_mas.planning.path import PACKAGE
 from verl_mas.platform import DEVICE as CPU
-from verl_mas.registry import nearest
 from verl_mas.util import installed_version
-from verl_mas.verl_.registries import replicas
 
+TENSOR = "rollout.tensor_model_parallel_size"
 NOSET = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 MEANING = "vLLM takes its fraction of the whole GPU, SGLang of what is free; contexts and trainers take the rest"
-
-
-@rule(seen="verl#328, verl#4773")
-def engine_known(run: ExaminedRun) -> Iterator[Problem]:
-    """The engine is one that verl has."""
-    for name in {view.engine for view in run.served}:
-        if name not in ENGINES and name not in (known := engines_of_verl()):
-            rule = "it names a rollout engine that is registered with verl"
-            yield ConfigError(f"{SECTION}.rollout.name={name}", rule=rule, fix=nearest(name, known))
 
 
 @rule(seen="commit 00d57299: runs whose engine was not there", here=True)
 def engine_installed(run: ExaminedRun) -> Iterator[Problem]:
     """The engine is installed on every node, and ready for the device."""
-    cpu = run.config.trainer.device == CPU
+    device = run.config.trainer.device
     for name in {view.engine for view in run.served}:
         facts = facts_of(name)
         if facts.check_ready:
-            facts.check_ready(run.config.trainer.device)  # Raises why it cannot run on this device.
-        if facts.package and find_spec(facts.package) is None and not (cpu and facts.check_ready):
+            facts.check_ready(device)  # Raises why it cannot run on this device.
+        if facts.package and find_spec(facts.package) is None and not (device == CPU and facts.check_ready):
             value = f"{SECTION}.rollout.name={name}, and {facts.package} is not installed"
             error = ConfigError(value, rule="an engine is installed on every node", fix=facts.install or "install it")
             yield unless_elsewhere(run.config, error)
-
-
-def engines_of_verl() -> list[str]:
-    from verl.workers.rollout import replica
-
-    return list(replicas(replica))
 
 
 @rule(seen="commit 844f579e: verl 0.9.1 and SGLang 0.5.20", here=True)
@@ -76,21 +52,28 @@ def engine_startable(run: ExaminedRun) -> Iterator[Problem]:
             yield unless_elsewhere(run.config, ConfigError(value, rule=why, fix=fix))
 
 
-@rule(seen="commit 844f579e: engines that compile kernels when they start", here=True)
-def compiler_installed(run: ExaminedRun) -> Iterator[Problem]:
+@rule(seen="commit 844f579e: engines that compile kernels when they start", here=True, of="served")
+def compiler_installed(run: ExaminedRun, view: View) -> Problem | None:
     """Engines that compile kernels need nvcc. A machine without GPUs is not asked for it."""
-    for view in run.served if not target() and not nvcc() else ():
-        if what := compiled(view):
-            value = f"{SECTION}.rollout.name={view.engine}, and nvcc is not installed"
-            rule, fix = f"nvcc compiles {what} when the engine starts", f"{INSTALL}, or set CUDA_HOME to its folder"
-            yield unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
+    compiles = facts_of(view.engine).compiles
+    if compiles is None or run.config.trainer.device != "cuda" or target() or nvcc():
+        return None
+    import torch
+
+    # No version of CUDA: with ROCm.
+    here = torch.version.cuda is not None and torch.cuda.is_available()
+    if not here or not (what := compiles(view.section("rollout"), torch.cuda.get_device_capability())):
+        return None
+    value = f"{SECTION}.rollout.name={view.engine}, and nvcc is not installed"
+    rule, fix = f"nvcc compiles {what} when the engine starts", f"{INSTALL}, or set CUDA_HOME to its folder"
+    return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
 
 
 @rule(seen="commit 844f579e: two pools of one node with SGLang", team=True, here=True)
 def gpus_hidden(run: ExaminedRun) -> Iterator[ConfigError]:
     """Where Ray hides no GPUs from processes, verl numbers those of SGLang's engines from the first of a node on."""
-    on_one_node = len(used_pools(run.mas)) > 1 and not target() and gpus_needed(run) <= devices_here()
-    if os.environ.get(NOSET) and on_one_node and any(view.engine == "sglang" for view in run.served):
+    several = len(placement.used_pools(run.mas)) > 1 and any(view.engine == "sglang" for view in run.served)
+    if os.environ.get(NOSET) and several and not target() and placement.gpus_needed(run) <= devices_here():
         rule = "the engines of every pool would start on the first GPUs of the node"
         yield ConfigError(f"{NOSET}={os.environ[NOSET]} with SGLang on several pools", rule=rule, fix=f"unset {NOSET}")
 
@@ -98,12 +81,12 @@ def gpus_hidden(run: ExaminedRun) -> Iterator[ConfigError]:
 @rule(seen="verl#1191, verl#1182, verl#2596")
 def whole_replicas(run: ExaminedRun) -> Iterator[ConfigError]:
     """Replicas divide the GPUs that serve a policy, and fit on one node where they have to."""
-    for name in local_policies(run.mas):
-        view, shape = run.view(name), pool_shape(run, serving_pool(run.mas, name))
-        size, gpus, tensor = replica_size(run, name), sum(shape), int(view.value("rollout.tensor_model_parallel_size"))
-        sizes = stated(view, "rollout.tensor_model_parallel_size")
+    for name in placement.local_policies(run.mas):
+        view, shape = run.view(name), placement.pool_shape(run, placement.serving_pool(run.mas, name))
+        size, gpus, tensor = placement.replica_size(run, name), sum(shape), int(view.value(TENSOR))
+        sizes = stated(view, TENSOR)
         if facts_of(view.engine).one_process and size > 1:
-            fix = f"set {setting(view, 'rollout.tensor_model_parallel_size')}=1; more workers give more replicas"
+            fix = f"set {setting(view, TENSOR)}=1; more workers give more replicas"
             yield ConfigError(sizes, rule="a replica of this engine is one process", fix=fix)
         elif gpus % size or (shape[0] % tensor and tensor % shape[0]):
             fits = max(n for n in range(1, tensor + 1) if gpus % (n * (size // tensor)) == 0 and shape[0] % n == 0)
@@ -117,7 +100,7 @@ def whole_replicas(run: ExaminedRun) -> Iterator[ConfigError]:
 @rule(seen="commit 00d57299: names of servers in verl 0.9.1", team=True)
 def servers_apart(run: ExaminedRun) -> Iterator[ConfigError]:
     """verl names the servers of some engines alike for every policy."""
-    local = local_policies(run.mas)
+    local = placement.local_policies(run.mas)
     for view in map(run.view, local if len(local) > 1 else ()):
         if not facts_of(view.engine).many or view.get("rollout.disaggregation.enabled"):
             able = ", ".join(name for name in ENGINES if ENGINES[name].many)
@@ -130,7 +113,7 @@ def servers_apart(run: ExaminedRun) -> Iterator[ConfigError]:
 def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
     """Fractions of engines that are awake together add up to what a GPU has beside the training."""
     for pool, spec in run.mas.pools.items():
-        names = [name for name in served_on(run.mas, pool) if facts_of(run.view(name).engine).gpu_fraction]
+        names = [name for name in placement.served_on(run.mas, pool) if facts_of(run.view(name).engine).gpu_fraction]
         shares = {name: float(run.view(name).value("rollout.gpu_memory_utilization")) for name in names}
         most = MOST if len(names) > 1 and run.config.trainer.device != CPU else 1.0
         if spec.serving == "phases":
@@ -149,63 +132,53 @@ def memory_of_engines(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="commit e6ea2ae8: the first commands with pools", team=True)
 def pools_used(run: ExaminedRun) -> Iterator[ConfigError]:
-    """A policy is on a pool that exists, and a pool has policies."""
-    used = {DEFAULT_POOL}
-    for name, spec in run.mas.policies.items():
-        for key, pool in (("pool", spec.pool), ("engines", spec.engines)):
-            used.add(str(pool))
-            if pool is not None and pool not in run.mas.pools:
-                value, rule = f"mas.policies.{name}.{key}={pool}", "a policy is on one of mas.pools"
-                yield ConfigError(value, rule=rule, fix=nearest(pool, list(run.mas.pools)))
+    """A pool has policies."""
+    used = {DEFAULT_POOL, *(pool for spec in run.mas.policies.values() for pool in (spec.pool, spec.engines))}
     for pool in run.mas.pools.keys() - used:
         fix = f"set ++mas.policies.<policy>.pool={pool}, or remove the pool"
         yield ConfigError(f"mas.pools.{pool} has no policy", rule="a pool reserves its GPUs for the whole run", fix=fix)
 
 
-@rule(seen="commit 6118edf0: weights were not sent without cupy on a GPU", here=True)
-def transfer_installed(run: ExaminedRun) -> Iterator[Problem]:
+@rule(seen="commit 6118edf0: weights were not sent without cupy on a GPU", here=True, of="served")
+def transfer_installed(run: ExaminedRun, view: View) -> Problem | None:
     """verl sends weights between GPUs with cupy."""
-    for view in run.served:
-        backend = view.get("rollout.checkpoint_engine.backend")
-        reason = lacking(view.engine).get("delta_sharded") if backend == "delta_sharded" else None
-        cupy = (
-            backend in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and find_spec("cupy") is None
-        )
-        if cupy or reason:
-            fix = f"pip install cupy-cuda13x==14.0.1, or set {SECTION}.rollout.checkpoint_engine.backend=ray"
-            rule = reason or "verl sends weights in this way with cupy, which is not installed"
-            error = ConfigError(stated(view, "rollout.checkpoint_engine.backend"), rule=rule, fix=fix)
-            yield unless_elsewhere(run.config, error)
+    key = "rollout.checkpoint_engine.backend"
+    reason = lacking(view.engine).get("delta_sharded") if view.get(key) == "delta_sharded" else None
+    if view.get(key) in ("nccl", "delta_sharded") and run.config.trainer.device == "cuda" and not find_spec("cupy"):
+        reason = reason or "verl sends weights in this way with cupy, which is not installed"
+    if reason is None:
+        return None
+    fix = f"pip install cupy-cuda13x==14.0.1, or set {setting(view, key)}=ray"
+    return unless_elsewhere(run.config, ConfigError(stated(view, key), rule=reason, fix=fix))
 
 
-@rule(seen="verl#985, hiyouga/EasyR1#160", here=True)
-def attention_installed(run: ExaminedRun) -> Iterator[Problem]:
+@rule(seen="verl#985, hiyouga/EasyR1#160", here=True, of="served")
+def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
     """The attention of a model is installed: flash-attn, which verl takes by default, and which needs GPUs."""
+    used, asked = attention(view.config), view.get(ATTENTION.removeprefix(f"{SECTION}.")) is not None
     sdpa = f"set ++{ATTENTION}=sdpa"
-    for view in run.served:
-        used, asked = attention(view.config), view.get(ATTENTION.removeprefix(f"{SECTION}.")) is not None
-        if run.config.trainer.device == CPU:
-            if is_flash(used):
-                rule = "flash-attn computes on GPUs only"
-                yield ConfigError(f"{ATTENTION}={used} on the CPU", rule=rule, fix=sdpa)
-        # Without flash-attn, transformers downloads the same kernel if the package `kernels` is there.
-        elif used == DEFAULT_ATTENTION and not any(find_spec(package) for package in (PACKAGE, "kernels")):
-            value = f"{ATTENTION}={used}, and flash_attn is not installed" if asked else "flash_attn is not installed"
-            rule = "the package of the attention is installed" if asked else f"verl loads models with {used} by default"
-            fix = f"{sdpa}, or install flash-attn: docs/gpu-quickstart.md has the command"
-            # Of other machines the plan says that it assumes it.
-            if asked or target() is None:
-                yield unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
+    if run.config.trainer.device == CPU:
+        value, rule = f"{ATTENTION}={used} on the CPU", "flash-attn computes on GPUs only"
+        return ConfigError(value, rule=rule, fix=sdpa) if is_flash(used) else None
+    # Without flash-attn, transformers downloads the same kernel if the package `kernels` is there.
+    if used != DEFAULT_ATTENTION or any(find_spec(package) for package in (PACKAGE, "kernels")):
+        return None
+    if target() and not asked:
+        return None  # Of other machines the plan says that it assumes it.
+    value = f"{ATTENTION}={used}, and flash_attn is not installed" if asked else "flash_attn is not installed"
+    rule = "the package of the attention is installed" if asked else f"verl loads models with {used} by default"
+    fix = f"{sdpa}, or install flash-attn: docs/gpu-quickstart.md has the command"
+    return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
 
 
-@rule(seen="verl#985, hiyouga/EasyR1#160", here=True)
-def attention_of_gpu(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="verl#985, hiyouga/EasyR1#160", here=True, of="served")
+def attention_of_gpu(run: ExaminedRun, view: View) -> ConfigError | None:
     """Flash attention needs Ampere GPUs or newer."""
-    flash = [view for view in run.served if is_flash(attention(view.config))]
-    if flash and run.config.trainer.device != CPU and not elsewhere(run.config) and (old := old_gpu()):
-        fix = f"set ++{ATTENTION}=sdpa, {SECTION}.model.use_remove_padding=False and dtype=float16"
-        rule = "flash attention and bfloat16 need Ampere GPUs or newer"
-        yield ConfigError(f"{attention(flash[0].config)} on {old}", rule=rule, fix=fix)
+    used = attention(view.config)
+    if not is_flash(used) or run.config.trainer.device == CPU or elsewhere(run.config) or not (old := old_gpu()):
+        return None
+    fix = f"set ++{ATTENTION}=sdpa, {SECTION}.model.use_remove_padding=False and dtype=float16"
+    return ConfigError(f"{used} on {old}", rule="flash attention and bfloat16 need Ampere GPUs or newer", fix=fix)
 
 
 def old_gpu() -> str:

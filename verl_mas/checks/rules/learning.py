@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from verl_mas.advantage import ESTIMATORS, options_for
-from verl_mas.checks.examined import ExaminedRun, stated
+from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import LOSS_MODES, SECTION
-from verl_mas.config.modes import KEY
+from verl_mas.config.modes import KEY, MODES, SYNC
+from verl_mas.config.run import View
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest
 from verl_mas.workflow.members import flat
@@ -19,12 +20,6 @@ PER_AGENT = {
     **dict.fromkeys(("reinforce_plus_plus", "reinforce_plus_plus_baseline"), "agent_reinforce_pp"),
     **dict.fromkeys(("grpo", "grpo_vectorized", "gdpo", "gpg", "grpo_passk", "opo", "remax"), "agent_grpo"),
     **dict.fromkeys(("optimal_token_baseline", "tir_optimal_token_baseline"), "agent_grpo"),
-}
-# verl's settings with which no team can be trained -> what they have to be, and why.
-OF_TEAM = {
-    "trainer.use_v1": (True, "teams need verl's V1 trainer"),
-    "distillation.enabled": (False, "a teacher is not supported for a team"),
-    "trainer.critic_warmup": (0, "a team has no critic, and its policies are updated from the first step"),
 }
 # Sampling with which every reply to a prompt is the same.
 SAME = {"temperature": 0, "top_k": 1}
@@ -57,43 +52,32 @@ def critic(run: ExaminedRun) -> bool:
     return bool(enabled) or (enabled is None and run.config.algorithm.adv_estimator == "gae")
 
 
-@rule(seen="verl's own scripts of distillation and of a colocated reward model with +mas=solver_verifier", team=True)
-def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Some settings of verl have one value for a team."""
-    apart = run.mode is not None and run.mode.name == "mas_separate_async"
-    hybrid = {} if apart else {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
-    for key, (value, why) in {**OF_TEAM, **hybrid}.items():
-        if (run.get(key) or False) != value and run.get(key) is not None:
-            yield ConfigError(f"{key}={run.get(key)}", rule=why, fix=f"set {key}={value}")
+@rule(seen="verl's own script run_mistral_nemo_12b_skyworkrm_fsdp.sh with +mas=solver_verifier", team=True)
+def reward_model_apart(run: ExaminedRun) -> ConfigError | None:
+    """A reward model has GPUs of its own."""
     reward = run.config.reward.reward_model
-    if reward.enable and not (reward.enable_resource_pool and reward.nnodes and reward.n_gpus_per_node):
-        fix = (
-            "set reward.reward_model.enable_resource_pool=True reward.reward_model.nnodes=1 and n_gpus_per_node=<GPUs>"
-        )
-        rule = "a session is scored when it ends, while the engines are awake"
-        yield ConfigError("reward.reward_model.enable=True without GPUs of its own", rule=rule, fix=fix)
-
-
-@rule(seen="commit 1656e98e: agent_rae without a team has no earlier scores", team=False)
-def estimator_without_team(run: ExaminedRun) -> ConfigError | None:
-    """Some estimators read what verl's own trainers do not keep."""
-    own = run.estimator
-    if own is None or not (own.remembers or own.needs):
+    if not reward.enable or (reward.enable_resource_pool and reward.nnodes and reward.n_gpus_per_node):
         return None
-    rule = f"it reads {' and '.join(own.needs) or 'the scores of earlier steps'}, which verl's own trainers do not keep"
-    fix = "add +mas=<team>, or set algorithm.adv_estimator=agent_grpo"
-    return ConfigError(f"algorithm.adv_estimator={own.name} without a team", rule=rule, fix=fix)
+    value, rule = "reward.reward_model.enable=True without GPUs", "a session is scored when it ends, with engines awake"
+    fix = "set reward.reward_model.enable_resource_pool=True reward.reward_model.nnodes=1 and n_gpus_per_node=<GPUs>"
+    return ConfigError(value, rule=rule, fix=fix)
 
 
-@rule(seen="commit 0d6f9763: at_grpo on a workflow that does not branch", team=True)
-def branches_compared(run: ExaminedRun) -> Iterator[ConfigError]:
-    """What compares candidates needs a workflow that branches."""
-    own, branching = run.estimator, run.workflow.branches
-    fix = "in a workflow of yours that calls `branch`, set `branches = True` in its class"
-    who = f"workflow {run.mas.workflow.name}"
-    if own and "branch" in own.needs and not branching:
-        value, rule = f"algorithm.adv_estimator={own.name} with {who}", "it compares the candidates of one act"
-        yield ConfigError(value, rule=rule, fix=f"set algorithm.adv_estimator=agent_grpo; or, {fix}")
+@rule(seen="commit 0d6f9763: at_grpo on a workflow that does not branch; commit 1656e98e: agent_rae without a team")
+def estimator_has_its_columns(run: ExaminedRun) -> ConfigError | None:
+    """Some estimators read what not every run has."""
+    own = run.estimator
+    if own is None:
+        return None
+    if run.mode is None and (own.remembers or own.needs):
+        value, rule = "without a team", "verl's own trainers keep neither scores of earlier steps nor acts"
+        fix = "add +mas=<team>, or set algorithm.adv_estimator=agent_grpo"
+    elif run.mode and "branch" in own.needs and not run.workflow.branches:
+        value, rule = f"with workflow {run.mas.workflow.name}", "it compares the candidates of one act"
+        fix = "set algorithm.adv_estimator=agent_grpo, or `branches = True` in a class of yours that calls `branch`"
+    else:
+        return None
+    return ConfigError(f"algorithm.adv_estimator={own.name} {value}", rule=rule, fix=fix)
 
 
 @rule(seen="commit 7097aae9: groups that mixed the prompts of forks", team=True)
@@ -126,50 +110,31 @@ def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.reward.local=0 with algorithm.adv_estimator={name}", rule=rule, fix=fix)
 
 
-@rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980", team=True)
-def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Tasks are kept by what their sessions differ in."""
-    wanted, sessions = run.mas.filter, run.config[SECTION].rollout.n
-    by_sessions = wanted.keep_share is not None or (wanted.drop and wanted.by != "score")
-    if run.learning and by_sessions and sessions == 1:
-        rule, fix = "a task is kept by how its sessions differ, and there is one", f"set {SECTION}.rollout.n=8"
-        yield ConfigError(f"mas.filter with {SECTION}.rollout.n=1", rule=rule, fix=fix)
-    own = run.estimator
-    across = own and (own.reads_running(run.options) or not (own.compares_sessions or "branch" in own.needs))
-    if run.learning and wanted.drop and wanted.by == "score" and across:
-        value = f"mas.filter.drop=uniform with algorithm.adv_estimator={run.config.algorithm.adv_estimator}"
-        rule = "rows of equal scores have an advantage, too, where all tasks are compared"
-        yield ConfigError(value, rule=rule, fix="set mas.filter.by=team, or algorithm.adv_estimator=agent_grpo")
-
-
-@rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True)
-def same_replies(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True, of="learning")
+def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """An agent that is trained samples different replies."""
     for name, member in run.members.items():
-        if member.trainable and any(view.name == member.spec.policy for view in run.learning):
-            own, view = flat(member.spec.sampling), run.view(member.spec.policy)
-            drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in ("temperature", "top_k")}
-            fixed: dict[str, object] = {key: each for key, each in drawn.items() if each == SAME[key]}
-            fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
-            for key, value in fixed.items():
-                reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
-                fix = f"set it in ++mas.agents.{member.role}.validation_sampling"
-                yield ConfigWarning(f"agent {name} is trained with {key}={value}", reason, fix)
+        if not member.trainable or member.spec.policy != view.name:
+            continue
+        own = flat(member.spec.sampling)
+        drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in SAME}
+        fixed = {key: value for key, value in drawn.items() if value == SAME[key]}
+        fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
+        for key, value in fixed.items():
+            reason = "every reply to one prompt is then the same, so its sessions differ in nothing"
+            fix = f"set it in ++mas.agents.{member.role}.validation_sampling"
+            yield ConfigWarning(f"agent {name} is trained with {key}={value}", reason, fix)
 
 
-@rule(seen="commit 6cf930eb: agents of different temperatures on fused kernels", team=True)
-def one_temperature(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="commit 6cf930eb: agents of different temperatures on fused kernels", team=True, of="learning")
+def one_temperature(run: ExaminedRun, view: View) -> ConfigError | None:
     """verl's fused kernels score all rows of a policy at one temperature."""
-    for view in run.learning:
-        acting = [one for one in run.members.values() if one.trainable and view.name in one.policies]
-        usual = view.get("rollout.temperature")
-        if (
-            view.get("model.use_fused_kernels")
-            and len({one.spec.sampling.get("temperature", usual) for one in acting}) > 1
-        ):
-            rule = "verl's fused kernels score all rows of a policy at one temperature, and its agents have several"
-            fix = f"set {SECTION}.model.use_fused_kernels=False, or one temperature"
-            yield ConfigError(stated(view, "model.use_fused_kernels"), rule=rule, fix=fix)
+    acting = [one for one in run.members.values() if one.trainable and view.name in one.policies]
+    usual, key = view.get("rollout.temperature"), "model.use_fused_kernels"
+    if not view.get(key) or len({one.spec.sampling.get("temperature", usual) for one in acting}) < 2:
+        return None
+    rule = "verl's fused kernels score all rows of a policy at one temperature, and its agents have several"
+    return ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}=False, or one temperature")
 
 
 @rule(seen="commit 5fc0fcd4: commands in which nothing is learned", team=True)
@@ -180,9 +145,7 @@ def somebody_learns(run: ExaminedRun) -> Iterator[Problem]:
     learning = {policy for one in run.members.values() if one.trainable for policy in one.policies}
     idle = [view.name for view in run.learning if view.name not in learning]
     if len(idle) == len(run.learning):
-        fix = (
-            "set mas.policies.<policy>.trainable=True and ++mas.agents.<agent>.trainable=true, or trainer.val_only=True"
-        )
+        fix = "set mas.policies.<policy>.trainable=True ++mas.agents.<agent>.trainable=true, or trainer.val_only=True"
         yield ConfigError("no agent and policy is trainable", rule="training needs rows that are trained on", fix=fix)
         return
     for name in idle:
@@ -200,46 +163,41 @@ def kl_in_reward(run: ExaminedRun) -> ConfigError | None:
     return ConfigError("algorithm.use_kl_in_reward=True with several policies", rule=rule, fix=fix)
 
 
-@rule(seen="docs/loss.md", team=True)
-def one_weighting(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="docs/loss.md", team=True, of="learning")
+def one_weighting(run: ExaminedRun, view: View) -> ConfigError | None:
     """Only one setting says how rows are added up to the loss."""
     weighting = run.mas.loss.weighting
-    for view in run.learning:
-        if weighting is None:
-            continue
-        loss, mode = view.get("actor.policy_loss.loss_mode"), view.get("actor.loss_agg_mode")
-        if loss == "geo_mean" or (loss == "sapo" and weighting in ("token", "agent_token")):
-            rule = "this loss adds rows up in a way of its own"
-            yield ConfigError(stated(view, "actor.policy_loss.loss_mode"), rule=rule, fix="remove mas.loss.weighting")
-        elif mode not in ("token-mean", LOSS_MODES[weighting]):
-            value = f"mas.loss.weighting={weighting} with {stated(view, 'actor.loss_agg_mode')}"
-            yield ConfigError(value, rule="both say how rows are added up to the loss", fix="remove one of the two")
+    loss, mode = view.get("actor.policy_loss.loss_mode"), view.get("actor.loss_agg_mode")
+    if weighting and (loss == "geo_mean" or (loss == "sapo" and weighting in ("token", "agent_token"))):
+        rule = "this loss adds rows up in a way of its own"
+        return ConfigError(stated(view, "actor.policy_loss.loss_mode"), rule=rule, fix="remove mas.loss.weighting")
+    if weighting and mode not in ("token-mean", LOSS_MODES[weighting]):
+        value = f"mas.loss.weighting={weighting} with {stated(view, 'actor.loss_agg_mode')}"
+        return ConfigError(value, rule="both say how rows are added up to the loss", fix="remove one of the two")
+    return None
 
 
-@rule(seen="commit e6ea2ae8: rows with a KL term are not skipped", team=True)
-def skipped_rows(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="commit e6ea2ae8: rows with a KL term are not skipped", team=True, of="learning")
+def skipped_rows(run: ExaminedRun, view: View) -> ConfigError | None:
     """Rows without advantage count in a KL or entropy term, and in some losses."""
-    for view in run.learning if run.mas.skip_zero_advantage is True else ():
-        terms = [key for key in ("actor.use_kl_loss", "actor.entropy_coeff") if view.get(key)]
-        terms += [] if view.proportional else ["actor.policy_loss.loss_mode"]
-        if terms:
-            value = f"mas.skip_zero_advantage=True with {stated(view, terms[0])}"
-            rule, fix = "rows without advantage still count in this term of the loss", "set it to auto"
-            yield ConfigError(value, rule=rule, fix=fix)
+    terms = [key for key in ("actor.use_kl_loss", "actor.entropy_coeff") if view.get(key)]
+    terms += [] if view.proportional else ["actor.policy_loss.loss_mode"]
+    if run.mas.skip_zero_advantage is not True or not terms:
+        return None
+    rule = "rows without advantage still count in this term of the loss"
+    return ConfigError(f"mas.skip_zero_advantage=True with {stated(view, terms[0])}", rule=rule, fix="set it to auto")
 
 
 @rule(seen="docs/configuration.md", team=False)
 def team_meant(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
-    """A run that names a team's mode, or a team, is one of a team."""
-    from verl_mas.config.modes import MODES, SYNC
-
-    mode, team = run.get(KEY), run.config.get("mas") is not None
-    if team and str(mode).startswith(SYNC.name):
+    """A run that names a team is one of a team."""
+    mode = run.get(KEY)
+    if run.config.get("mas") is None:
+        return None
+    if str(mode).startswith(SYNC.name):
         return ConfigError(f"{KEY}={mode}", rule=f"a team is trained by {', '.join(MODES)}", fix=f"remove {KEY}")
-    if team:
-        reason = "verl's own trainer runs, which knows no agents and no policies"
-        return ConfigWarning(f"{KEY}={mode} with a team (`mas`)", reason, "add +mas=<team>, which sets it")
-    return no_team(mode) if mode in MODES else None
+    reason = "verl's own trainer runs, which knows no agents and no policies"
+    return ConfigWarning(f"{KEY}={mode} with a team (`mas`)", reason, "add +mas=<team>, which sets it")
 
 
 def no_team(mode: str = "mas") -> ConfigError:

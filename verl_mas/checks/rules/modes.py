@@ -9,12 +9,19 @@ from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import KEY, SEPARATE, THRESHOLD
 from verl_mas.config.placement import local_policies, time_sliced, used_pools
-from verl_mas.config.run import CORRECTION, READERS, Run
+from verl_mas.config.run import CORRECTION, READERS, Run, View
 from verl_mas.engines.serving import MOST, serving
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
 
-# Settings of verl with which a team's asynchronous trainer would hang, or replay other rows -> what they have to be.
+# Settings of verl with which no team can be trained -> what they have to be, and why.
+OF_TEAM = {
+    "trainer.use_v1": (True, "teams need verl's V1 trainer"),
+    "distillation.enabled": (False, "a teacher is not supported for a team"),
+    "trainer.critic_warmup": (0, "a team has no critic, and its policies are updated from the first step"),
+}
+HYBRID = {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
+# Those with which an asynchronous trainer would hang, or replay other rows.
 ASYNCHRONOUS = {
     "trainer.v1.sampler.custom_sampler.path": (None, "the team chooses the oldest complete tasks for a step"),
     "skip.rollout_tq.enable": (False, "tasks are dispatched and trained on in different steps"),
@@ -27,14 +34,15 @@ APART = {
 STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 
 
-@rule(seen="commit 93f105e2, docs/async.md", team=True)
-def settings_of_mode(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Some settings of verl have one value in an asynchronous mode."""
-    if run.mode is None or not run.mode.asynchronous:
-        return
-    for key, (value, why) in {**ASYNCHRONOUS, **(APART if run.mode is SEPARATE else {})}.items():
-        if (given := run.get(key)) != value and not (given is None and not value):
-            yield ConfigError(f"{key}={given} with {KEY}={run.mode.name}", rule=why, fix=f"set {key}={value}")
+@rule(seen="verl's own scripts of distillation with +mas=solver_verifier; docs/async.md", team=True)
+def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Some settings of verl have one value for a team, and more of them in an asynchronous mode."""
+    assert run.mode
+    wanted = {**OF_TEAM, **(APART if run.mode is SEPARATE else HYBRID)}
+    for key, (value, why) in {**wanted, **(ASYNCHRONOUS if run.mode.asynchronous else {})}.items():
+        if (given := run.get(key)) not in (None, value):
+            fix = f"set {key}={'null' if value is None else value}"
+            yield ConfigError(f"{key}={given}", rule=f"{why} ({KEY}={run.mode.name})", fix=fix)
 
 
 @rule(seen="commit 93f105e2, docs/async.md", team=True)
@@ -63,19 +71,17 @@ def rows_stored(run: ExaminedRun) -> ConfigError | None:
     return ConfigError(f"{STORAGE}={size}", rule=rule, fix="set it to null: the storage then grows as needed")
 
 
-@rule(seen="verl#2953, docs/async.md", team=True)
-def corrected(run: ExaminedRun) -> Iterator[Problem]:
+@rule(seen="verl#2953, docs/async.md", team=True, of="learning")
+def corrected(run: ExaminedRun, view: View) -> Problem | None:
     """Rows of older weights are corrected."""
     stale = run.staleness
-    for view in run.learning if stale and stale.warmup else ():
-        assert stale
-        if any(view.correction.get(key) for key in READERS):
-            continue
-        value = f"policy {view.name}: rows of older weights without {CORRECTION}, {THRESHOLD}={stale.threshold}"
-        why = "the loss is clipped around the weights of the step, which did not write the text"
-        fix = f"set {CORRECTION}.rollout_is=token, or {CORRECTION}.bypass_mode=True"
-        far = stale.threshold is None or stale.threshold > 2
-        yield ConfigError(value, rule=why, fix=fix) if far else ConfigWarning(value, why, fix)
+    if stale is None or not stale.warmup or any(view.correction.get(key) for key in READERS):
+        return None
+    value = f"policy {view.name}: rows of older weights without {CORRECTION}, {THRESHOLD}={stale.threshold}"
+    why = "the loss is clipped around the weights of the step, which did not write the text"
+    fix = f"set {CORRECTION}.rollout_is=token, or {CORRECTION}.bypass_mode=True"
+    far = stale.threshold is None or stale.threshold > 2
+    return ConfigError(value, rule=why, fix=fix) if far else ConfigWarning(value, why, fix)
 
 
 @rule(seen="commit 93f105e2, docs/async.md", team=True)
@@ -96,33 +102,29 @@ def engines_apart(run: ExaminedRun) -> Iterator[ConfigError]:
     apart = run.mode is SEPARATE
     training = {run.mas.policies[name].pool for name in run.trained if not run.mas.policies[name].adapter_of}
     for name in local_policies(run.mas):
-        view, spec = run.view(name), run.mas.policies[name]
-        backend = view.get("rollout.checkpoint_engine.backend")
-        serves = spec.engines or spec.pool
+        spec, serves = run.mas.policies[name], run.mas.policies[name].engines or run.mas.policies[name].pool
         if apart and serves in training:
-            value, rule = (
-                f"mas.policies.{name} is served on pool {serves}",
-                "engines never free GPUs for training",
-            )
+            value, rule = f"mas.policies.{name} is served on pool {serves}", "engines never free GPUs for training"
             fix = f"set ++mas.policies.{name}.engines=serve ++mas.pools.serve.n_gpus_per_node=1, or another pool"
             yield ConfigError(value, rule=rule, fix=fix)
         if not apart and spec.engines:
-            fix = "remove it, or add +mas/mode=separate_async"
-            yield ConfigError(
-                f"mas.policies.{name}.engines={spec.engines}", rule="policies serve where they train", fix=fix
-            )
-        able = ("ray",) if run.config.trainer.device == CPU else ("ray", "nccl", "nixl", "delta_sharded", "mooncake")
-        custom = view.get("rollout.checkpoint_engine.custom_backend_module")
-        if spec.is_trained and not custom and backend not in (able if apart else ("naive",)):
-            key = "rollout.checkpoint_engine.backend"
-            rule = f"in this mode weights are sent by {', '.join(able) if apart else 'naive, within the process'}"
-            fix = (
-                f"leave {setting(view, key)} to +mas/mode=separate_async"
-                if apart
-                else f"set {setting(view, key)}=naive"
-            )
-            yield ConfigError(stated(view, key), rule=rule, fix=fix)
+            value, fix = f"mas.policies.{name}.engines={spec.engines}", "remove it, or add +mas/mode=separate_async"
+            yield ConfigError(value, rule="policies serve where they train", fix=fix)
         if apart and (spec.adapter_of or spec.snapshot):
-            what = "adapter_of" if spec.adapter_of else "snapshot"
+            value = f"mas.policies.{name}.{'adapter_of' if spec.adapter_of else 'snapshot'} with {KEY}={SEPARATE.name}"
             rule = "the training sends whole weights, and only to a policy's own engines"
-            yield ConfigError(f"mas.policies.{name}.{what} with {KEY}={SEPARATE.name}", rule=rule, fix=f"remove {what}")
+            yield ConfigError(value, rule=rule, fix="remove it, or train in another mode")
+
+
+@rule(seen="commit 93f105e2, docs/async.md", team=True, of="served")
+def weights_sent(run: ExaminedRun, view: View) -> ConfigError | None:
+    """Weights are sent to engines on other GPUs, and stay within the process for those on the same."""
+    key, apart = "rollout.checkpoint_engine.backend", run.mode is SEPARATE
+    able = ("ray",) if run.config.trainer.device == CPU else ("ray", "nccl", "nixl", "delta_sharded", "mooncake")
+    able = able if apart else ("naive",)
+    custom = view.get("rollout.checkpoint_engine.custom_backend_module")
+    if not view.spec.is_trained or custom or view.get(key) in able:
+        return None
+    rule = f"in this mode weights are sent by {', '.join(able)}"
+    fix = f"leave {setting(view, key)} to +mas/mode=separate_async" if apart else f"set {setting(view, key)}=naive"
+    return ConfigError(stated(view, key), rule=rule, fix=fix)

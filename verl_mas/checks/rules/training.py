@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib.metadata import version
 
-from packaging.version import Version
-
-from verl_mas.checks import model
 from verl_mas.checks.examined import ExaminedRun, parts_of, setting, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.adapters import adapters
@@ -16,6 +12,7 @@ from verl_mas.config.run import CORRECTION, READERS, View
 from verl_mas.config.verl_settings import attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
+from verl_mas.planning import model_folder as model
 from verl_mas.workflow.members import flat
 
 # Models with a state for which verl marks where a row of a packed micro batch ends, and whose head it gathers.
@@ -26,73 +23,64 @@ ULYSSES = "actor.ulysses_sequence_parallel_size"
 TRUNCATING: Mapping[str, tuple[object, ...]] = {"top_p": (1, None), "top_k": (-1, 0, None), "min_p": (0, None)}
 
 
-@rule(seen="THU-KEG/AdaptThink#1, MIV-XJTU/FSDrive#21, verl#1226, DAMO-NLP-SG/LongPO#5, vllm-project/vllm#414")
-def whole_heads(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="THU-KEG/AdaptThink#1, MIV-XJTU/FSDrive#21, verl#1226, DAMO-NLP-SG/LongPO#5", of="served")
+def whole_heads(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Tensor and sequence parallel sizes divide the attention heads."""
-    for view in run.served:
-        sizes = {} if facts_of(view.engine).one_process else {"rollout.tensor_model_parallel_size": 0}
-        sizes = {key: int(view.value(key)) for key in sizes}
-        sizes |= {ULYSSES: parts_of(view)} if view in run.learning else {}
-        names = ("num_attention_heads", "num_key_value_heads")
-        heads, shared = (model.model_number(view.section("model"), name) for name in names)
-        for key, parts in sizes.items():
-            # Heads of keys and values are repeated where there are fewer.
-            if heads and (heads % parts or (shared and shared % parts and parts % shared)):
-                value = f"{setting(view, key)}={parts} with {view.get('model.path')}"
-                rule = f"it divides the model's {heads} attention heads ({shared or heads} of keys and values)"
-                fits = [size for size in range(1, heads + 1) if heads % size == 0 and size <= run.gpus(view)]
-                yield ConfigError(value, rule=rule, fix=f"set {setting(view, key)} to one of {fits}")
+    tensor = "rollout.tensor_model_parallel_size"
+    sizes = {} if facts_of(view.engine).one_process else {tensor: int(view.value(tensor))}
+    sizes |= {ULYSSES: parts_of(view)} if view in run.learning else {}
+    names = ("num_attention_heads", "num_key_value_heads")
+    heads, shared = (model.model_number(view.section("model"), name) for name in names)
+    for key, parts in sizes.items():
+        # Heads of keys and values are repeated where there are fewer.
+        if heads and (heads % parts or (shared and shared % parts and parts % shared)):
+            value = f"{setting(view, key)}={parts} with {view.get('model.path')}"
+            rule = f"it divides the model's {heads} attention heads ({shared or heads} of keys and values)"
+            fits = [size for size in range(1, heads + 1) if heads % size == 0 and size <= run.gpus(view)]
+            yield ConfigError(value, rule=rule, fix=f"set {setting(view, key)} to one of {fits}")
 
 
-@rule(seen="verl#1191, verl#1182, verl#2596")
-def whole_shards(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="verl#1191, verl#1182, verl#2596", of="learning")
+def whole_shards(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Sequence parallel and FSDP sizes divide the GPUs."""
-    for view in run.learning:
-        gpus, fsdp = run.gpus(view), view.get("actor.fsdp_config.fsdp_size")
-        sizes = {ULYSSES: parts_of(view), "actor.fsdp_config.fsdp_size": max(1, min(fsdp or -1, gpus))}
-        for key in (key for key, size in sizes.items() if gpus % size):
-            value = f"{setting(view, key)}={sizes[key]} on {gpus} GPUs"
-            fix = f"set {setting(view, key)} to a divisor of {gpus}"
-            yield ConfigError(value, rule="it divides the GPUs that train the policy", fix=fix)
+    gpus, fsdp = run.gpus(view), view.get("actor.fsdp_config.fsdp_size")
+    sizes = {ULYSSES: parts_of(view), "actor.fsdp_config.fsdp_size": max(1, min(fsdp or -1, gpus))}
+    for key in (key for key, size in sizes.items() if gpus % size):
+        value = f"{setting(view, key)}={sizes[key]} on {gpus} GPUs"
+        fix = f"set {setting(view, key)} to a divisor of {gpus}"
+        yield ConfigError(value, rule="it divides the GPUs that train the policy", fix=fix)
 
 
-@rule(seen="hiyouga/LlamaFactory#10616, verl#6660")
-def ulysses_attention(run: ExaminedRun) -> Iterator[ConfigError]:
-    """verl divides a sequence among GPUs in flash-attn only, and without padding."""
-    for view in run.learning:
-        if parts_of(view) == 1:
-            continue
-        value, off = f"{setting(view, ULYSSES)}={parts_of(view)}", f"set {setting(view, ULYSSES)}=1"
-        if not is_flash(used := attention(view.config)):
-            rule = "other attention would see a part of each sequence, and the update would be wrong"
-            yield ConfigError(f"{value} with attn_implementation={used}", rule=rule, fix=f"{off}, or flash_attention_2")
-        if not view.get("model.use_remove_padding"):
-            fix = f"{off}, or {SECTION}.model.use_remove_padding=True"
-            yield ConfigError(f"{value} with padding", rule="verl divides sequences without padding", fix=fix)
+@rule(seen="hiyouga/LlamaFactory#10616, verl#6660", of="learning")
+def ulysses_attention(run: ExaminedRun, view: View) -> ConfigError | None:
+    """verl divides a sequence among GPUs in flash-attn only."""
+    if parts_of(view) == 1 or is_flash(used := attention(view.config)):
+        return None
+    value = f"{setting(view, ULYSSES)}={parts_of(view)} with attn_implementation={used}"
+    rule = "other attention would see a part of each sequence, and the update would be wrong"
+    return ConfigError(value, rule=rule, fix=f"set {setting(view, ULYSSES)}=1, or flash_attention_2")
 
 
-@rule(seen="THUDM/slime#1686, verl#6660, huggingface/transformers#46093")
-def packed_state(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="THUDM/slime#1686, verl#6660, huggingface/transformers#46093", of="learning")
+def packed_state(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """Packed rows of a model with linear attention read the rows before them."""
-    for view in run.learning:
-        own, packed = view.section("model"), view.get("model.use_remove_padding")
-        if packed and model.is_stateful(own) and model.settings(own).get("model_type") not in PACKED_BY_VERL:
-            value, fix = stated(view, "model.use_remove_padding", "model.path"), "set use_remove_padding=False"
-            reason = "the model carries a state from token to token, and verl does not mark where a packed row ends"
-            yield ConfigWarning(value, reason, fix)
+    own, packed = view.section("model"), view.get("model.use_remove_padding")
+    if packed and model.is_stateful(own) and model.settings(own).get("model_type") not in PACKED_BY_VERL:
+        value, fix = stated(view, "model.use_remove_padding", "model.path"), "set use_remove_padding=False"
+        reason = "the model carries a state from token to token, and verl does not mark where a packed row ends"
+        yield ConfigWarning(value, reason, fix)
 
 
-@rule(seen="verl#5633, verl#5920")
-def fused_head(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="verl#5633, verl#5920", of="learning")
+def fused_head(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """verl's fused kernels read the whole head, which FSDP2 divides."""
-    for view in run.learning:
-        own, fused = view.section("model"), view.get("model.use_fused_kernels")
-        gathered = model.settings(own).get("model_type") in HEAD_GATHERED
-        if fused and view.get("actor.strategy") == "fsdp2" and model.has_own_head(own) and not gathered:
-            value = stated(view, "model.use_fused_kernels", "actor.strategy", "model.path")
-            reason = "FSDP2 divides a head with weights of its own, and verl's kernels read it outside of its layer"
-            fix = f"set {setting(view, 'model.use_fused_kernels')}=False, or {SECTION}.actor.strategy=fsdp"
-            yield ConfigWarning(value, f"{reason} (torch: got mixed torch.Tensor and DTensor)", fix)
+    own, fused = view.section("model"), view.get("model.use_fused_kernels")
+    gathered = model.settings(own).get("model_type") in HEAD_GATHERED
+    if fused and view.get("actor.strategy") == "fsdp2" and model.has_own_head(own) and not gathered:
+        value = stated(view, "model.use_fused_kernels", "actor.strategy", "model.path")
+        reason = "FSDP2 divides a head with weights of its own, and verl's kernels read it outside of its layer"
+        fix = f"set {setting(view, 'model.use_fused_kernels')}=False, or {SECTION}.actor.strategy=fsdp"
+        yield ConfigWarning(value, f"{reason} (torch: got mixed torch.Tensor and DTensor)", fix)
 
 
 @rule(seen="verl's own scripts for Megatron, VeOmni and TorchTitan with +mas=solver_verifier", team=True)
@@ -105,154 +93,116 @@ def fsdp_alone(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"{SECTION}.actor.strategy={min(others)}", rule=rule, fix=fix)
 
 
-@rule(seen="verl#7390")
-def schedule(run: ExaminedRun) -> Iterator[ConfigError]:
-    """verl's FSDP has the schedules constant and cosine."""
-    for view in run.learning:
-        key = "actor.optim.lr_scheduler_type"
-        if view.get(key) not in ("constant", "cosine", None) and str(view.get("actor.strategy")).startswith("fsdp"):
-            fix = f"set {setting(view, key)}=cosine"
-            yield ConfigError(stated(view, key), rule="verl's FSDP has the schedules constant and cosine", fix=fix)
-
-
-@rule(seen="verl#7952, rllm-org/rllm#897")
-def saved_in_time(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="verl#7952, rllm-org/rllm#897", of="learning")
+def saved_in_time(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """FSDP never writes the pointer of a checkpoint that is saved asynchronously."""
-    for view in run.learning:
-        key = "actor.checkpoint.async_save"
-        if view.get(key) and str(view.get("actor.strategy")).startswith("fsdp"):
-            rule = "no process writes the pointer to such a checkpoint, so a run that resumes starts from step 0"
-            yield ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}=False")
+    key = "actor.checkpoint.async_save"
+    if view.get(key) and str(view.get("actor.strategy")).startswith("fsdp"):
+        rule = "no process writes the pointer to such a checkpoint, so a run that resumes starts from step 0"
+        yield ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}=False")
 
 
 # LoRA of a policy with weights of its own; `checks.adapters` has the adapters that share a base.
 
 
-@rule(seen="verl's own script examples/tuning/lora/run_qwen3_8b_from_adapter_fsdp.sh")
-def unread_adapter(run: ExaminedRun) -> Iterator[Problem]:  # patch: lora-adapter-path
+@rule(seen="verl's own script examples/tuning/lora/run_qwen3_8b_from_adapter_fsdp.sh", of="learning")
+def unread_adapter(run: ExaminedRun, view: View) -> Iterator[Problem]:  # patch: lora-adapter-path
     """verl reads an adapter, and Megatron's rank, only where lora_rank is above 0."""
-    for view in run.learning:
-        if view.get("model.lora_rank"):
-            continue
-        if view.get("model.lora_adapter_path"):
-            reason = "verl loads an adapter only where lora_rank is above 0, so all weights are trained"
-            fix = f"set {SECTION}.model.lora_rank to the adapter's rank, or lora_adapter_path=null"
-            yield ConfigWarning(stated(view, "model.lora_adapter_path", "model.lora_rank"), reason, fix)
-        if view.get("model.lora.rank") and str(view.get("actor.strategy")).startswith("fsdp"):
-            fix = f"set {SECTION}.model.lora_rank={view.get('model.lora.rank')} and model.lora.rank=0"
-            yield ConfigError(stated(view, "model.lora.rank"), rule="FSDP reads model.lora_rank", fix=fix)
+    if view.get("model.lora_rank"):
+        return
+    if view.get("model.lora_adapter_path"):
+        reason = "verl loads an adapter only where lora_rank is above 0, so all weights are trained"
+        fix = f"set {SECTION}.model.lora_rank to the adapter's rank, or lora_adapter_path=null"
+        yield ConfigWarning(stated(view, "model.lora_adapter_path", "model.lora_rank"), reason, fix)
+    if view.get("model.lora.rank") and str(view.get("actor.strategy")).startswith("fsdp"):
+        fix = f"set {SECTION}.model.lora_rank={view.get('model.lora.rank')} and model.lora.rank=0"
+        yield ConfigError(stated(view, "model.lora.rank"), rule="FSDP reads model.lora_rank", fix=fix)
 
 
-@rule(seen="verl#7495, huggingface/trl#5312")
-def adapter_reaches_engine(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="verl#7495, huggingface/trl#5312", of="served")
+def adapter_reaches_engine(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """An adapter that is not merged is served by an engine that takes it."""
-    for view in run.served:
-        rank, facts = view.get("model.lora_rank") or 0, facts_of(view.engine)
-        if not rank or view.get("model.lora.merge") or view.spec.adapter_of or adapters(run.mas, view.name):
-            continue
-        most = facts.highest_rank or rank
-        why = "the engine takes whole weights" if not facts.takes_adapters else ""
-        why = why or (f"the engine serves ranks up to {most}" if rank > most else "")
-        if run.mode and run.mode.name == "mas_separate_async":
-            why = "verl sends whole weights to engines on other GPUs, and leaves adapters out"
-        if not view.spec.is_trained:
-            why = "a frozen policy has no adapter: the engine would serve the bare weights"
-        if why:
-            fix = f"set {setting(view, 'model.lora.merge')}=True, or lora_rank=0"
-            yield ConfigError(f"policy {view.name}: {stated(view, 'model.lora_rank')}", rule=why, fix=fix)
+    rank, facts = view.get("model.lora_rank") or 0, facts_of(view.engine)
+    if not rank or view.get("model.lora.merge") or view.spec.adapter_of or adapters(run.mas, view.name):
+        return
+    most = facts.highest_rank or rank
+    why = "the engine takes whole weights" if not facts.takes_adapters else ""
+    why = why or (f"the engine serves ranks up to {most}" if rank > most else "")
+    if run.mode and run.mode.name == "mas_separate_async":
+        why = "verl sends whole weights to engines on other GPUs, and leaves adapters out"
+    if not view.spec.is_trained:
+        why = "a frozen policy has no adapter: the engine would serve the bare weights"
+    if why:
+        fix = f"set {setting(view, 'model.lora.merge')}=True, or lora_rank=0"
+        yield ConfigError(f"policy {view.name}: {stated(view, 'model.lora_rank')}", rule=why, fix=fix)
 
 
-@rule(seen="commit afbbccd4: PEFT 0.21 with FSDP1, patches/upstream/lora-peft-names.patch", here=True)
-def adapter_found(run: ExaminedRun) -> Iterator[ConfigError]:
-    """verl collects an adapter by names that PEFT 0.21 has changed."""
-    for view in run.learning:
-        sent = view.get("model.lora_rank") and not view.get("model.lora.merge")
-        if not sent or view.get("actor.strategy") != "fsdp" or Version(version("peft")) < Version("0.21"):
-            continue
-        value = f"policy {view.name}: {stated(view, 'model.lora_rank', 'actor.strategy')} and peft {version('peft')}"
-        rule = "verl then finds no tensor of the adapter to send, and the engine samples with the base"
-        fix = f"pip install 'peft<0.21', or set {setting(view, 'actor.strategy')}=fsdp2"
-        yield ConfigError(value, rule=rule, fix=fix)
-
-
-@rule(seen="patches/README.md: clip-ratio, freeze-vision-tower")
-def unread_by_verl(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="patches/README.md: clip-ratio, freeze-vision-tower", of="learning")
+def unread_by_verl(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """verl reads clip_ratio only where both of its bounds are null, and never freeze_vision_tower."""
-    for view in run.learning:
-        ratio, low, high = (view.get(f"actor.clip_ratio{part}") for part in ("", "_low", "_high"))
-        if ratio not in (0.2, low, high) and None not in (low, high):
-            reason, fix = (
-                "verl reads clip_ratio where the two others are null only",
-                "set clip_ratio_low and clip_ratio_high",
-            )
-            yield ConfigWarning(stated(view, "actor.clip_ratio"), reason, fix)
-        if view.get("actor.freeze_vision_tower"):
-            reason = "verl 0.9.1 reads it nowhere, so the tower is trained"
-            yield ConfigWarning(stated(view, "actor.freeze_vision_tower"), reason, "remove it, or apply the patch")
+    ratio, low, high = (view.get(f"actor.clip_ratio{part}") for part in ("", "_low", "_high"))
+    if ratio not in (0.2, low, high) and None not in (low, high):
+        reason = "verl reads clip_ratio only where the two others are null"
+        yield ConfigWarning(stated(view, "actor.clip_ratio"), reason, "set clip_ratio_low and clip_ratio_high")
+    if view.get("actor.freeze_vision_tower"):
+        reason = "verl 0.9.1 reads it nowhere, so the tower is trained"
+        yield ConfigWarning(stated(view, "actor.freeze_vision_tower"), reason, "remove it, or apply the patch")
 
 
 # The correction of rows of other weights.
 
 
-@rule(seen="verl#4912, verl#4272")
-def bypass_unread(run: ExaminedRun) -> Iterator[ConfigWarning]:
+@rule(seen="verl#4912, verl#4272", of="learning")
+def bypass_unread(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """verl's V1 trainer reads nothing else of the correction in bypass mode."""
-    for view in run.learning:
-        found = view.correction
-        unread = {key: found.get(key) for key in ("rollout_is", "rollout_rs") if found.get(key)}
-        unread |= {} if found.get("loss_type") in (None, "ppo_clip") else {"loss_type": found.loss_type}
-        if found.get("bypass_mode") and unread:
-            given = ", ".join(f"{key}={value}" for key, value in unread.items())
-            reason = "verl's V1 trainer then takes the engine's log-probs as the old ones, and reads nothing else here"
-            fix = f"set {CORRECTION}.bypass_mode=False, or remove {', '.join(unread)}"
-            yield ConfigWarning(f"{CORRECTION}.bypass_mode=True with {given}", reason, fix)
+    found = view.correction
+    unread = {key: found.get(key) for key in ("rollout_is", "rollout_rs") if found.get(key)}
+    unread |= {} if found.get("loss_type") in (None, "ppo_clip") else {"loss_type": found.loss_type}
+    if found.get("bypass_mode") and unread:
+        given = ", ".join(f"{key}={value}" for key, value in unread.items())
+        reason = "verl's V1 trainer then takes the engine's log-probs as the old ones, and reads nothing else here"
+        fix = f"set {CORRECTION}.bypass_mode=False, or remove {', '.join(unread)}"
+        yield ConfigWarning(f"{CORRECTION}.bypass_mode=True with {given}", reason, fix)
 
 
-@rule(seen="verl#2953, verl#3694")
-def log_probs_of_engine(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="verl#2953, verl#3694", of="learning")
+def log_probs_of_engine(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """A correction reads the engine's log-probs."""
-    for view in run.learning:
-        used = [key for key in READERS if view.correction.get(key)]
-        stale = run.staleness and run.staleness.warmup
-        if (used or stale) and not view.get("rollout.calculate_log_probs"):
-            value = f"{SECTION}.rollout.calculate_log_probs=False with {', '.join(used) or 'an asynchronous mode'}"
-            rule = "the correction compares the engine's log-probs with the trainer's"
-            yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
+    used = [key for key in READERS if view.correction.get(key)]
+    stale = run.staleness and run.staleness.warmup
+    if (used or stale) and not view.get("rollout.calculate_log_probs"):
+        value = f"{SECTION}.rollout.calculate_log_probs=False with {', '.join(used) or 'an asynchronous mode'}"
+        rule = "the correction compares the engine's log-probs with the trainer's"
+        yield ConfigError(value, rule=rule, fix=f"set {SECTION}.rollout.calculate_log_probs=True")
 
 
-@rule(seen="verl#4912, verl#4070")
-def rejection(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="verl#4912, verl#4070", of="learning")
+def rejection(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """verl reads the texts of a rejection in its first update; here it reads them for one token."""
-    for view in run.learning:
-        option, threshold = (view.correction.get(key) for key in ("rollout_rs", "rollout_rs_threshold"))
-        if not option:
-            continue
-        import torch
-        from verl.trainer.ppo.rollout_corr_helper import compute_rollout_rejection_mask
+    option, threshold = (view.correction.get(key) for key in ("rollout_rs", "rollout_rs_threshold"))
+    if not option:
+        return
+    import torch
+    from verl.trainer.ppo.rollout_corr_helper import compute_rollout_rejection_mask
 
-        try:
-            compute_rollout_rejection_mask(torch.ones(1, 1), torch.ones(1, 1), option, threshold)
-        except (ValueError, TypeError) as error:
-            value = f"{CORRECTION}.rollout_rs={option} with rollout_rs_threshold={threshold}"
-            yield ConfigError(value, rule=f"verl takes both: {error}", fix="set rollout_rs=token_k1 and 0.5_2.0")
+    try:
+        compute_rollout_rejection_mask(torch.ones(1, 1), torch.ones(1, 1), option, threshold)
+    except (ValueError, TypeError) as error:
+        value = f"{CORRECTION}.rollout_rs={option} with rollout_rs_threshold={threshold}"
+        yield ConfigError(value, rule=f"verl takes both: {error}", fix="set rollout_rs=token_k1 and 0.5_2.0")
 
 
-@rule(seen="huggingface/trl#6789, PrimeIntellect-ai/prime-rl#2979, verl#6240", team=True)
-def truncated_sampling(run: ExaminedRun) -> Iterator[ConfigError]:
+@rule(seen="huggingface/trl#6789, PrimeIntellect-ai/prime-rl#2979, verl#6240", team=True, of="learning")
+def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Engines give log-probs after tokens were left out, trainers before."""
+    stale = run.staleness and run.staleness.warmup and any(view.correction.get(key) for key in READERS)
+    if not (stale or view.correction.get("bypass_mode")):
+        return
     for name, member in run.members.items():
-        for view in (view for view in run.learning if member.trainable and view.name in member.policies):
-            corrected = any(view.correction.get(key) for key in READERS)
-            stale = run.staleness and run.staleness.warmup
-            for key, value in _left_out(view, flat(member.spec.sampling)):
-                if corrected and (stale or view.correction.get("bypass_mode")):
-                    rule = "engines give log-probs after tokens were left out, trainers before: every ratio is off"
-                    fix = f"set ++mas.agents.{member.role}.sampling.{key}={TRUNCATING[key][0]}, or that of the rollout"
-                    yield ConfigError(f"agent {name} is trained with {key}={value:g}", rule=rule, fix=fix)
-
-
-def _left_out(view: View, own: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    for key, harmless in TRUNCATING.items():
-        value = own.get(key, view.get(f"rollout.{key}") if key != "min_p" else None)
-        if isinstance(value, int | float) and value not in harmless:
-            yield key, value
+        own = flat(member.spec.sampling) if member.trainable and view.name in member.policies else None
+        for key, harmless in TRUNCATING.items() if own is not None else ():
+            value = own.get(key, view.get(f"rollout.{key}") if key != "min_p" else None)
+            if isinstance(value, int | float) and value not in harmless:
+                rule = "engines give log-probs after tokens were left out, trainers before: every ratio is off"
+                fix = f"set ++mas.agents.{member.role}.sampling.{key}={harmless[0]}, or that of the rollout"
+                yield ConfigError(f"agent {name} is trained with {key}={value:g}", rule=rule, fix=fix)

@@ -1,4 +1,4 @@
-"""A sound command, and what `verl-mas check` makes of it when it is broken in one place."""
+"""What `verl-mas check` makes of a command line: a sound one, with arguments that follow it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import pickle
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import FrameType
-from typing import Any
-from unittest.mock import MagicMock, Mock, patch
+from unittest.mock import MagicMock, patch
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -27,9 +26,7 @@ from verl_mas.cli import check
 from verl_mas.cli._arguments import hardware_of
 from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError
-from wrong_configs.prepare import PREPARE
 
-HERE = Path(__file__).parent
 # A sound command; the arguments of a case follow it.
 TEAM = (
     "+platform=cpu +mas=solver_verifier algorithm.adv_estimator=agent_grpo data.train_batch_size=8 "
@@ -38,8 +35,17 @@ TEAM = (
     "actor_rollout_ref.model.path={task}/model data.train_files={task}/train.parquet "
     "data.val_files={task}/test.parquet trainer.default_local_dir={folder}/checkpoints"
 ).split()
-SERVER = str(HERE.with_name("mcp_server.py"))
+SERVER = str(Path(__file__).with_name("mcp_server.py"))
 TIME_LIMIT = 90  # seconds; a user's `check()` may take 60
+
+MESSAGES = [{"role": "user", "content": "Repeat a."}]
+ROW = {"data_source": "letters", "prompt": MESSAGES, "reward_model": {"ground_truth": "a"}}
+
+
+def files(folder: Path, contents: Mapping[str, str]) -> None:
+    for name, content in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
 
 
 class Verdict(str, Enum):
@@ -54,44 +60,28 @@ class Verdict(str, Enum):
 @dataclass(frozen=True, eq=False)
 class Case:
     arguments: tuple[str, ...]
-    says: str
-    warned: bool
-    settings: Mapping[str, Any]  # its other keys
-
-    @property
-    def name(self) -> str:
-        return " ".join(self.arguments)
+    says: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def command(self, task: Path, folder: Path) -> list[str]:
         """The arguments of `verl-mas check`."""
-        given = [*([] if self.settings.get("alone") else TEAM), *self.arguments]
-        return [item.replace("{task}", str(task)).replace("{folder}", str(folder)) for item in given]
-
-    def prepare(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for key in self.settings.keys() - {"alone", "dead", "environment"}:
-            PREPARE[key](folder, self.settings[key])
+        return [item.replace("{task}", str(task)).replace("{folder}", str(folder)) for item in (*TEAM, *self.arguments)]
 
 
 @dataclass(frozen=True)
 class Seen:
     verdict: Verdict
     message: str
-    messages: tuple[str, ...] = ()  # one by one
-
-    def answers(self, case: Case) -> bool:
-        return self.verdict is (Verdict.WARNED if case.warned else Verdict.REFUSED)
 
 
 def look(case: Case, task: Path, folder: Path) -> Seen:
     """What `verl-mas check` says of a case."""
-    case.prepare(folder)
     try:
         with (
             time_limit(TIME_LIMIT),
             patch.object(run, "compose", composed),
-            patch.dict(os.environ, case.settings.get("environment", {})),
-            patch("socket.create_connection", refused if case.settings.get("dead") else MagicMock()),
+            patch.dict(os.environ, case.environment),
+            patch("socket.create_connection", MagicMock()),
         ):
             options, arguments = check.parser().parse_known_args(case.command(task, folder))
             report = run.examine_command(arguments, hardware_of(options))
@@ -102,18 +92,14 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
         return Seen(Verdict.HANG, repr(error))
     except Exception as error:  # noqa: BLE001  # a traceback is what is counted here
         return Seen(Verdict.TRACEBACK, repr(error))
-    messages = tuple(map(str, report.errors or report.warnings))
-    message = "\n".join(messages)
+    message = "\n".join(map(str, report.errors or report.warnings))
     if "a check raised" in message or "Traceback" in message:
         return Seen(Verdict.TRACEBACK, message)
     if not message:
         return Seen(Verdict.ACCEPTED, "")
     if case.says not in message:
         return Seen(Verdict.UNCLEAR, message)
-    return Seen(Verdict.REFUSED if report.errors else Verdict.WARNED, message, messages)
-
-
-refused = Mock(side_effect=ConnectionRefusedError("Connection refused"))
+    return Seen(Verdict.REFUSED if report.errors else Verdict.WARNED, message)
 
 
 def composed(arguments: Sequence[str]) -> DictConfig:

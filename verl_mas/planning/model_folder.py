@@ -1,0 +1,204 @@
+"""Reads a model's folder: config.json, headers of weights, and by transformers the tokenizer with its chat template; no
+tensor is read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_mas.config.merge import SECTION
+from verl_mas.errors import ConfigError
+from verl_mas.planning.known_models import known
+from verl_mas.planning.model import ModelSize, size_of
+from verl_mas.util import installed_version
+from verl_mas.verl_.types import Fields
+
+# transformers reads the first of these, or the files that it lists.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+# Keys, and kinds of layers, of models that carry a state from token to token: linear attention, Mamba, convolutions.
+STATE = {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "mamba_d_state", "ssm_state_size", "state_size"}
+STATEFUL = {"linear_attention", "mamba", "conv"}
+# A model's config.json has one of these if it reads more than text.
+READS_MEDIA = ("vision_config", "audio_config", "thinker_config")
+
+
+def local_folder(path: str) -> Path | None:
+    """The folder of a model on this machine; of a name on the hub, its latest snapshot in the cache."""
+    folder = Path(path).expanduser()
+    if folder.is_dir() or not is_hub_name(path):
+        return folder if folder.is_dir() else None
+    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser() / f"models--{path.replace('/', '--')}"
+    revision = cache / "refs" / "main"
+    snapshot = cache / "snapshots" / (revision.read_text().strip() if revision.is_file() else "none")
+    return snapshot if (snapshot / "config.json").exists() else None
+
+
+def is_hub_name(path: str) -> bool:
+    """Whether a path is owner/name, and no folder here."""
+    folder = Path(path).expanduser()
+    return not (folder.is_dir() or folder.is_absolute() or path.count("/") != 1 or path.startswith((".", "~")))
+
+
+def readable_json(file: Path) -> Mapping[str, object]:
+    """The object in a file; empty if there is none, or none that can be read, as `check_model` says."""
+    try:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def shapes_in(file: Path) -> Mapping[str, Sequence[int]]:
+    """The shapes of the tensors in a safetensors file, from its header. Raises ValueError for one that is cut."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np") as opened:
+            return {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118  # no mapping
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def weight_files(folder: Path) -> list[Path]:
+    for name in WEIGHTS:
+        if (file := folder / name).is_file():
+            named = readable_json(file).get("weight_map") if file.suffix == ".json" else {"": name}
+            return sorted({folder / str(part) for part in named.values()}) if isinstance(named, dict) else []
+    return []
+
+
+def _folder(path: object) -> Path | None:
+    return local_folder(path) if isinstance(path, str) and path else None
+
+
+def settings(model: DictConfig) -> Mapping[str, object]:
+    """The model's config.json; empty where it is not here."""
+    folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
+    return readable_json(folder / "config.json") if folder else {}
+
+
+def fields(model: DictConfig) -> Mapping[str, object]:
+    """The model's config.json, with the numbers of its text model where it also reads images; those of a known model
+    that is not here."""
+    found = settings(model)
+    if not found and not model.get("hf_config_path"):
+        found = known(str(model.get("path"))) or {}
+    text = found.get("text_config")
+    return {**found, **(text if isinstance(text, Mapping) else {})}
+
+
+def model_number(model: DictConfig, key: str) -> int | None:
+    """A number of the model's config.json, as verl reads it; None for one that is neither here nor a known one."""
+    found = OmegaConf.select(model, f"override_config.{key}") or fields(model).get(key)
+    return found if type(found) is int else None
+
+
+def is_stateful(model: DictConfig) -> bool:
+    """Whether a token reads more of those before it than its attention lets it."""
+    found = fields(model)
+    kinds = found.get("layer_types")
+    return bool(STATE & found.keys() or (isinstance(kinds, list) and STATEFUL & {*map(str, kinds)}))
+
+
+def has_own_head(model: DictConfig) -> bool:
+    """Whether the weights of the output layer are surely not those of the embedding."""
+    tied = fields(model).get("tie_word_embeddings")
+    return tied is False or (tied is None and "lm_head" in (modules(model) or ()))
+
+
+def vision_of(model: DictConfig) -> Mapping[str, object] | None:
+    """The part of config.json of a model that reads images; empty for one of text, None for one that is not known."""
+    found = settings(model) or known(str(model.get("path"))) or {}
+    parts = [found[key] for key in READS_MEDIA if key in found]
+    return None if not found else parts[0] if parts and isinstance(parts[0], Mapping) else {}
+
+
+def modules(model: DictConfig) -> list[str] | None:
+    """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown."""
+    folder = _folder(model.get("path"))
+    if folder is None:
+        return None
+    shapes: dict[str, Sequence[int]] = {}
+    for file in (file for file in weight_files(folder) if file.suffix == ".safetensors"):
+        with contextlib.suppress(OSError, ValueError):  # `check_model` reports a file that is cut or missing
+            shapes |= shapes_in(file)
+    return [name[: -len(".weight")] for name in shapes if name.endswith(".weight") and len(shapes[name]) > 1] or None
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A tokenizer and its chat template."""
+
+    tokenizer: Any
+    template: str
+
+    def render(self, messages: Sequence[Fields], settings: Mapping[str, object]) -> str:
+        """The text of a prompt; raises ValueError where the template does not take the messages."""
+        import jinja2
+
+        options = {"chat_template": self.template, "tokenize": False, "add_generation_prompt": True, **settings}
+        try:
+            return str(self.tokenizer.apply_chat_template(list(messages), **options))
+        except (jinja2.TemplateError, TypeError, LookupError, AttributeError, ValueError) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+
+    def length(self, text: str) -> int:
+        return len(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+
+def chat_of(model: DictConfig) -> Chat | None:
+    """`model` is verl's section of it; None where no tokenizer is here that can be loaded: `check_model` says why."""
+    folder = local_folder(str(model.get("tokenizer_path") or model.path))
+    try:
+        tokenizer = tokenizer_in(str(folder)) if folder else None
+    except ConfigError:
+        return None
+    template = model.get("custom_chat_template") or getattr(tokenizer, "chat_template", None)
+    return Chat(tokenizer, template) if isinstance(template, str) else None
+
+
+@lru_cache(maxsize=16)
+def tokenizer_in(folder: str) -> Any:
+    """Raises ConfigError for one that transformers cannot load without code of its own."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # of many kinds, from several packages
+        value = f"{folder} has no tokenizer that transformers loads: {str(error).partition(chr(10))[0]:.200}"
+        fix = "save the tokenizer beside the model with tokenizer.save_pretrained"
+        raise ConfigError(value, rule="a model folder holds a tokenizer", fix=fix) from error
+
+
+class UnknownSize(ConfigError):
+    """The architecture of the model is not known, so its size is not known."""
+
+
+def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
+    """The size of a model, and where it was read. Raises UnknownSize; `who`: whose model it is, in messages."""
+    found, source = settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
+    if not found:
+        found, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
+    if not found:
+        value, rule = f"the size of model.path={model.path} is not known", "the plan reads the model's config.json"
+        fix = f"put config.json into a folder, and set {SECTION}.model.hf_config_path to it"
+        raise UnknownSize(f"{who}{value}", rule=rule, fix=fix)
+    if own := OmegaConf.select(model, "override_config.max_position_embeddings"):
+        found = {**found, "max_position_embeddings": own}
+    try:
+        return size_of(found), source
+    except Exception as error:  # models raise any in their constructors
+        # For a type that it does not know, transformers lists all others.
+        value = f"{who}{source}: {str(error).partition('. Should contain')[0]}"
+        rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
+        fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"
+        raise UnknownSize(value, rule=rule, fix=fix) from error
