@@ -23,7 +23,7 @@ from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.engines.transformers.request import PATH as ENGINE
 from verl_mas.engines.transformers.request import Options
 from verl_mas.errors import ConfigError
-from verl_mas.metrics.names import described
+from verl_mas.metrics.table import described
 from verl_mas.user_code import load_user_code
 from verl_mas.util import read_yaml
 from verl_mas.util.text import listed
