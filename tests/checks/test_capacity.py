@@ -91,10 +91,6 @@ def test_an_agent_on_a_policy_that_is_not_there_has_no_plan_and_no_traceback():
     assert plan is None and report.verdict == "refused: 2 errors"
 
 
-def test_enough_host_memory_is_accepted():
-    assert plan_command(SEPARATE, parse_gpus("4x80", 512))[1].accepted
-
-
 def test_a_policy_that_is_served_elsewhere_is_planned_on_two_pools():
     apart = [f"++mas.policies.{name}.engines=serve" for name in ("solver", "verifier")]
     mode = ["trainer.v1.trainer_mode=mas_separate_async", "++mas.pools.serve.n_gpus_per_node=2"]

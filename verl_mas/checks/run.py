@@ -56,7 +56,7 @@ from verl_mas.planning.known_models import known
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model import size_of
 from verl_mas.planning.path import settle_attention, training_path
-from verl_mas.planning.plan import RunPlan, make_plan, part_of
+from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
@@ -253,7 +253,7 @@ def training_lines(run: ExaminedRun) -> dict[str, str]:
     rows = rows_of(run, step)
     for name in local_policies(run.mas):
         try:
-            found[name] = training_line(part_of(run, _policy(run, name), rows.get(name, 0.0)), step)
+            found[name] = training_line(replace(_policy(run, name), rows=rows.get(name, 0.0)), step)
         except UnknownSize:
             found[name] = str(training_path(run.view(name).config))
     return found

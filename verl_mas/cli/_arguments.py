@@ -203,24 +203,21 @@ def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS"
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
-    """`--gpus`, `--host-gib` and `--calibration`, read by `hardware_of`."""
+    """`--gpus` and `--calibration`, read by `hardware_of`."""
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
     parser.add_argument("--gpus", metavar="GPUS", help=gpus)
-    memory = "memory of one node, to compare with"
-    parser.add_argument("--host-gib", type=whole(1), metavar="GIB", help=memory)
     measured = "the calibration.json of scripts/gpu_proof.py, whose factors the estimates are multiplied by"
     parser.add_argument("--calibration", type=Path, metavar="FILE", help=measured)
 
 
 def hardware_of(options: argparse.Namespace) -> Hardware | None:
-    """The machines of `--gpus`, `--host-gib` and `--calibration`; None without `--gpus`."""
-    for name, given in (("--host-gib", options.host_gib), ("--calibration", options.calibration)):
-        if given and not options.gpus:
-            rule = "it belongs to the machines of --gpus"
-            raise ConfigError(f"{name} without --gpus", rule=rule, fix="add --gpus 8x80")
+    """The machines of `--gpus` and `--calibration`; None without `--gpus`."""
     if not options.gpus:
+        if options.calibration:
+            rule = "it belongs to the machines of --gpus"
+            raise ConfigError("--calibration without --gpus", rule=rule, fix="add --gpus 8x80")
         return None
-    hardware = parse_gpus(options.gpus, options.host_gib)
+    hardware = parse_gpus(options.gpus)
     if not options.calibration:
         return hardware
     from verl_mas.planning.events import read_calibration
