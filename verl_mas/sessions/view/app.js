@@ -11,7 +11,6 @@ const curves = new Curves(byId("curves"), (step) => {
   const first = list.sessions.find((session) => page.run.step[session] === step);
   if (first !== undefined) leaveStory(first);
 });
-const timeline = new Timeline(byId("timeline"));
 const MOST_BESIDE = 32, narrow = matchMedia("(max-width: 900px)");
 
 async function open(fresh = false) {
@@ -19,8 +18,6 @@ async function open(fresh = false) {
   page.search = null;
   describe();
   curves.open(run);
-  byId("timeline-toggle").hidden = !run.timeline;
-  if (!byId("timeline").hidden) await showTimeline(fresh);
   apply();
   // The list is there before its texts can be searched.
   const text = await unpack(await verlMasView.payload("search", fresh));
@@ -115,7 +112,6 @@ async function choose(session, keep = false, name = "") {
   }
   list.choose(session);
   curves.mark(run.step[session]);
-  timeline.mark(run.step[session]);
   // The page in a frame of a notebook has no address.
   if (location.protocol !== "about:") history.replaceState(null, "", addressOf(page.mode, session));
   const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? besideOf(run, session).slice(0, MOST_BESIDE) : [session]];
@@ -291,22 +287,11 @@ function fold() {
 
 const toggleStory = () => show(page.mode === "story" ? "" : "story");
 
-async function showTimeline(fresh = false) {
-  if (page.run.timeline) timeline.open(await verlMasView.json("timeline", fresh));
-}
-
-function toggleTimeline() {
-  if (!page.run.timeline) return;
-  const hidden = byId("timeline").hidden = !byId("timeline").hidden;
-  byId("timeline-toggle").setAttribute("aria-pressed", String(!hidden));
-  if (!hidden) showTimeline();
-}
-
 const KEYS = {
   j: () => leaveStory(list.next(1)), k: () => leaveStory(list.next(-1)),
   h: () => moveInGroup(-1), l: () => moveInGroup(1),
   n: () => moveAct(1), p: () => moveAct(-1),
-  g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves, w: toggleTimeline, t: toggleTheme,
+  g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves, t: toggleTheme,
   b: () => document.body.classList.toggle("surprise"),
   "/": () => { byId("search").focus(); byId("search").select(); },
   "?": () => byId("help").showModal(),
@@ -340,7 +325,6 @@ narrow.onchange = fold;
 fold();
 byId("theme").onclick = toggleTheme;
 byId("curves-toggle").onclick = toggleCurves;
-byId("timeline-toggle").onclick = toggleTimeline;
 byId("story-toggle").onclick = toggleStory;
 byId("help-button").onclick = () => byId("help").showModal();
 addEventListener("hashchange", () => {
