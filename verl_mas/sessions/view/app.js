@@ -114,7 +114,7 @@ async function choose(session, keep = false, name = "") {
   curves.mark(run.step[session]);
   // The page in a frame of a notebook has no address.
   if (location.protocol !== "about:") history.replaceState(null, "", addressOf(page.mode, session));
-  const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? besideOf(run, session).slice(0, MOST_BESIDE) : [session]];
+  const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? groupMembers(run, session).slice(0, MOST_BESIDE) : [session]];
   const chunks = new Map(), load = async (number) => chunks.set(number, await verlMasView.chunk(run.chunks[run.columns.chunk[number]]).catch((error) => ({ error })));
   await Promise.all(rows.flat().filter((one) => one !== undefined).map(load));
   // Another one was chosen while this one was loaded.
@@ -165,7 +165,7 @@ async function keepNote(session, text) {
 }
 
 function besideHead(session, count) {
-  const { run } = page, all = besideOf(run, session), head = make("header", "session-head"), title = make("h2");
+  const { run } = page, all = groupMembers(run, session), head = make("header", "session-head"), title = make("h2");
   title.append(make("span", "", `Task ${plain(run.groups.uid[run.group[session]])}`), make("span", "of", (count < all.length ? `the first ${count} of ` : "") + relation(run, all)));
   head.append(title, link("beside", session), button("quiet", "one session", () => show(""), "g"));
   return head;
@@ -251,19 +251,8 @@ function moveInGroup(by) {
     if (run.block[to] === run.block[list.chosen]) choose(to);
     return;
   }
-  const members = besideOf(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
+  const members = groupMembers(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
   if (place >= 0 && place < members.length) choose(members[place]);
-}
-
-function theme(name) {
-  document.documentElement.dataset.theme = name;
-  // A browser may forbid storage to pages from a disk.
-  try { localStorage.setItem("verl-mas-theme", name); } catch { return; }
-}
-
-function toggleTheme() {
-  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  theme(dark ? "light" : "dark");
 }
 
 function toggleFolds() {
@@ -291,7 +280,7 @@ const KEYS = {
   j: () => leaveStory(list.next(1)), k: () => leaveStory(list.next(-1)),
   h: () => moveInGroup(-1), l: () => moveInGroup(1),
   n: () => moveAct(1), p: () => moveAct(-1),
-  g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves, t: toggleTheme,
+  g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves,
   b: () => document.body.classList.toggle("surprise"),
   "/": () => { byId("search").focus(); byId("search").select(); },
   "?": () => byId("help").showModal(),
@@ -323,7 +312,6 @@ byId("order").onchange = () => { page.order = byId("order").value; byId("list").
 byId("clear").onclick = clear;
 narrow.onchange = fold;
 fold();
-byId("theme").onclick = toggleTheme;
 byId("curves-toggle").onclick = toggleCurves;
 byId("story-toggle").onclick = toggleStory;
 byId("help-button").onclick = () => byId("help").showModal();
@@ -366,10 +354,6 @@ async function follow() {
   setTimeout(follow, 2000);
 }
 
-try {
-  const stored = localStorage.getItem("verl-mas-theme");
-  if (stored) document.documentElement.dataset.theme = stored;
-} catch { /* the theme of the system */ }
 open().then(() => { if (page.run.live) follow(); }).catch((error) => {
   byId("session").replaceChildren(make("p", "empty bad", `This page cannot be shown: ${plain(error.message)}`));
 });

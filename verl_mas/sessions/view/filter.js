@@ -24,11 +24,7 @@ function searched(lines, query) {
 
 /** The sessions that pass all filters, in the order of the index. `hits` is what `searched` gave. */
 function filtered(run, wanted, hits) {
-  const { columns, sets } = run;
-  const agent = run.agents.indexOf(wanted.agent), policy = run.policies.indexOf(wanted.policy);
-  const withAgent = sets.map((set) => set.includes(agent));
-  const withPolicy = sets.map((set) => set.includes(policy));
-  const filled = sets.map((set) => set.length > 0);
+  const { columns } = run;
   const from = wanted.rewardFrom ?? -Infinity, to = wanted.rewardTo ?? Infinity;
   const bounded = wanted.rewardFrom !== null || wanted.rewardTo !== null;
   const found = new Int32Array(run.count);
@@ -40,11 +36,12 @@ function filtered(run, wanted, hits) {
     if (wanted.stepTo !== null && run.step[number] > wanted.stepTo) continue;
     // A comparison with NaN is false: a session without a reward is outside every range.
     if (bounded && !(run.reward[number] >= from && run.reward[number] <= to)) continue;
-    if (wanted.agent && !withAgent[columns.agents[number]]) continue;
-    if (wanted.policy && !withPolicy[columns.policies[number]]) continue;
-    if (wanted.malformed && !(wanted.agent ? withAgent : filled)[columns.malformed[number]]) continue;
+    if (wanted.agent && !columns.agents[number].includes(wanted.agent)) continue;
+    if (wanted.policy && !columns.policies[number].includes(wanted.policy)) continue;
+    const malformed = columns.malformed[number];
+    if (wanted.malformed && !(wanted.agent ? malformed.includes(wanted.agent) : malformed.length)) continue;
     if (wanted.noted && !run.notes[nameOf(run, number)]) continue;
-    if (wanted.fault && !filled[columns.faults[number]]) continue;
+    if (wanted.fault && !columns.faults[number].length) continue;
     const uniform = run.groups.uniform[run.group[number]];
     if (wanted.uniform && !uniform) continue;
     if (wanted.mixed && uniform) continue;
