@@ -97,17 +97,12 @@ def add_address(parser: argparse.ArgumentParser, *, port: int) -> None:
 def listening(host: str, port: int) -> socket.socket:
     """A socket that listens there. A server that makes its own finds a port in use after all else is loaded."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        # Only a socket that listens is refused to the next one.
-        listener.listen(2048)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=2048)
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         value = f"--host {host} --port {port}: {getattr(error, 'strerror', error)}"
         rule = "the server listens on an address of this machine, at a port that is free"
         raise ConfigError(value, rule=rule, fix="use another --port, or --port 0 for a free one") from error
-    return listener
 
 
 def url_of(listens: socket.socket) -> str:
