@@ -187,14 +187,13 @@ def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | 
     parser.add_argument("--test-rows", type=whole(1), default=test, metavar="N", help="held-out rows")
 
 
-def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS") -> argparse.ArgumentParser:
+def takes_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The usage ends with the arguments of a training run: `parse_known_args` returns them in their order.
 
     They are no argument of argparse, which would mix up the order where they have options of Hydra among them.
     """
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
-    parser.usage = f"{usage} {form}"
-    return parser
+    parser.usage = f"{usage} ARGUMENTS"
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
