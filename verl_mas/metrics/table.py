@@ -62,7 +62,7 @@ def _sections() -> Iterator[MetricSection]:
 def _metrics_of(section: Fields) -> Iterator[Metric]:
     for pattern, entry in section["metrics"].items():
         columns = [entry] if isinstance(entry, str) else entry
-        yield Metric(pattern, *columns, of_actor=section.get("of_actor", False))
+        yield replace(Metric(pattern, *columns), of_actor=section.get("of_actor", False))
 
 
 def _validated(metrics: Iterator[Metric]) -> Iterator[Metric]:
