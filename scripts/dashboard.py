@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from verl_mas.metrics.names import AGENT, POLICY, VALIDATION, described, policies_in
-from verl_mas.metrics.table import METRICS, SECTIONS, Metric
+from verl_mas.metrics.names import AGENT, POLICY, VALIDATION, policies_in
+from verl_mas.metrics.table import METRICS, SECTIONS, Metric, described
 from verl_mas.sessions.run import open_run
 
 # Section -> title of a chart -> the names of its metrics.

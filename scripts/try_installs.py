@@ -86,7 +86,6 @@ data world open_spiel/tic_tac_toe --out d/tic_tac_toe {FEW}  # open-spiel
 data self_play open_spiel/tic_tac_toe --out d/self_play {FEW}  # open-spiel
 data world textarena/TicTacToe-v0 --out d/textarena {FEW}  # textarena
 data world pettingzoo/classic/tictactoe_v3 --out d/pettingzoo {FEW}  # pettingzoo
-data fanoutqa --out d/fanoutqa  # fanoutqa==1.1.1
 data verifiers gsm8k --out d/verifiers  # verifiers
 retriever build --corpus corpus.jsonl --index index  # search
 retriever query --index index capital  # retriever build

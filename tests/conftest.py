@@ -38,7 +38,7 @@ from ray_cluster import RayCluster
 from warm_python import WarmPython
 
 from verl_mas.config.compose import compose
-from verl_mas.metrics.names import described
+from verl_mas.metrics.table import described
 from verl_mas.row import RowTags
 
 ROOT = Path(__file__).parents[1]

@@ -11,7 +11,7 @@ from verl_mas.metrics.table import METRICS, SECTIONS, TO_WATCH, Metric
 HEAD = """\
 # Metrics
 
-Generated from `verl_mas/metrics/table.py` by `python scripts/generate_pages.py`.
+Generated from `verl_mas/metrics/table.yaml` by `python scripts/generate_pages.py`.
 
 verl's `Tracking` sends these to every logger, once per step. A prefix `val-` marks metrics of the validation. verl's
 own metrics keep verl's names, and each number is logged once: with one trained policy an actor's metric is

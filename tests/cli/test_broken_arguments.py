@@ -28,7 +28,7 @@ TIME_LIMIT = 90  # seconds
 LEFT_OUT = "demo", "check", "plan", *(f"data {name}" for name in DATA_SETS)
 COMMANDS = {name: own.options() for name, own in parsers() if not own.below and name not in LEFT_OUT}
 # They do not end by themselves.
-WITHOUT_END = "--live", "--open"
+WITHOUT_END = ("--live",)
 TEXTS = (*MARKS, "nothing", "/dev/null", "a=1", "=", "http://127.0.0.1:1/v1", "solver", "team.py:Team", "-1", "3-1")
 NUMBERS = "-1", "0", "1", "2", "1e3", "nan", "x", "9" * 30
 

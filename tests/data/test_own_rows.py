@@ -46,11 +46,6 @@ def test_templates_name_columns_and_braces_are_doubled(made):
     assert row["data_source"] == "my_sums" and row["extra_info"] == {"split": "test", "index": 0, "topic": "sums"}
 
 
-def test_a_dollar_before_a_column_is_warned_of(made, capsys):
-    made(ROWS, "--template", "Solve ${question}")
-    assert "${ in a template" in capsys.readouterr().out
-
-
 def test_a_conversation_is_kept_and_a_missing_ground_truth_is_asked_for(made):
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     row = made([{"chat": messages}], "--template", "{chat}", "--no-answer")[0]

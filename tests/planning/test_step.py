@@ -13,7 +13,6 @@ from verl_mas.planning.load import Policy, ServingLoad
 from verl_mas.planning.path import BLOCKS, FLASH, FUSED, TRAFFIC, TrainingPath
 from verl_mas.planning.step import (
     Assumed,
-    Part,
     Sample,
     Step,
     expected,
@@ -28,7 +27,7 @@ from verl_mas.planning.step import (
 ASSUMED = Assumed(tflops=1.0, mfu=1.0, bandwidth=1.0, mbu=1.0, launch=0.001, link=1.0)
 STEP = Step(100, 2.0, 2.0, 40, 60, 40, 400, 400, {}, ASSUMED, None)
 SERVED = ServingLoad("vllm", 0.5, row=512)
-PART = Part(Policy("p", MODEL, SERVED, TRAINING), 200.0, 2, 4, 4, 10**6)
+POLICY = Policy("p", MODEL, SERVED, TRAINING, rows=200.0, updates=2, trainers=4, servers=4, cache=10**6)
 
 
 def run(recipe: str) -> Run:
@@ -65,11 +64,11 @@ def test_rows_are_those_of_the_agents_on_a_policy_and_of_adapters_on_their_base(
 
 
 def test_micro_batches_by_tokens_are_filled_and_others_shrink_with_their_rows():
-    filled, few = expected(PART.policy, PART, STEP), expected(PART.policy, replace(PART, rows=4), STEP)
+    filled, few = expected(POLICY, STEP), expected(replace(POLICY, rows=4), STEP)
     assert filled.training == TRAINING
     assert (few.training.update_tokens, few.training.log_prob_tokens) == (50, 100)
-    fixed = replace(PART.policy, training=replace(TRAINING, by_tokens=False))
-    assert expected(fixed, PART, STEP).training.update_tokens == int(256 * 100 / 512)
+    fixed = replace(POLICY, training=replace(TRAINING, by_tokens=False))
+    assert expected(fixed, STEP).training.update_tokens == int(256 * 100 / 512)
 
 
 def test_training_is_its_flops_and_a_reference_and_checkpointing_are_passes_more():
@@ -78,18 +77,18 @@ def test_training_is_its_flops_and_a_reference_and_checkpointing_are_passes_more
     once = tokens * forward(MODEL, 50) / 1e12
     assert forward(MODEL, 50) == 2 * N + 4 * 4 * 64 * 50
     scored, updated = (tokens * size * streamed for size in TRAFFIC[FLASH])
-    found = seconds([PART], STEP)
+    found = seconds([POLICY], STEP)
     assert (found["log-probs"], found["update"]) == pytest.approx((once + scored, 4 * once + updated))
     assert found["weight sync"] == pytest.approx(2 * N / 1e9)
     other = replace(TRAINING, reference=True, checkpointing=False, optimizer_offload=True)
-    found = seconds([replace(PART, policy=replace(PART.policy, training=other))], STEP)
+    found = seconds([replace(POLICY, training=other)], STEP)
     assert (found["log-probs"], found["update"]) == pytest.approx((2 * (once + scored), 3 * once + updated))
     assert found["weight sync"] == pytest.approx((2 * N + 2 * 8 * N / 4) / 1e9)
-    assert set(seconds([replace(PART, policy=replace(PART.policy, training=None))], STEP)) == {"rollout"}
+    assert set(seconds([replace(POLICY, training=None)], STEP)) == {"rollout"}
 
 
-def by(**training) -> Part:
-    return replace(PART, policy=replace(PART.policy, training=replace(TRAINING, **training)))
+def by(**training) -> Policy:
+    return replace(POLICY, training=replace(TRAINING, **training))
 
 
 def test_without_flash_attn_a_token_is_compared_with_its_whole_micro_batch_at_half_the_speed():
@@ -102,14 +101,14 @@ def test_without_flash_attn_a_token_is_compared_with_its_whole_micro_batch_at_ha
     assert padded["update"] == pytest.approx(4 * tokens * forward(MODEL, 2 * 100) / 1e12 + updated)
     fused = seconds([by(path=TrainingPath(log_probs=FUSED))], STEP)["update"]
     again = tokens * (TRAFFIC[FUSED][1] - TRAFFIC[FLASH][1]) * streamed + tokens * 2 * 64_000 / 1e12
-    assert fused - seconds([PART], STEP)["update"] == pytest.approx(again)
+    assert fused - seconds([POLICY], STEP)["update"] == pytest.approx(again)
 
 
 def test_the_line_of_a_path_has_its_seconds_and_those_with_flash_attn_if_it_is_slower():
     long = replace(STEP, sessions=10**8)
     many = replace(by(path=TrainingPath("sdpa", BLOCKS)), rows=2e8)
-    line, fast = training_line(many, long), training_line(replace(PART, rows=2e8), long)
-    found, least = (seconds([replace(part, rows=2e8)], long) for part in (many, PART))
+    line, fast = training_line(many, long), training_line(replace(POLICY, rows=2e8), long)
+    found, least = (seconds([replace(policy, rows=2e8)], long) for policy in (many, POLICY))
     computing, least = (f"{times['log-probs'] + times['update']:,.0f} s" for times in (found, least))
     assert line.startswith("attention: sdpa over all pairs of tokens of a micro batch; log-probs: blocks; estimated: ")
     assert line.endswith(f" {computing} per step, {least} with flash-attn")
@@ -117,18 +116,18 @@ def test_the_line_of_a_path_has_its_seconds_and_those_with_flash_attn_if_it_is_s
 
 
 def test_old_log_probs_are_a_pass_in_every_tenth_step_and_rows_without_an_advantage_are_left_out():
-    before, after = seconds([PART], STEP), seconds([by(old_log_probs=0.1)], STEP)
+    before, after = seconds([POLICY], STEP), seconds([by(old_log_probs=0.1)], STEP)
     assert after["log-probs"] == pytest.approx(before["log-probs"] / 10) and after["update"] == before["update"]
     fewer = replace(STEP, assumed=replace(ASSUMED, skipped=0.4))
-    assert seconds([PART], fewer) == before
+    assert seconds([POLICY], fewer) == before
     assert seconds([by(skips=True)], fewer)["update"] == pytest.approx(0.6 * before["update"])
 
 
 def test_a_rollout_takes_as_long_as_the_longest_session_or_as_the_engines_are_busy():
     alone = 1e-6 + forward(MODEL, 50) / 1e12
-    few = replace(PART, rows=4)
+    few = replace(POLICY, rows=4)
     assert seconds([few], replace(STEP, sessions=2))["rollout"] == pytest.approx((40 + 400) * alone)
-    many = replace(PART, rows=20_000, cache=100)  # one request at a time
+    many = replace(POLICY, rows=20_000, cache=100)  # one request at a time
     prefill = 5000 * 60 * forward(MODEL, 30) / 1e12
     assert seconds([many], replace(STEP, sessions=10_000))["rollout"] == pytest.approx(prefill + 5000 * 40 * alone)
     # More requests at a time read the weights together; policies of one pool are busy one after another.

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 
 import orjson
 import pytest
 
-from verl_mas.util.text import all_encodable, bare_address, encodable, printable
+from verl_mas.util.text import all_encodable, bare_address, encodable, printable, sparkline
 
 LONE = json.loads('"half \\ud83d"')
 
@@ -64,3 +65,9 @@ def test_the_addresses_of_a_long_text_take_no_long_time():
 def test_text_is_not_changed():
     assert printable("líne 1\n\tΩ 数\u00a07") == "líne 1\n\tΩ 数\u00a07"
     assert printable("two\nlines", keep="") == "two\\nlines"
+
+
+def test_a_sparkline_is_scaled_from_the_lowest_to_the_highest():
+    assert sparkline([0, 1, math.nan, 2]) == "▁▅█"
+    assert sparkline([]) == "" and sparkline([math.nan]) == "" and sparkline([3, 3]) == "▁▁"
+    assert len(sparkline(list(range(1000)))) == 40

@@ -50,7 +50,7 @@ from verl_mas.planning.hardware import Hardware, has_gpu
 from verl_mas.planning.load import Policy, read_policy
 from verl_mas.planning.model_folder import UnknownSize, chat_of, size_in
 from verl_mas.planning.path import settle_attention, training_path
-from verl_mas.planning.plan import RunPlan, make_plan, part_of
+from verl_mas.planning.plan import RunPlan, make_plan
 from verl_mas.planning.step import Assumed, Sample, rows_of, training_line, usual_step
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.user_code import load_user_code
@@ -238,7 +238,7 @@ def training_lines(run: ExaminedRun) -> dict[str, str]:
     rows = rows_of(run, step)
     for name in local_policies(run.mas):
         try:
-            found[name] = training_line(part_of(run, _policy(run, name), rows.get(name, 0.0)), step)
+            found[name] = training_line(replace(_policy(run, name), rows=rows.get(name, 0.0)), step)
         except UnknownSize:
             found[name] = str(training_path(run.view(name).config))
     return found

@@ -1,4 +1,4 @@
-"""The `verl-mas` command. Each module of this folder is a subcommand, except `_name`.
+"""The `verl-mas` command. Each module of this folder is a subcommand of `GROUPS`, except `_name`.
 
 Such a module has `parser()`, its arguments, and `main(argv) -> exit code`; the first line of its docstring is its
 summary. Only `main` imports what is slow to import, so that help and completion are quick.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib
 import os
-import pkgutil
 import re
 import sys
 from importlib.util import find_spec
+from keyword import iskeyword
 
 from verl_mas.errors import ConfigError, MasError, refused_path
 
-# The commands in the order in which a new user meets them. Those of no group are listed at the end.
+# The commands in the order in which a new user meets them.
 GROUPS = {
     "Getting started": ["demo", "doctor", "new", "try", "list", "explain"],
     "Data": ["data", "retriever"],
@@ -27,14 +27,12 @@ GROUPS = {
 
 
 def commands() -> list[str]:
-    """The names of all commands. `try` is a word of Python, so it is in `try_.py`."""
-    names = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name.rstrip("_").replace("_", "-") for name in names if name[0] != "_")
+    return sorted(name for group in GROUPS.values() for name in group)
 
 
 def module_of(command: str) -> str:
-    name = f"{__name__}.{command.replace('-', '_')}"
-    return name if find_spec(name) else f"{name}_"
+    """`try` is a word of Python, so it is in `try_.py`."""
+    return f"{__name__}.{command.replace('-', '_')}{'_' if iskeyword(command) else ''}"
 
 
 def summary(module: str) -> str:
@@ -52,11 +50,10 @@ def usage() -> str:
     from verl_mas.util.text import listed
 
     width = shutil.get_terminal_size().columns
-    names, lines = commands(), ["usage: verl-mas COMMAND ... | --version | --help"]
-    grouped = {name for group in GROUPS.values() for name in group}
-    for title, group in {**GROUPS, "Other": [name for name in names if name not in grouped]}.items():
-        found = {f"{name:15}": summary(module_of(name)) for name in group if name in names}
-        lines += ["", f"{title}:", listed(found, width, "  ")] if found else []
+    lines = ["usage: verl-mas COMMAND ... | --version | --help"]
+    for title, group in GROUPS.items():
+        found = {f"{name:15}": summary(module_of(name)) for name in group}
+        lines += ["", f"{title}:", listed(found, width, "  ")]
     return "\n".join([*lines, "", "`verl-mas COMMAND --help` describes a command."])
 
 

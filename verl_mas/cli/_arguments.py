@@ -97,17 +97,12 @@ def add_address(parser: argparse.ArgumentParser, *, port: int) -> None:
 def listening(host: str, port: int) -> socket.socket:
     """A socket that listens there. A server that makes its own finds a port in use after all else is loaded."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        # Only a socket that listens is refused to the next one.
-        listener.listen(2048)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address, family=family, backlog=2048)
     except (OSError, UnicodeError) as error:  # UnicodeError: no name of a host
         value = f"--host {host} --port {port}: {getattr(error, 'strerror', error)}"
         rule = "the server listens on an address of this machine, at a port that is free"
         raise ConfigError(value, rule=rule, fix="use another --port, or --port 0 for a free one") from error
-    return listener
 
 
 def url_of(listens: socket.socket) -> str:
@@ -192,35 +187,31 @@ def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | 
     parser.add_argument("--test-rows", type=whole(1), default=test, metavar="N", help="held-out rows")
 
 
-def takes_run_arguments(parser: argparse.ArgumentParser, form: str = "ARGUMENTS") -> argparse.ArgumentParser:
+def takes_run_arguments(parser: argparse.ArgumentParser) -> None:
     """The usage ends with the arguments of a training run: `parse_known_args` returns them in their order.
 
     They are no argument of argparse, which would mix up the order where they have options of Hydra among them.
     """
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
-    parser.usage = f"{usage} {form}"
-    return parser
+    parser.usage = f"{usage} ARGUMENTS"
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
-    """`--gpus`, `--host-gib` and `--calibration`, read by `hardware_of`."""
+    """`--gpus` and `--calibration`, read by `hardware_of`."""
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
     parser.add_argument("--gpus", metavar="GPUS", help=gpus)
-    memory = "memory of one node, to compare with"
-    parser.add_argument("--host-gib", type=whole(1), metavar="GIB", help=memory)
     measured = "the calibration.json of scripts/gpu_proof.py, whose factors the estimates are multiplied by"
     parser.add_argument("--calibration", type=Path, metavar="FILE", help=measured)
 
 
 def hardware_of(options: argparse.Namespace) -> Hardware | None:
-    """The machines of `--gpus`, `--host-gib` and `--calibration`; None without `--gpus`."""
-    for name, given in (("--host-gib", options.host_gib), ("--calibration", options.calibration)):
-        if given and not options.gpus:
-            rule = "it belongs to the machines of --gpus"
-            raise ConfigError(f"{name} without --gpus", rule=rule, fix="add --gpus 8x80")
+    """The machines of `--gpus` and `--calibration`; None without `--gpus`."""
     if not options.gpus:
+        if options.calibration:
+            rule = "it belongs to the machines of --gpus"
+            raise ConfigError("--calibration without --gpus", rule=rule, fix="add --gpus 8x80")
         return None
-    hardware = parse_gpus(options.gpus, options.host_gib)
+    hardware = parse_gpus(options.gpus)
     if not options.calibration:
         return hardware
     from verl_mas.planning.events import read_calibration

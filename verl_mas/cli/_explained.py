@@ -23,7 +23,7 @@ from verl_mas.config.verl_settings import section_at, verl_settings
 from verl_mas.engines.transformers.request import PATH as ENGINE
 from verl_mas.engines.transformers.request import Options
 from verl_mas.errors import ConfigError
-from verl_mas.metrics.names import described
+from verl_mas.metrics.table import described
 from verl_mas.user_code import load_user_code
 from verl_mas.util import read_yaml
 from verl_mas.util.text import listed
@@ -73,7 +73,7 @@ def known_settings(overrides: Sequence[str] = ()) -> list[Setting]:
 def explained(given: str) -> list[Explained]:
     """All that the name may mean; at least one entry."""
     name = given.lstrip("+~").partition("=")[0].strip()
-    meanings = [*_setting(name), *_argument(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
+    meanings = [*_setting(name), *_of_verl(name), *_metric(name), *_listed(name), *_value(given)]
     if not meanings:
         rule = "a setting of verl-mas or verl, or a name that `verl-mas list` lists"
         raise ConfigError(f"NAME {given}", rule=rule, fix=_near(name))
@@ -81,13 +81,16 @@ def explained(given: str) -> list[Explained]:
 
 
 def _setting(name: str) -> Iterator[Explained]:
-    """A setting of `mas`, by its path or the end of it, in which <name> is any name."""
-    known = known_settings()
-    any_name = [(one, re.escape(one.path).replace("<name>", r"[\w<>]+")) for one in known]
-    exact = [one for one, pattern in any_name if re.fullmatch(pattern, name)]
-    for one in exact or [one for one in known if one.path.endswith(f".{name}")]:
-        below = [other.path for other in known if other.path.startswith(f"{one.path}.")]
-        yield _of_setting(one, "a setting of verl-mas", below[:MOST])
+    """A setting of `mas`, or an argument of a workflow, by its path or the end of it, in which <name> is any name."""
+    known = [("a setting of verl-mas", one) for one in known_settings()]
+    below = [one.path for _, one in known]
+    for workflow in WORKFLOWS:
+        known += [(f"an argument of the workflow {workflow}", one) for one in settings(WORKFLOWS[workflow], ARGS)]
+    exact = [
+        (kind, one) for kind, one in known if re.fullmatch(re.escape(one.path).replace("<name>", r"[\w<>]+"), name)
+    ]
+    for kind, one in exact or [(kind, one) for kind, one in known if one.path.endswith(f".{name}")]:
+        yield _of_setting(one, kind, [path for path in below if path.startswith(f"{one.path}.")][:MOST])
 
 
 def _of_setting(one: Setting, kind: str, below: Sequence[str] = ()) -> Explained:
@@ -106,17 +109,6 @@ def _names(path: str) -> Mapping[str, str]:
 def _in_yaml() -> frozenset[str]:
     """The settings that `+mas=team` has, so that they are set without `++`."""
     return frozenset(".".join(path) for path, _ in leaves(read_yaml(group_files("mas")["team"])))
-
-
-def _argument(name: str) -> Iterator[Explained]:
-    """A field of workflows: `mas.workflow.args.rounds`, or `rounds`."""
-    prefix, _, last = name.rpartition(".")
-    if prefix not in ("", ARGS):
-        return
-    for workflow in WORKFLOWS:
-        for one in settings(WORKFLOWS[workflow], ARGS):
-            if one.path == f"{ARGS}.{last}":
-                yield _of_setting(one, f"an argument of the workflow {workflow}")
 
 
 def _of_verl(name: str) -> Iterator[Explained]:

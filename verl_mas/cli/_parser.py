@@ -25,17 +25,11 @@ class Parser(argparse.ArgumentParser):
     """Options are not abbreviated, so that a new option cannot change what a script means."""
 
     def __init__(self, prog: str, description: str | None = None, **kwargs: object):
-        # argparse has no public names for what was added. `below`: `rows` of `verl-mas data`, for example.
-        self._added: list[argparse.Action] = []
-        self.below: Mapping[str, Parser] = {}
+        self.below: Mapping[str, Parser] = {}  # `rows` of `verl-mas data`, for example
         kwargs.setdefault("formatter_class", _Formatter)
         super().__init__(prog, description=description, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
         self.register("type", None, _text)
         self.register("type", Path, lambda given: Path(_text(given)))
-
-    def _add_action(self, action: argparse.Action) -> argparse.Action:  # type: ignore[override]
-        self._added.append(action)
-        return super()._add_action(action)
 
     def add_subparsers(self, **settings: object):  # type: ignore[no-untyped-def]
         action = super().add_subparsers(**settings)  # type: ignore[call-overload]
@@ -44,19 +38,18 @@ class Parser(argparse.ArgumentParser):
 
     def options(self) -> list[argparse.Action]:
         """Arguments and options in the order of their help, without --help and those that help leaves out."""
-        return [action for action in self._added if action.dest != "help" and action.help is not argparse.SUPPRESS]
+        unlisted = ("help", argparse.SUPPRESS)  # the second is that of `add_subparsers`
+        return [one for one in self._actions if one.dest not in unlisted and one.help is not argparse.SUPPRESS]
 
     def parse_known_args(  # type: ignore[override]  # argparse declares it for namespaces of any type
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         # argparse would give every word that follows such an option to it, also the command's own arguments.
-        pairs = [action for action in self._added if action.metavar is not None and "=" in str(action.metavar)]
+        pairs = [action for action in self._actions if action.metavar is not None and "=" in str(action.metavar)]
         repeated = {option for action in pairs for option in action.option_strings}
         # Of an option that takes one value, argparse takes the last.
-        single = [
-            option for action in self._added if not isinstance(action.default, list) for option in action.option_strings
-        ]
-        for option in single if args else ():
+        single = (action for action in self._actions if not isinstance(action.default, list))
+        for option in (option for action in single for option in action.option_strings):
             if sum(word == option or word.startswith(f"{option}=") for word in args or ()) > 1:
                 self.error(f"{option} is given twice")
         return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)

@@ -7,6 +7,7 @@ Every line is a question, which the team gets with the conversation so far. /res
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -86,32 +87,25 @@ def _answer(runtime: Runtime, loop: LoopThread, asked: list[Message], *, quiet: 
 
 
 class Acts:
-    """Writes the acts of a session: one as it comes, and those beside it when it has ended."""
+    """Writes the acts of a session: one as it is sampled, and those sampled meanwhile when they have ended."""
 
     def __init__(self, agents: list[str], *, colours: bool):
         self._agents, self._colours = agents, colours
-        self._texts: dict[int, str] = {}
+        self._texts: dict[int, str] = defaultdict(str)
         self._shown: int | None = None
         self.last = ""
 
     def add(self, event: ActText) -> None:
+        self._texts[event.act] += printable(event.text)
         if self._shown is None:
             self._shown = event.act
-            _say(self._texts.get(event.act, self._title(event.agent)))
-        self._texts[event.act] = self._texts.get(event.act, self._title(event.agent)) + printable(event.text)
-        if event.act == self._shown:
+            _say(self._title(event.agent) + self._texts[event.act])
+        elif event.act == self._shown:
             _say(printable(event.text))
         if event.last:
-            self._end(event)
-
-    def _end(self, event: ActText) -> None:
-        whole = self._texts.pop(event.act)
-        self.last = whole.removeprefix(self._title(event.agent))
-        if event.act == self._shown:
-            self._shown = None
-            _say("\n")
-        else:
-            _say(f"\n{whole}\n")
+            self.last = self._texts.pop(event.act)
+            _say("\n" if event.act == self._shown else f"\n{self._title(event.agent)}{self.last}\n")
+            self._shown = None if event.act == self._shown else self._shown
 
     def _title(self, agent: str) -> str:
         if not self._colours:

@@ -38,7 +38,6 @@ def parser() -> Parser:
     what = "--live, and served to browsers of this machine, where notes on sessions can be written"
     command.add_argument("--notes", action="store_true", help=what)
     command.add_argument("--port", type=whole(0, 65535), default=0, metavar="N", help="of --notes; 0: a free one")
-    command.add_argument("--open", action="store_true", help="open the page in the browser of this machine")
     add_json(command)
     return command
 
@@ -54,14 +53,10 @@ def main(argv: list[str]) -> int:
     live = options.live or options.notes
     wanted = ViewOptions(options.out, options.force, steps_of(options.steps), options.limit, notes=options.notes)
     out, view = write_view(options.run, wanted, live, _progress if sys.stderr.isatty() else None)
-    address, summary = out.absolute().as_uri(), {"page": str(out), "sessions": view.count}
+    summary = {"page": str(out), "sessions": view.count}
     if listens is not None:
-        summary["address"] = address = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
+        summary["address"] = f"{url_of(listens)}/{note_server(out, view).start(listens)}"
     show(options, summary, f"{summary.get('address', out)}: {view.count} sessions\n")
-    if options.open:
-        import webbrowser
-
-        webbrowser.open(address)
     if live:
         sys.stderr.write("Following the run. Ctrl-C ends it; the page stays.\n")
         sys.stdout.flush()

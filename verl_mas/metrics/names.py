@@ -1,4 +1,4 @@
-"""The names of the metrics that a run logs, and how they are read. What each means is in the table, `table.py`.
+"""The names of the metrics that a run logs, and how they are read. What each means is in `table.yaml`.
 
 The first segment says of what a metric is: `agent/<agent>/...`, `policy/<policy>/...`, `session/...`, `filter/...`,
 `async/...`; with `val-` before it, of the validation. verl's own metrics keep verl's names. A team of one trained
@@ -8,10 +8,7 @@ policy has verl's metrics of an actor under verl's names only, so that each numb
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from functools import cache
 from typing import TypeVar
-
-from verl_mas.metrics.table import METRICS, Metric
 
 AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
@@ -62,9 +59,3 @@ def control_of(source: str, sources: Collection[str]) -> str | None:
     """The set whose control a data source is, by its name: `clues_shuffled` and `clues_control` are of `clues`."""
     base = source.removesuffix("_shuffled").removesuffix("_control")
     return base if base != source and base in sources else None
-
-
-@cache
-def described(key: str) -> Metric | None:
-    """The entry of the table for a metric; None for one that neither verl nor verl-mas logs."""
-    return next((metric for metric in METRICS if metric.expression.fullmatch(key)), None)

@@ -37,7 +37,6 @@ class Hardware:
     nodes: int
     gpus_per_node: int
     gb: float  # The memory of one GPU as it is sold
-    host_gib: float | None = None  # The memory of one node; None: unknown
     calibration: Calibration | None = None
 
     @property
@@ -63,7 +62,7 @@ def has_gpu() -> bool:
     return Path("/proc/driver/nvidia/version").exists()
 
 
-def parse_gpus(text: str, host_gib: float | None = None) -> Hardware:
+def parse_gpus(text: str) -> Hardware:
     """`8x80`: eight GPUs of 80 GB. `2x8x80`: two such nodes."""
     number = r"[1-9]\d*"
     found = re.fullmatch(rf"(?:({number})x)?({number})x({number}(?:\.\d+)?)", text.strip().lower().removesuffix("gb"))
@@ -72,4 +71,4 @@ def parse_gpus(text: str, host_gib: float | None = None) -> Hardware:
         fix = "write --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
         raise ConfigError(f"--gpus {text}", rule=rule, fix=fix)
     nodes, gpus, gb = found.groups(default="1")
-    return Hardware(int(nodes), int(gpus), float(gb), host_gib)
+    return Hardware(int(nodes), int(gpus), float(gb))

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.adapters import adapters, plain
 from verl_mas.config.merge import SECTION, own_section
-from verl_mas.config.placement import local_policies, placed, pool_shape
+from verl_mas.config.placement import local_policies, placed, pool_shape, serving_pool
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
 from verl_mas.config.verl_settings import attention
@@ -124,6 +124,11 @@ class Policy:
     notes: tuple[str, ...] = ()  # What the formulas leave out
     path: str = ""  # model.path
     source: str = ""  # Where the model's numbers are from
+    rows: float = 0.0  # Of a training step, with those of the adapters on it
+    updates: int = 1  # Optimiser steps per training step; of several adapters, the most
+    trainers: int = 1  # GPUs of the pool that it trains on
+    servers: int = 1  # GPUs of the pool that serves it
+    cache: int = 0  # KV tokens of one engine
 
     def at(self, pool: str) -> Policy:
         """What of it is on one of its pools."""
@@ -179,8 +184,20 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
         served = replace(served, adapter=facts_of(served.engine).many_adapters, ranks=slots)
     alone = local_policies(run.mas) == [name] and not spec.overrides
     section = SECTION if alone else own_section(run.config, name)
-    notes, snapshot = tuple(_notes(model, values)), spec.snapshot is not None
-    return Policy(name, model, served, training, spec.pool, spec.engines, snapshot, section=section, notes=notes)
+    return Policy(
+        name,
+        model,
+        served,
+        training,
+        spec.pool,
+        spec.engines,
+        snapshot=spec.snapshot is not None,
+        section=section,
+        notes=tuple(_notes(model, values)),
+        updates=max(run.view(each).updates_per_step for each in on_base or [name]),
+        trainers=sum(pool_shape(run, spec.pool)),
+        servers=sum(pool_shape(run, serving_pool(run.mas, name))),
+    )
 
 
 def _temperatures(view: _View, mas: MasConfig, name: str) -> set[float]:

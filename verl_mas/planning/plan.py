@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from omegaconf import OmegaConf
 
 from verl_mas.config.adapters import adapters
-from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, serving_pool, used_pools
+from verl_mas.config.placement import gpus_needed, policies_on, pool_shape, used_pools
 from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL
 from verl_mas.errors import ConfigError, ConfigWarning
@@ -18,7 +18,7 @@ from verl_mas.planning.fit import Larger, fits, needed_tokens, tokens, too_small
 from verl_mas.planning.hardware import GIB, SAFE, Hardware
 from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
-from verl_mas.planning.step import Part, Step, expected, rows_of, seconds, training_line
+from verl_mas.planning.step import Step, expected, rows_of, seconds, training_line
 
 # Terms that no tensor's shape gives: their numbers are those of other machines.
 ROUGH = ("contexts", "CUDA graphs", "images")
@@ -103,7 +103,8 @@ class RunPlan:
 
 def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: Step) -> RunPlan:
     """`served`: every policy that is served here."""
-    mas, pools = run.mas, {}
+    mas, pools, rows = run.mas, {}, rows_of(run, step)
+    served = {name: replace(policy, rows=rows.get(name, 0.0)) for name, policy in served.items()}
     for name in used_pools(mas):
         policies = [served[policy].at(name) for policy in policies_on(mas, name)]
         phases = mas.pools[name].serving == "phases"
@@ -119,8 +120,8 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
         larger = f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus
     errors = [*_too_few_gpus(shapes, gpus_needed(run), hardware)]
     warnings = [warning for pool in pools.values() for warning in _long_context(pool)]
-    parts = _parts(run, served, pools, step)
-    usual = {name: pool.of(expected(p, parts[p.name], step) for p in pool.policies) for name, pool in pools.items()}
+    served = {name: replace(one, cache=tokens(pools[one.engines or one.pool], one)) for name, one in served.items()}
+    usual = {name: pool.of(expected(policy, step) for policy in pool.policies) for name, pool in pools.items()}
     for name, pool in pools.items():
         if fits(pool):
             continue
@@ -133,55 +134,34 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
         )
         errors += [problem for problem in lacking if isinstance(problem, ConfigError)]
         warnings += [problem for problem in lacking if isinstance(problem, ConfigWarning)]
-        warnings += [] if lacking else [_crowded(name, (pool, usual[name]), parts, step, change)]
+        warnings += [] if lacking else [_crowded(name, (pool, usual[name]), served, step, change)]
     return RunPlan(
         hardware=hardware,
         gpus=gpus_needed(run),
-        policies={name: _policy(run, part, pools, usual, step) for name, part in parts.items()},
+        policies={name: _policy(run, policy, pools, usual, step) for name, policy in served.items()},
         pools={name: _pool_plan(pools[name], usual[name], shapes[name], host[name]) for name in pools},
         host=node / GIB,
         disk=sum(training.checkpoint(one.model, one.training) for one in served.values()) / GIB,
         kept=keep if isinstance(keep, int) else None,
-        time=_time(parts, step),
-        errors=[*errors, *_host(host, node, hardware)],
+        time=_time(list(served.values()), step),
+        errors=errors,
         warnings=warnings,
     )
 
 
-def _parts(run: Run, served: Mapping[str, Policy], pools: Mapping[str, Pool], step: Step) -> Mapping[str, Part]:
-    rows = rows_of(run, step)
-    return {
-        name: part_of(run, one, rows.get(name, 0.0), tokens(pools[one.engines or one.pool], one))
-        for name, one in served.items()
-    }
-
-
-def part_of(run: Run, policy: Policy, rows: float, cache: int = 0) -> Part:
-    on_it = adapters(run.mas, policy.name) or [policy.name]
-    return Part(
-        policy=policy,
-        rows=rows,
-        updates=max(run.view(each).updates_per_step for each in on_it),
-        trainers=sum(pool_shape(run, policy.pool)),
-        servers=sum(pool_shape(run, serving_pool(run.mas, policy.name))),
-        cache=cache,
-    )
-
-
-def _time(parts: Mapping[str, Part], step: Step) -> TimePlan | None:
-    trained = next((part for part in parts.values() if part.policy.training), None)
+def _time(policies: Sequence[Policy], step: Step) -> TimePlan | None:
+    trained = next((policy for policy in policies if policy.training), None)
     if trained is None:
         return None
-    phases, one = seconds(list(parts.values()), step), step.alone
+    phases, one = seconds(policies, step), step.alone
     alone, whole = seconds([replace(trained, rows=one.rows)], one), sum(phases.values())
-    longest = sum(seconds(list(parts.values()), step.at_limit).values()) if step.at_limit else None
+    longest = sum(seconds(policies, step.at_limit).values()) if step.at_limit else None
     hours = step.steps * whole / 3600 if step.steps else None
     return TimePlan(whole, phases, hours, longest, sum(alone.values()), step)
 
 
-def _policy(run: Run, part: Part, pools: Mapping[str, Pool], usual: Mapping[str, Pool], step: Step) -> PolicyPlan:
-    policy, held = part.policy, part.cache
-    replicas = part.servers // policy.serving.replica
+def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[str, Pool], step: Step) -> PolicyPlan:
+    replicas = policy.servers // policy.serving.replica
     sizes = zip(adapters(run.mas, policy.name), policy.training.adapters if policy.training else (), strict=True)
     on_it = {
         name: AdapterPlan(
@@ -198,15 +178,15 @@ def _policy(run: Run, part: Part, pools: Mapping[str, Pool], usual: Mapping[str,
         parameters=policy.model.parameters,
         engine=policy.serving.engine,
         replicas=replicas,
-        kv_tokens=held * policy.serving.data_parallel,
+        kv_tokens=policy.cache * policy.serving.data_parallel,
         context=policy.context,
-        concurrent=held // policy.context * policy.serving.data_parallel * replicas,
+        concurrent=policy.cache // policy.context * policy.serving.data_parallel * replicas,
         gpu=_phases(pools, policy),
         expected=_phases(usual, policy),
         disk=0.0 if on_it else training.checkpoint(policy.model, policy.training) / GIB,
         updates=run.view(policy.name).updates_per_step if run.mas.policies[policy.name].is_trained else None,
         notes=policy.notes,
-        path=training_line(part, step),
+        path=training_line(policy, step),
         adapters=on_it,
     )
 
@@ -308,17 +288,19 @@ def _taken(name: str, pool: Pool, event: Moment) -> str:
     return f"pool {name}: {_named(event, pool)} takes {event.total / GIB:.1f} GiB per GPU ({parts})"
 
 
-def _crowded(name: str, pools: tuple[Pool, Pool], parts: Mapping[str, Part], step: Step, change: str) -> ConfigWarning:
+def _crowded(
+    name: str, pools: tuple[Pool, Pool], served: Mapping[str, Policy], step: Step, change: str
+) -> ConfigWarning:
     """A pool that fits with one longest row in a micro batch, and not with a micro batch of longest rows. `pools`: with
     these, and with usual ones."""
     pool, usual = pools
     event, most, share = worst(pool), SAFE * pool.card / GIB, fit.room(pool)
-    part = parts[str(event.policy)]
-    load, row = part.policy.training, part.policy.serving.row
+    policy = served[str(event.policy)]
+    load, row = policy.training, policy.serving.row
     assert load is not None
     size = load.log_prob_tokens if event.phase == LOG_PROBS else load.update_tokens
-    rows = max(1.0, part.rows / part.trainers / part.updates) if load.by_tokens else size / row
-    how = fit.odds(share * size / rows / row, step.length / row, rows, part.rows / rows)
+    rows = max(1.0, policy.rows / policy.trainers / policy.updates) if load.by_tokens else size / row
+    how = fit.odds(share * size / rows / row, step.length / row, rows, policy.rows / rows)
     return ConfigWarning(
         f"{'worst case' if fits(usual) else 'expected'}: {_taken(name, pool, event)}, and {most:.1f} fit",
         f"only if a micro batch has more than {share * size:,.0f} of the {size:,} tokens that it can have; rows of the "
@@ -337,15 +319,3 @@ def _long_context(pool: Pool) -> Iterator[ConfigWarning]:
                 f"the KV cache holds {held} by an estimate{starts}",
                 f"set {policy.section}.rollout.max_model_len={policy.serving.row}, the longest prompt and response",
             )
-
-
-def _host(host: Mapping[str, Terms], node: float, hardware: Hardware) -> Iterator[ConfigError]:
-    if hardware.host_gib is None or node / GIB <= hardware.host_gib:
-        return
-    parts = _gib({f"{name} {part}": size for name, terms in host.items() for part, size in terms.items()})
-    yield ConfigError(
-        f"a node needs {node / GIB:.0f} GiB of host memory ({', '.join(f'{k} {v:.0f}' for k, v in parts.items())})",
-        rule=f"--host-gib has {hardware.host_gib:g}, and the processes themselves take more",
-        fix="share a policy between agents, spread the pools over more nodes, or set rollout.name=vllm, which keeps no "
-        "copy of the weights when all engines are awake together",
-    )

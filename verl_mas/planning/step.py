@@ -118,18 +118,6 @@ def usual_step(run: Run, assumed: Assumed, sample: Sample) -> Step:
     return Step(run.sessions_per_step, acts, turns, *sizes, sources, assumed, steps)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A policy's part of a step."""
-
-    policy: Policy
-    rows: float
-    updates: int
-    trainers: int  # GPUs
-    servers: int  # GPUs
-    cache: int  # KV tokens of one engine
-
-
 def rows_of(run: Run, step: Step) -> Mapping[str, float]:
     """Policy -> its rows, if all agents act equally often. Those of an adapter are its base's."""
     if run.mode is None:
@@ -141,27 +129,27 @@ def rows_of(run: Run, step: Step) -> Mapping[str, float]:
     return {name: step.rows * share / sum(found.values()) for name, share in found.items()}
 
 
-def expected(policy: Policy, part: Part, step: Step) -> Policy:
+def expected(policy: Policy, step: Step) -> Policy:
     """Replace micro batches of the longest rows by those of rows of the mean length."""
-    training, of_gpu = policy.training, part.rows * step.length / part.trainers
+    training, of_gpu = policy.training, policy.rows * step.length / policy.trainers
     if training is None:
         return policy
-    sizes = (training.update_tokens, of_gpu / part.updates), (training.log_prob_tokens, of_gpu)
+    sizes = (training.update_tokens, of_gpu / policy.updates), (training.log_prob_tokens, of_gpu)
     share = 1.0 if not training.path.packed else min(1.0, step.length / policy.serving.row)
     update, log_prob = (int(min(most, filled) if training.by_tokens else share * most) for most, filled in sizes)
     return replace(policy, training=replace(training, update_tokens=update, log_prob_tokens=log_prob))
 
 
-def seconds(parts: Sequence[Part], step: Step) -> Mapping[str, float]:
+def seconds(policies: Sequence[Policy], step: Step) -> Mapping[str, float]:
     """Phase -> seconds of a step."""
     busy: dict[str, float] = defaultdict(float)
     found: dict[str, float] = defaultdict(float, {ROLLOUT: 0.0})
     # The longest session ends with a longest reply, and its acts wait for each other.
     chain = (step.turns - 1) * step.response + step.longest
-    for part in parts:
-        busy[part.policy.engines or part.policy.pool] += _sampling(part, step)
-        found[ROLLOUT] += part.rows / step.rows * chain * _token(part, step, 1)
-        for phase, time in _trained(part, step).items():
+    for policy in policies:
+        busy[policy.engines or policy.pool] += _sampling(policy, step)
+        found[ROLLOUT] += policy.rows / step.rows * chain * _token(policy, step, 1)
+        for phase, time in _trained(policy, step).items():
             found[phase] += time
     return {**found, ROLLOUT: max(found[ROLLOUT], *busy.values())}
 
@@ -176,29 +164,29 @@ def _flops(step: Step) -> float:
     return step.assumed.tflops * 1e12 * step.assumed.mfu
 
 
-def _sampling(part: Part, step: Step) -> float:
+def _sampling(policy: Policy, step: Step) -> float:
     """Seconds that the engines of a policy are busy."""
-    serving, model = part.policy.serving, part.policy.model
-    requests = part.rows / max(1, part.servers // serving.replica)
-    at_once = max(1.0, min(requests, serving.sequences, part.cache / step.length))
+    serving, model = policy.serving, policy.model
+    requests = policy.rows / max(1, policy.servers // serving.replica)
+    at_once = max(1.0, min(requests, serving.sequences, policy.cache / step.length))
     prefill = requests * step.prompt * forward(model, step.prompt / 2) / (_flops(step) * serving.replica)
-    return prefill + requests * step.response / at_once * _token(part, step, at_once)
+    return prefill + requests * step.response / at_once * _token(policy, step, at_once)
 
 
-def _token(part: Part, step: Step, at_once: float) -> float:
+def _token(policy: Policy, step: Step, at_once: float) -> float:
     """Seconds in which an engine samples a token of each request: it reads weights and KV caches, or computes."""
-    serving, model, assumed = part.policy.serving, part.policy.model, step.assumed
+    serving, model, assumed = policy.serving, policy.model, step.assumed
     cache = at_once * (step.prompt + step.response / 2) * kv_per_token(model, serving)
     reads = (model.served / serving.parts + cache) / (assumed.bandwidth * 1e12 * assumed.mbu)
     computes = at_once * forward(model, step.length / 2) / (_flops(step) * serving.replica)
     return assumed.launch / 1e3 + max(reads, computes)
 
 
-def _trained(part: Part, step: Step) -> Mapping[str, float]:
-    training, model = expected(part.policy, part, step).training, part.policy.model
+def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
+    training, model = expected(policy, step).training, policy.model
     if training is None:
         return {}
-    tokens, sizes = part.rows * step.length / part.trainers, (training.log_prob_tokens, training.update_tokens)
+    tokens, sizes = policy.rows * step.length / policy.trainers, (training.log_prob_tokens, training.update_tokens)
     scoring, updating = (_token_pass(training, model, step, size) for size in sizes)
     streamed = step.assumed.bandwidth * 1e12 * STREAMED
     scored, updated = (size * model.vocabulary / streamed for size in TRAFFIC[training.path.log_probs])
@@ -206,7 +194,7 @@ def _trained(part: Part, step: Step) -> Mapping[str, float]:
     updated += (training.path.log_probs == FUSED) * 2 * model.embedding / _flops(step)
     moved = training.element * model.parameters * training.param_offload
     moved += 2 * training.trained_element * training.trained(model) * training.optimizer_offload
-    pushed = model.served / part.policy.serving.parts + 2 * moved / training.shards
+    pushed = model.served / policy.serving.parts + 2 * moved / training.shards
     # A backward pass is two forward passes; with gradient checkpointing there is one more.
     passes = 3 + training.checkpointing
     return {
@@ -221,17 +209,17 @@ def _token_pass(training: TrainingLoad, model: ModelSize, step: Step, batch: flo
     return forward(model, training.path.keys(step.length, batch)) / _flops(step)
 
 
-def training_line(part: Part, step: Step) -> str:
+def training_line(policy: Policy, step: Step) -> str:
     """The path of a trained policy, what its log-probs and updates take by it, and what they would with flash-attn."""
-    training = part.policy.training
+    training = policy.training
     if training is None:
         return ""
-    fastest = replace(part.policy, training=replace(training, path=training.path.fastest))
-    found, least = (_computing(one, step) for one in (part, replace(part, policy=fastest)))
+    fastest = replace(policy, training=replace(training, path=training.path.fastest))
+    found, least = (_computing(one, step) for one in (policy, fastest))
     other = f", {least:,.0f} s with flash-attn" if training.path.masked else ""
     return f"{training.path}; estimated: {found:,.0f} s per step{other}"
 
 
-def _computing(part: Part, step: Step) -> float:
-    times = _trained(part, step)
+def _computing(policy: Policy, step: Step) -> float:
+    times = _trained(policy, step)
     return times[LOG_PROBS] + times[UPDATE]

@@ -88,12 +88,6 @@ def blocks_of(path: Path) -> Iterator[Block]:
             start = after
 
 
-def block_at(path: Path, start: int) -> Block | None:
-    """The block at a position; None if there is none, or no whole one."""
-    with path.open("rb") as file:
-        return _block(file, start, path.stat().st_size)
-
-
 def lines_of(path: Path, block: Block) -> list[bytes]:
     """Raises DataError if they are damaged."""
     with path.open("rb") as file:

@@ -1,5 +1,5 @@
-"""The policies of a checkpoint as folders that others load, the team as `team.yaml`, and its model card: README.md with
-the curve of its validation."""
+"""The policies of a checkpoint as folders that others load, the team as `team.yaml`, and its model card, README.md,
+with the course of its validation."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from verl_mas.run_folder.disk import replaced, write_whole, writing
 from verl_mas.run_folder.metrics import Step, series
 from verl_mas.serve import model
 from verl_mas.serve.adapter import LORA_FILE, SavedAdapter
-from verl_mas.sessions.curves import draw
 from verl_mas.sessions.run import is_run, open_run
 from verl_mas.trainer.adapters import files as adapter_files
 from verl_mas.trainer.checkpoint import BASES, fingerprint
 from verl_mas.trainer.policies import weight_folder
+from verl_mas.util.text import sparkline
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, asks
 
-CARD, CURVE = "README.md", "validation.svg"
+CARD = "README.md"
 MARK = "<!-- Written by verl-mas export. -->"  # By it an export recognises its own card
 SETTINGS = {
     "estimator": "algorithm.adv_estimator",
@@ -146,7 +146,7 @@ class Export:
             rule = "they are of one step and written together; --policy writes one"
             fix = "give another folder, or leave out --policy"
             yield ConfigError(f"{team} describes the policies of an export", rule=rule, fix=fix)
-        yield from self._there([*folders, team, self.out / CARD, self.out / CURVE] if whole else folders)
+        yield from self._there([*folders, team, self.out / CARD] if whole else folders)
         yield from self._other_bases(chosen)
         policies = self.team.policies.values()
         named = (path for each in policies for path in (each.model, each.tokenizer, each.start_adapter))
@@ -230,7 +230,7 @@ class Export:
 
 def _is_exported(path: Path) -> bool:
     """Also an empty folder, in which nothing can be lost."""
-    if path.name in (CARD, CURVE):
+    if path.name == CARD:
         return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
     if path.is_symlink() or not path.is_dir():
         return path.name == TEAM_FILE and path.is_file()
@@ -265,13 +265,10 @@ class Card:
         return cls(name, team, found.config, steps)
 
     def write(self, folder: Path) -> None:
-        curves = self._curves()
-        if curves:
-            write_whole(folder / CURVE, f"{draw(curves, 'validation')}{MARK}\n")
-        write_whole(folder / CARD, "\n".join([*self._lines(curves), ""]))
+        write_whole(folder / CARD, "\n".join([*self._lines(), ""]))
 
-    def _lines(self, curves: Mapping[str, tuple[list[int], list[float]]]) -> Iterator[str]:
-        team = self.team
+    def _lines(self) -> Iterator[str]:
+        team, curves = self.team, self._curves()
         bases = sorted({str(policy.model) for policy in team.policies.values() if policy.model})
         hub = [name for name in bases if not Path(name).is_absolute()]
         head = {"library_name": "verl-mas", "tags": ["verl-mas", "multi-agent"], **({"base_model": hub} if hub else {})}
@@ -302,9 +299,9 @@ class Card:
                 first, last = (f"{found[end]:.3f} (step {at[end]})" for end in (0, -1))
                 sources = {key.partition("/")[0] for key in curves}
                 base = control_of(name.partition("/")[0], sources)
-                rows.append((f"`{name}`" + (f", control of {base}" if base else ""), first, last, between))
-            yield from _table(("metric", "first", "last", "95 %"), rows)
-            yield f"![Validation by step]({CURVE})\n"
+                metric = f"`{name}`" + (f", control of {base}" if base else "")
+                rows.append((metric, first, last, between, sparkline(found)))
+            yield from _table(("metric", "first", "last", "95 %", "by step"), rows)
         yield "## Use\n"
         yield "```python\nimport verl_mas\n"
         yield 'with verl_mas.load("DIR") as team:\n    print(team.run("...").answer)\n```\n'

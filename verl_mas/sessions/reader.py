@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder import session_files
-from verl_mas.run_folder.blocks import block_at, blocks_of, lines_of
+from verl_mas.run_folder.blocks import Block, blocks_of, lines_of
 from verl_mas.run_folder.records import Listed, Record, listed, read_index, unpacked
 from verl_mas.run_folder.session_files import SessionFile
 
@@ -34,8 +34,8 @@ class SessionEntry(Listed):
     # Whether all agents have equal rewards in all sessions of its group; None: there is no other session of it.
     uniform: bool | None = None
     file: Path = Path()
-    offset: int = 0  # of its block; in a plain file of its line
-    line: int = 0  # in its block
+    block: Block | None = None  # without its index; None in a plain file
+    line: int = 0  # the number of its line in the block; in a plain file where it starts
 
 
 def read_sessions(
@@ -79,7 +79,7 @@ class SessionIndex:
         self._listed: dict[Path, tuple[tuple[int, int], list[SessionEntry]]] = {}
         self._files: dict[tuple[str, int], list[SessionFile]] = {}
         self._advantages = lru_cache(KEPT)(lambda partition, step: self._selected(partition, step)[1])
-        self._block = lru_cache(KEPT)(_block)
+        self._lines = lru_cache(KEPT)(lines_of)
         self.refresh()
 
     def refresh(self) -> bool:
@@ -197,30 +197,27 @@ class SessionIndex:
         return self._listed[file.path][1]
 
     def _line(self, entry: SessionEntry) -> bytes:
-        if not entry.file.name.endswith(session_files.COMPRESSED):
-            with entry.file.open("rb") as file:
-                file.seek(entry.offset)
-                return file.readline()
-        lines = self._block(entry.file, entry.offset)
-        if lines is None:
-            raise _damaged(entry)
-        return lines[entry.line]
+        if entry.block is not None:
+            return self._lines(entry.file, entry.block)[entry.line]
+        with entry.file.open("rb") as file:
+            file.seek(entry.line)
+            return file.readline()
 
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
     """What is damaged is skipped with a warning."""
     entries: list[SessionEntry] = []
 
-    def add(one: Listed, offset: int, line: int = 0) -> None:
+    def add(one: Listed, line: int, block: Block | None = None) -> None:
         attempt = file.attempt or None
-        entries.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, offset=offset, line=line))
+        entries.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, block=block, line=line))
 
     if not file.path.stat().st_size:
         logger.warning("%s is empty: the sessions that it had are gone", file.path)
     if file.compressed:
         for block in blocks_of(file.path):
             for number, one in enumerate(read_index(block.index)):
-                add(one, block.start, number)
+                add(one, number, replace(block, index=b""))
         return entries
     start = 0
     with file.path.open("rb") as lines:
@@ -254,11 +251,6 @@ def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
         if len(group) > 1:
             uniform[key] = all(len(values) == 1 for values in rewards.values())
     return [replace(entry, uniform=uniform.get((entry.attempt, entry.uid))) for entry in entries]
-
-
-def _block(file: Path, start: int) -> list[bytes] | None:
-    block = block_at(file, start)
-    return None if block is None else lines_of(file, block)
 
 
 def _damaged(entry: SessionEntry) -> DataError:

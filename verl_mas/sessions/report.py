@@ -19,10 +19,10 @@ from verl_mas.metrics.table import TO_WATCH
 from verl_mas.metrics.trends import RunFinding, Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
 from verl_mas.run_folder.metrics import Step, series
-from verl_mas.sessions.curves import sparkline
 from verl_mas.sessions.run import RunFolder
 from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.timeline import FILE, read_timeline, start_seconds
+from verl_mas.util.text import sparkline
 
 LAST = 10  # steps that a table averages
 CURVE = 24  # columns of a curve, so that most lines fit a terminal

@@ -1,15 +1,17 @@
-"""Text of others, made safe for encoders and terminals."""
+"""Text of others, made safe for encoders and terminals, and text for terminals."""
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
+BARS = "▁▂▃▄▅▆▇█"
 
 
 def encodable(text: str) -> str:
@@ -83,3 +85,14 @@ def listed(rows: Mapping[str, str], width: int, margin: str = "") -> str:
         after = " " * (len(head) if len(head) <= width // 2 else len(margin) + 2)
         lines.append(textwrap.fill(head + text, max(width, 20), subsequent_indent=after, break_on_hyphens=False))
     return "\n".join(lines)
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """The values as a line of bars, scaled from their minimum to their maximum."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    step = -(-len(finite) // width)
+    means = [sum(part) / len(part) for part in (finite[i : i + step] for i in range(0, len(finite), step))]
+    low, span = min(means), max(means) - min(means) or 1.0
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] for value in means)

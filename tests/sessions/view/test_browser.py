@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
+from view_runs import HOSTILE, act, session, write_metrics, write_run
 
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import open_run
@@ -237,29 +237,6 @@ def test_an_open_page_follows_its_run(opened, tmp_path):
     assert refresh(path, view)
     until(page, "document.getElementById('count').textContent === '3 sessions'")
     assert "task 1-0" in text_of(page, ".session-head h2"), "the session that is read has changed"
-
-
-def test_the_timeline_of_the_steps_around_a_session_is_a_key_away(opened, tmp_path):
-    run = write_metrics(write_run(tmp_path, [session(step, f"{step}-0") for step in range(1, 9)]))
-    write_timeline(run, range(1, 9), started=True)
-    page = opened(write_view(run)[0])
-    assert not page.is_visible("#timeline")
-    page.keyboard.press("w")
-    page.wait_for_selector("#timeline rect")
-    rows = page.eval_on_selector_all("#timeline .tick", "(all) => all.map((one) => one.textContent)")
-    assert rows == ["trainer", "engine solver", "trainer solver"]
-    tips = "[...document.querySelectorAll('#timeline rect')].map((one) => one.dataset.tip)"
-    assert "step 8: update, 3.000 s" in page.evaluate(tips) and "step 1: update, 3.000 s" not in page.evaluate(tips)
-    place = "document.querySelector(`#timeline rect.${'%s'}`).getBBox().%s"
-    waits, update = (page.evaluate(place % (kind, "width")) for kind in ("sample", "update"))
-    assert update == pytest.approx(1.5 * waits, rel=0.01), "three seconds and two"
-    for _ in range(7):
-        page.keyboard.press("j")
-    until(page, f"({tips}).includes('step 1: update, 3.000 s')")
-    tips_of_first = page.evaluate(tips)
-    assert "step 1: engines start, 4.000 s" in tips_of_first and "step 2: update, 3.000 s" not in tips_of_first
-    page.keyboard.press("w")
-    assert not page.is_visible("#timeline")
 
 
 # Texts that reach out of the window, or out of a box that hides what does.

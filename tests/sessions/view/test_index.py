@@ -16,12 +16,11 @@ def test_a_group_has_the_sessions_of_one_attempt_and_is_uniform_if_the_reader_sa
     assert [(len(group.entries), group.uniform) for group in groups_of(records)] == [(2, True), (2, False)]
 
 
-def test_agents_have_the_order_of_the_configuration_and_a_set_of_them_does_not_depend_on_who_acts_first():
+def test_agents_have_the_order_of_the_configuration_and_those_that_it_lacks_that_of_their_acts():
     assert index_of([page(session())], {}, ["idle", "checker"])["agents"] == ["idle", "checker", "solver"]
     acts = [act("solver"), act("checker", malformed="no verdict")]
     index = index_of([page(session(acts=acts), session(number=1, acts=acts[::-1]))], {})
-    assert index["columns"]["agents"] == [0, 0] and index["sets"][0] == (0, 1)
-    assert index["sets"][index["columns"]["malformed"][0]] == (index["agents"].index("checker"),)
+    assert index["agents"] == ["solver", "checker"] and index["columns"]["malformed"] == [["checker"]] * 2
 
 
 def test_a_session_is_found_by_the_number_of_its_chunk_among_all_and_its_place_in_it():

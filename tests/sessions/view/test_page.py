@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from commands import output_of
-from view_runs import HOSTILE, act, session, write_metrics, write_run, write_timeline
+from view_runs import HOSTILE, act, session, write_metrics, write_run
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.sessions.view import ViewOptions, write_view
@@ -201,18 +201,3 @@ def test_a_live_page_that_is_opened_before_the_first_session_gets_what_is_new_an
     assert view.count == len(bodies(page)) == 14 and after["live"] != before["live"]
     kept = set(before) & set(after) - {"index", "search", "live"}
     assert {name[:12] for name in kept} >= {"train-000001", "train-000002"}
-
-
-def test_the_timeline_is_that_of_the_run_by_row_and_step(tmp_path):
-    run = write_run(tmp_path, [session()])
-    view = write_view(run)[1]
-    assert "timeline" not in view.head()
-    write_timeline(run, (1, 2))
-    found = json.loads(unpacked(view.head()["timeline"]))
-    assert found["rows"] == ["trainer", "engine solver", "trainer solver"]
-    assert found["steps"] == [[1, 0.0], [2, 10000.0]]
-    spans = [[0, "sample", 1, 0.0, 2000.0], [1, "engine", 1, 0.0, 1500.0], [2, "update", 1, 2000.0, 3000.0]]
-    assert found["spans"][:3] == spans
-    view.options = ViewOptions(steps=(2, 2))
-    found = json.loads(unpacked(view.head()["timeline"]))
-    assert found["steps"] == [[2, 0.0]] and {span[2] for span in found["spans"]} == {2}

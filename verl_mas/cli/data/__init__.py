@@ -135,12 +135,6 @@ def write_rows(options: argparse.Namespace) -> int:
     if answered := next((n for n, row in enumerate(rows, 1) if row[own_rows.PROMPT][-1]["role"] == "assistant"), 0):
         reason, fix = "the model answers what follows it", "leave it out: a known answer belongs in --answer"
         doubt = ConfigWarning(f"the prompt of row {answered} ends with a message of the assistant", reason, fix)
-    for mark, fix in (
-        ("${", "leave the $ out, unless it is of a price"),
-        (r"\n", "write a line break, as $'...' does"),
-    ):
-        if mark in options.template + (options.system or "") and not doubt:
-            doubt = ConfigWarning(f"{mark} in a template", "it stays in the text as it is", fix)
     write_parquet(rows, out)
     sources, prompt = Counter(str(row[DATA_SOURCE]) for row in rows), rows[0][own_rows.PROMPT]
     head = f"{out}: {len(rows)} rows; data_source {', '.join(sources)}\nthe first prompt:\n"

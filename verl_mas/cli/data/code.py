@@ -10,7 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing, suppress
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +29,7 @@ from verl_mas.data.sources import RowSource
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.execution.executor import Execution
 from verl_mas.retrieval.files import Row
+from verl_mas.run_folder.disk import append_line
 from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
 
@@ -78,8 +79,8 @@ class Code(DataSet):
             "golden": options.golden,
         }
         identity = {"sources": [_identity(part) for part in opened], "verl_mas": version("verl-mas")}
-        with closing(Journal(options.out / JOURNAL, settings | identity)) as journal:
-            train, test, counts = asyncio.run(_judged(execution, rules, journal, opened, options.golden == "required"))
+        journal = Journal(options.out / JOURNAL, settings | identity)
+        train, test, counts = asyncio.run(_judged(execution, rules, journal, opened, options.golden == "required"))
         refuse_if_empty(train, TRAIN, counts)
         refuse_if_empty(test, TEST, counts)
         validation = first_of_each(test, {}, otherwise=IN_TRAINING)
@@ -139,34 +140,20 @@ class Journal:
         self.path = path
         self.resumed: dict[tuple[str, str, int], Judged] = {}
         header = json.dumps(settings, sort_keys=True)
-        whole = self._read(header) if path.is_file() else 0
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = open(path, "ab")  # noqa: SIM115 - closed by `close`
-        self._file.truncate(whole)
-        if not whole:
-            self._append(header)
-
-    def _read(self, header: str) -> int:
-        """Read the rows of an earlier call. Returns the bytes to keep: a last line may be cut."""
-        lines = self.path.read_bytes().splitlines(keepends=True)
-        if not lines or lines[0] != header.encode() + b"\n":
-            sys.stderr.write(f"{self.path} is of other data or settings: all rows are judged again\n")
-            return 0
-        whole = [line for line in lines if line.endswith(b"\n")]
-        for line in whole[1:]:
-            split, name, number, judged = json.loads(line)
-            self.resumed[split, name, number] = Judged(**judged)
-        return sum(map(len, whole))
+        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        if lines and lines[0] != header:
+            sys.stderr.write(f"{path} is of other data or settings: all rows are judged again\n")
+            lines = []
+        if not lines:
+            path.unlink(missing_ok=True)
+            append_line(path, header)
+        for line in lines[1:]:
+            with suppress(ValueError):  # A line that a kill has cut
+                split, name, number, judged = json.loads(line)
+                self.resumed[split, name, number] = Judged(**judged)
 
     def add(self, split: str, name: str, number: int, judged: Judged) -> None:
-        self._append(json.dumps([split, name, number, vars(judged)]))
-
-    def _append(self, line: str) -> None:
-        self._file.write(line.encode() + b"\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+        append_line(self.path, json.dumps([split, name, number, vars(judged)]))
 
 
 class Preparation:

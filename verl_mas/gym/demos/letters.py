@@ -10,8 +10,8 @@ from transformers.utils.logging import disable_progress_bar
 from verl_mas.config.compose import compose
 from verl_mas.gym.demos.live import DemoRun
 from verl_mas.run_folder.metrics import series
-from verl_mas.sessions.curves import sparkline
 from verl_mas.testing import letters
+from verl_mas.util.text import sparkline
 
 FOLDER = Path("runs/first_run")
 REWARD, HELD_OUT = "critic/score/mean", "val-core/letters/acc/mean@1"

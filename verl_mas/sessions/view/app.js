@@ -11,7 +11,6 @@ const curves = new Curves(byId("curves"), (step) => {
   const first = list.sessions.find((session) => page.run.step[session] === step);
   if (first !== undefined) leaveStory(first);
 });
-const timeline = new Timeline(byId("timeline"));
 const MOST_BESIDE = 32, narrow = matchMedia("(max-width: 900px)");
 
 async function open(fresh = false) {
@@ -19,13 +18,11 @@ async function open(fresh = false) {
   page.search = null;
   describe();
   curves.open(run);
-  byId("timeline-toggle").hidden = !run.timeline;
-  if (!byId("timeline").hidden) await showTimeline(fresh);
   apply();
   // The list is there before its texts can be searched.
   const text = await unpack(await verlMasView.payload("search", fresh));
   if (page.run !== run) return;
-  page.search = openSearch(text, run.count);
+  page.search = text.split("\n", run.count);
   if (page.wanted.text) apply();
 }
 
@@ -115,10 +112,9 @@ async function choose(session, keep = false, name = "") {
   }
   list.choose(session);
   curves.mark(run.step[session]);
-  timeline.mark(run.step[session]);
   // The page in a frame of a notebook has no address.
   if (location.protocol !== "about:") history.replaceState(null, "", addressOf(page.mode, session));
-  const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? besideOf(run, session).slice(0, MOST_BESIDE) : [session]];
+  const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? groupMembers(run, session).slice(0, MOST_BESIDE) : [session]];
   const chunks = new Map(), load = async (number) => chunks.set(number, await verlMasView.chunk(run.chunks[run.columns.chunk[number]]).catch((error) => ({ error })));
   await Promise.all(rows.flat().filter((one) => one !== undefined).map(load));
   // Another one was chosen while this one was loaded.
@@ -169,7 +165,7 @@ async function keepNote(session, text) {
 }
 
 function besideHead(session, count) {
-  const { run } = page, all = besideOf(run, session), head = make("header", "session-head"), title = make("h2");
+  const { run } = page, all = groupMembers(run, session), head = make("header", "session-head"), title = make("h2");
   title.append(make("span", "", `Task ${plain(run.groups.uid[run.group[session]])}`), make("span", "of", (count < all.length ? `the first ${count} of ` : "") + relation(run, all)));
   head.append(title, link("beside", session), button("quiet", "one session", () => show(""), "g"));
   return head;
@@ -255,19 +251,8 @@ function moveInGroup(by) {
     if (run.block[to] === run.block[list.chosen]) choose(to);
     return;
   }
-  const members = besideOf(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
+  const members = groupMembers(page.run, list.chosen), place = members.indexOf(list.chosen) + by;
   if (place >= 0 && place < members.length) choose(members[place]);
-}
-
-function theme(name) {
-  document.documentElement.dataset.theme = name;
-  // A browser may forbid storage to pages from a disk.
-  try { localStorage.setItem("verl-mas-theme", name); } catch { return; }
-}
-
-function toggleTheme() {
-  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  theme(dark ? "light" : "dark");
 }
 
 function toggleFolds() {
@@ -291,22 +276,11 @@ function fold() {
 
 const toggleStory = () => show(page.mode === "story" ? "" : "story");
 
-async function showTimeline(fresh = false) {
-  if (page.run.timeline) timeline.open(await verlMasView.json("timeline", fresh));
-}
-
-function toggleTimeline() {
-  if (!page.run.timeline) return;
-  const hidden = byId("timeline").hidden = !byId("timeline").hidden;
-  byId("timeline-toggle").setAttribute("aria-pressed", String(!hidden));
-  if (!hidden) showTimeline();
-}
-
 const KEYS = {
   j: () => leaveStory(list.next(1)), k: () => leaveStory(list.next(-1)),
   h: () => moveInGroup(-1), l: () => moveInGroup(1),
   n: () => moveAct(1), p: () => moveAct(-1),
-  g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves, w: toggleTimeline, t: toggleTheme,
+  g: () => show(page.mode === "beside" ? "" : "beside"), s: toggleStory, f: toggleFolds, c: toggleCurves,
   b: () => document.body.classList.toggle("surprise"),
   "/": () => { byId("search").focus(); byId("search").select(); },
   "?": () => byId("help").showModal(),
@@ -338,9 +312,7 @@ byId("order").onchange = () => { page.order = byId("order").value; byId("list").
 byId("clear").onclick = clear;
 narrow.onchange = fold;
 fold();
-byId("theme").onclick = toggleTheme;
 byId("curves-toggle").onclick = toggleCurves;
-byId("timeline-toggle").onclick = toggleTimeline;
 byId("story-toggle").onclick = toggleStory;
 byId("help-button").onclick = () => byId("help").showModal();
 addEventListener("hashchange", () => {
@@ -382,10 +354,6 @@ async function follow() {
   setTimeout(follow, 2000);
 }
 
-try {
-  const stored = localStorage.getItem("verl-mas-theme");
-  if (stored) document.documentElement.dataset.theme = stored;
-} catch { /* the theme of the system */ }
 open().then(() => { if (page.run.live) follow(); }).catch((error) => {
   byId("session").replaceChildren(make("p", "empty bad", `This page cannot be shown: ${plain(error.message)}`));
 });

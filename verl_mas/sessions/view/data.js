@@ -13,15 +13,14 @@ async function unpack(payload) {
 class Store {
   constructor(folder) {
     this.folder = folder;
+    this.loading = new Map();
     this.waiting = new Map();
     this.chunks = new Map();
   }
 
   /** A file of the folder calls this. */
   arrive(name, payload) {
-    const waiting = this.waiting.get(name) || [];
-    this.waiting.delete(name);
-    for (const { resolve } of waiting) resolve(payload);
+    this.waiting.get(name)?.(payload);
   }
 
   payload(name, fresh = false) {
@@ -29,23 +28,18 @@ class Store {
       const element = document.querySelector(`script[data-name="${name}"]`);
       return element ? Promise.resolve(element.textContent) : Promise.reject(new Error(`${name} is not in this page`));
     }
+    if (!this.loading.has(name)) this.loading.set(name, this.load(name, fresh).finally(() => this.loading.delete(name)));
+    return this.loading.get(name);
+  }
+
+  load(name, fresh) {
+    const script = document.createElement("script");
+    script.src = `${encodeURIComponent(this.folder)}/${name}.js${fresh ? `?${Date.now()}` : ""}`;
     return new Promise((resolve, reject) => {
-      if (this.waiting.has(name)) {
-        this.waiting.get(name).push({ resolve, reject });
-        return;
-      }
-      this.waiting.set(name, [{ resolve, reject }]);
-      const script = document.createElement("script");
-      script.onload = () => script.remove();
-      script.onerror = () => {
-        script.remove();
-        const waiting = this.waiting.get(name) || [];
-        this.waiting.delete(name);
-        for (const one of waiting) one.reject(new Error(`${this.folder}/${name}.js cannot be read; keep it beside this page`));
-      };
-      script.src = `${encodeURIComponent(this.folder)}/${name}.js${fresh ? `?${Date.now()}` : ""}`;
+      this.waiting.set(name, resolve);
+      script.onerror = () => reject(new Error(`${this.folder}/${name}.js cannot be read; keep it beside this page`));
       document.head.append(script);
-    });
+    }).finally(() => script.remove());
   }
 
   async json(name, fresh) {
@@ -117,14 +111,7 @@ function nameOf(run, number) {
 }
 
 function sessionNamed(run, name) {
-  for (let block = 0; block < run.blocks.size.length; block++) {
-    const mark = run.blocks.run[block], begin = `${mark && `${mark}/`}${run.blocks.partition[block]}/${run.blocks.step[block]}/`;
-    if (!name.startsWith(begin)) continue;
-    for (let number = run.blockStart[block]; number < run.blockStart[block + 1]; number++) {
-      if (nameOf(run, number) === name) return number;
-    }
-  }
-  return -1;
+  return run.step.findIndex((_, number) => nameOf(run, number) === name);
 }
 
 const STORY = 4;
@@ -143,14 +130,8 @@ function storyOf(run, number) {
   return [...new Set(places)].map((place) => told[place]);
 }
 
-/** What is shown beside a session: its group, or where it is alone its task at other steps. */
-function besideOf(run, number) {
-  const members = groupMembers(run, number);
-  return members.length > 1 ? members : storyOf(run, number).flat().filter((one) => one !== undefined);
-}
-
+/** The sessions of the same task in the same step. */
 function groupMembers(run, number) {
-  const group = run.group[number], members = [];
-  for (let one = run.groupStart[group]; one < run.groupStart[group + 1]; one++) members.push(one);
-  return members;
+  const group = run.group[number], first = run.groupStart[group];
+  return Array.from({ length: run.groups.size[group] }, (_, place) => first + place);
 }

@@ -15,56 +15,16 @@ function wordsOf(query) {
   return found;
 }
 
-/** All texts are one: a search is a few passes over it. Line n is the text of session n. */
-function openSearch(text, count) {
-  const starts = new Int32Array(count + 1);
-  let place = 0;
-  for (let number = 0; number < count; number++) {
-    starts[number] = place;
-    const end = text.indexOf("\n", place);
-    place = end < 0 ? text.length + 1 : end + 1;
-  }
-  starts[count] = text.length + 1;
-  return { text, starts, count };
-}
-
-/** 1 for every session that has all the words; null without words. */
-function searched(search, query) {
+/** 1 for every session whose line of text has all the words; null without words. */
+function searched(lines, query) {
   const words = wordsOf(query);
-  if (!words.length || !search) return null;
-  let hits = null;
-  for (const word of words.sort((a, b) => b.length - a.length)) {
-    const found = new Uint8Array(search.count);
-    let number = 0, place = search.text.indexOf(word);
-    while (place >= 0) {
-      number = lineAt(search.starts, place, number);
-      if (!hits || hits[number]) found[number] = 1;
-      place = search.text.indexOf(word, search.starts[number + 1]);
-    }
-    hits = found;
-  }
-  return hits;
-}
-
-/** The line with this place, at or behind line `from`: lines that have a word are often near. */
-function lineAt(starts, place, from) {
-  let low = from, step = 1;
-  while (low + step < starts.length && starts[low + step] <= place) { low += step; step *= 2; }
-  let high = Math.min(low + step, starts.length - 1);
-  while (high - low > 1) {
-    const middle = (low + high) >> 1;
-    if (starts[middle] <= place) low = middle; else high = middle;
-  }
-  return low;
+  if (!words.length || !lines) return null;
+  return Uint8Array.from(lines, (line) => words.every((word) => line.includes(word)));
 }
 
 /** The sessions that pass all filters, in the order of the index. `hits` is what `searched` gave. */
 function filtered(run, wanted, hits) {
-  const { columns, sets } = run;
-  const agent = run.agents.indexOf(wanted.agent), policy = run.policies.indexOf(wanted.policy);
-  const withAgent = sets.map((set) => set.includes(agent));
-  const withPolicy = sets.map((set) => set.includes(policy));
-  const filled = sets.map((set) => set.length > 0);
+  const { columns } = run;
   const from = wanted.rewardFrom ?? -Infinity, to = wanted.rewardTo ?? Infinity;
   const bounded = wanted.rewardFrom !== null || wanted.rewardTo !== null;
   const found = new Int32Array(run.count);
@@ -76,11 +36,12 @@ function filtered(run, wanted, hits) {
     if (wanted.stepTo !== null && run.step[number] > wanted.stepTo) continue;
     // A comparison with NaN is false: a session without a reward is outside every range.
     if (bounded && !(run.reward[number] >= from && run.reward[number] <= to)) continue;
-    if (wanted.agent && !withAgent[columns.agents[number]]) continue;
-    if (wanted.policy && !withPolicy[columns.policies[number]]) continue;
-    if (wanted.malformed && !(wanted.agent ? withAgent : filled)[columns.malformed[number]]) continue;
+    if (wanted.agent && !columns.agents[number].includes(wanted.agent)) continue;
+    if (wanted.policy && !columns.policies[number].includes(wanted.policy)) continue;
+    const malformed = columns.malformed[number];
+    if (wanted.malformed && !(wanted.agent ? malformed.includes(wanted.agent) : malformed.length)) continue;
     if (wanted.noted && !run.notes[nameOf(run, number)]) continue;
-    if (wanted.fault && !filled[columns.faults[number]]) continue;
+    if (wanted.fault && !columns.faults[number].length) continue;
     const uniform = run.groups.uniform[run.group[number]];
     if (wanted.uniform && !uniform) continue;
     if (wanted.mixed && uniform) continue;
@@ -89,25 +50,12 @@ function filtered(run, wanted, hits) {
   return found.subarray(0, length);
 }
 
-/** In the order of the list. The sort is stable, so that equal ones stay in the order of the run. */
+/** Sort sessions for the list. Sessions that are equal in it keep the order of the run. */
 function ordered(run, sessions, order) {
   if (order === "oldest") return sessions;
-  if (order === "newest") {
-    const blocks = [];
-    let start = 0;
-    for (let place = 1; place <= sessions.length; place++) {
-      if (place === sessions.length || run.block[sessions[place]] !== run.block[sessions[start]]) {
-        blocks.unshift(sessions.subarray(start, place));
-        start = place;
-      }
-    }
-    const made = new Int32Array(sessions.length);
-    let length = 0;
-    for (const block of blocks) { made.set(block, length); length += block.length; }
-    return made;
-  }
+  if (order === "newest") return sessions.slice().sort((a, b) => run.block[b] - run.block[a] || a - b);
   const keys = order === "longest" ? run.tokens : run.reward;
   const sign = order === "lowest" ? 1 : -1;
-  const value = (number) => (Number.isNaN(keys[number]) ? Infinity : sign * keys[number]);
-  return sessions.slice().sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : a - b));
+  const value = (number) => (Number.isNaN(keys[number]) ? Number.MAX_VALUE : sign * keys[number]);
+  return sessions.slice().sort((a, b) => value(a) - value(b) || a - b);
 }

@@ -7,7 +7,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import chain, count, groupby
 from statistics import fmean
 
 from verl_mas.run_folder.metrics import Step
@@ -15,11 +15,13 @@ from verl_mas.run_folder.records import Record, question_of
 from verl_mas.run_folder.session_files import PARTITIONS, files_of
 from verl_mas.sessions.reader import SessionEntry, SessionIndex
 from verl_mas.sessions.run import RunFolder
+from verl_mas.verl_.types import Fields
 
 TITLE, ANSWER = 140, 80
 SEARCHED = 24_000_000  # Characters of all searched texts together. Of each session the page searches its share of them
 SEARCHED_OF_ONE = 40_000
 STORY = 4  # steps at which a page opens with one task
+COLUMNS = "session status reward answer agents policies malformed faults acts tokens seconds".split()
 END = "\n"  # Ends a session's text in the long one. No text has it: lines end in it, and they are joined
 
 
@@ -78,9 +80,7 @@ class SessionSource:
 class IndexEntry:
     """One session as the index has it."""
 
-    status: str
-    values: Mapping[str, object]  # By column
-    names: Mapping[str, Iterable[str]]  # By column, each once
+    columns: Fields
     searched: tuple[str, ...]
     cut: bool
 
@@ -99,7 +99,7 @@ class Group:
     @property
     def reward(self) -> float:
         """That of the first session; 0 where it has none."""
-        found = self.entries[0].values["reward"]
+        found = self.entries[0].columns["reward"]
         return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
 
 
@@ -144,21 +144,25 @@ def _entry(record: Record, searched: int) -> IndexEntry:
         *(f"{act['agent']} {act['malformed'] or ''} {act['text']}" for act in acts),
     ]
     texts, cut = cut_to(parts, searched)
-    values = {
+    columns = {
         "session": record["session"],
+        "status": record["status"],
         "reward": outcome["reward"],
         "answer": one_line(str(outcome["answer"] or ""))[:ANSWER],
+        "agents": _once(act["agent"] for act in acts),
+        "policies": _once(act["policy"] for act in acts),
+        "malformed": _once(act["agent"] for act in acts if act["malformed"] is not None),
+        "faults": _once(fault["kind"] for fault in record["faults"]),
         "acts": len(acts),
         "tokens": sum(act.get("sampled_tokens", act["response_tokens"]) for act in acts),
         "seconds": round(record["seconds"], 2),
     }
-    names = {
-        "agents": dict.fromkeys(act["agent"] for act in acts),
-        "policies": dict.fromkeys(act["policy"] for act in acts),
-        "malformed": dict.fromkeys(act["agent"] for act in acts if act["malformed"] is not None),
-        "faults": dict.fromkeys(fault["kind"] for fault in record["faults"]),
-    }
-    return IndexEntry(record["status"], values, names, texts, cut)
+    return IndexEntry(columns, texts, cut)
+
+
+def _once(names: Iterable[str]) -> list[str]:
+    """Each name once, in the order in which they occur first."""
+    return list(dict.fromkeys(names))
 
 
 def one_line(text: str) -> str:
@@ -206,44 +210,36 @@ def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
     """`agents`: those of the configuration, whose order gives the colours."""
-    # By value its number, in the order in which they are met first.
-    numbers: list[dict[object, int]] = [defaultdict(count().__next__) for _ in range(6)]
-    names, policies, kinds, sets, statuses, tasks = (table.__getitem__ for table in numbers)
-    number_of = {"agents": names, "policies": policies, "malformed": names, "faults": kinds}
-    for agent in agents:
-        names(agent)
-    chunks = [name for page in pages for name, _ in page.chunks]
-    groups: dict[str, list[object]] = {"uid": [], "task": [], "title": [], "uniform": [], "size": []}
-    blocks: dict[str, list[object]] = {"run": [], "partition": [], "step": [], "size": []}
-    columns: dict[str, list[object]] = {name: [] for name in COLUMNS}
-    before = 0
-    for page in pages:
-        entries = page.entries
-        blocks["run"].append(page.part.run)
-        blocks["partition"].append(page.part.partition)
-        blocks["step"].append(page.part.step)
-        blocks["size"].append(len(entries))
-        for group in page.groups:
-            values = (group.uid, tasks(group.task), group.title, group.uniform, len(group.entries))
-            for column, of_group in zip(groups.values(), values, strict=True):
-                column.append(of_group)
-        columns["chunk"] += [before + number for number, (_, size) in enumerate(page.chunks) for _ in range(size)]
-        columns["place"] += [place for _, size in page.chunks for place in range(size)]
-        before += len(page.chunks)
-        for entry in entries:
-            columns["status"].append(statuses(entry.status))
-            for name, found in entry.names.items():
-                columns[name].append(sets(tuple(sorted(map(number_of[name], found)))))
-            for name, value in entry.values.items():
-                columns[name].append(value)
+    groups = [group for page in pages for group in page.groups]
+    entries = [entry for group in groups for entry in group.entries]
+    chunks = [chunk for page in pages for chunk in page.chunks]
+    columns = {name: [entry.columns[name] for entry in entries] for name in COLUMNS}
+    columns["chunk"] = [number for number, (_, size) in enumerate(chunks) for _ in range(size)]
+    columns["place"] = [place for _, size in chunks for place in range(size)]
+    # Tasks are numbered in the order in which they occur first.
+    tasks: dict[int, int] = defaultdict(count().__next__)
     steps = story_of(pages)
-    story = tasks(steps[0][0][1].task) if steps else None
-    tables = zip(("agents", "policies", "faults", "sets", "statuses"), map(list, numbers[:5]), strict=True)
-    found = {"story": story, "chunks": chunks, "blocks": blocks, "groups": groups, "columns": columns}
-    return {**about, **dict(tables), **found}
-
-
-COLUMNS = ("session status reward answer agents policies malformed faults acts tokens seconds chunk place").split()
+    return {
+        **about,
+        "agents": _once([*agents, *chain.from_iterable(columns["agents"])]),
+        "policies": _once(chain.from_iterable(columns["policies"])),
+        "chunks": [name for name, _ in chunks],
+        "blocks": {
+            "run": [page.part.run for page in pages],
+            "partition": [page.part.partition for page in pages],
+            "step": [page.part.step for page in pages],
+            "size": [len(page.entries) for page in pages],
+        },
+        "groups": {
+            "uid": [group.uid for group in groups],
+            "task": [tasks[group.task] for group in groups],
+            "title": [group.title for group in groups],
+            "uniform": [group.uniform for group in groups],
+            "size": [len(group.entries) for group in groups],
+        },
+        "columns": columns,
+        "story": tasks[steps[0][0][1].task] if steps else None,
+    }
 
 
 def searched_of(number: int) -> int:
@@ -265,7 +261,7 @@ def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> di
     for mark, step in ((mark, step) for mark, steps in logged.items() for step in steps):
         by_step[step.number].update({f"{mark} {name}".strip(): value for name, value in step.values.items()})
     for page in (page for page in pages if not logged[page.part.run]):
-        given = (entry.values["reward"] for entry in page.entries)
+        given = (entry.columns["reward"] for entry in page.entries)
         rewards = [reward for reward in given if isinstance(reward, int | float)]
         if rewards:
             name = "val-core/sessions/reward/mean@1" if page.part.partition == "val" else "session/reward/mean"

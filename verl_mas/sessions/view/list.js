@@ -21,21 +21,13 @@ class List {
     this.sessions = sessions;
     const items = [], offsets = [];
     this.places = new Int32Array(run.count).fill(-1);
-    let top = 0, block = -1, start = -1, group = -1;
+    let top = 0, block = -1, group = -1;
     const add = (item, height) => { items.push(item); offsets.push(top); top += height; };
-    this.counts = new Map();
     for (const number of sessions) {
       if (bySteps && run.block[number] !== block) {
         block = run.block[number];
-        start = items.length;
-        this.counts.set(start, { count: 0, sum: 0, known: 0 });
         add(-1 - block, HEAD);
         group = -1;
-      }
-      if (bySteps) {
-        const counted = this.counts.get(start), reward = run.reward[number];
-        counted.count++;
-        if (!Number.isNaN(reward)) { counted.sum += reward; counted.known++; }
       }
       this.places[number] = items.length;
       add(number, run.group[number] === group ? ROW : FIRST);
@@ -60,7 +52,7 @@ class List {
     const made = document.createDocumentFragment();
     for (let place = first; place <= last; place++) {
       if (this.visible.has(place)) continue;
-      const item = this.items[place], row = item < 0 ? this.heading(-1 - item, place) : this.row(item, place);
+      const item = this.items[place], row = item < 0 ? this.heading(-1 - item) : this.row(item, place);
       row.style.transform = `translateY(${this.offsets[place]}px)`;
       this.visible.set(place, row);
       made.append(row);
@@ -77,16 +69,17 @@ class List {
     return low;
   }
 
-  heading(block, place) {
-    const { blocks } = this.run, row = make("div", "heading"), { count, sum, known } = this.counts.get(place);
-    const all = blocks.size[block];
+  heading(block) {
+    const { blocks } = this.run, row = make("div", "heading"), all = blocks.size[block];
+    const shown = this.sessions.filter((session) => this.run.block[session] === block), count = shown.length;
+    const rewards = Array.from(shown, (session) => this.run.reward[session]).filter((reward) => !Number.isNaN(reward));
     row.append(make("b", "", `${blocks.run[block]} step ${blocks.step[block]}`.trim()), make("span", `part ${blocks.partition[block]}`, blocks.partition[block]));
-    row.append(make("span", "of", `${count === all ? count : `${count} of ${all}`} sessions`), make("span", "mean", known ? `mean ${number(sum / known)}` : ""));
+    row.append(make("span", "of", `${count === all ? count : `${count} of ${all}`} sessions`), make("span", "mean", rewards.length ? `mean ${number(rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length)}` : ""));
     return row;
   }
 
   row(session, place) {
-    const { run } = this, { columns, sets } = run, group = run.group[session];
+    const { run } = this, { columns } = run, group = run.group[session];
     const row = make("div", "row");
     row.setAttribute("role", "option");
     row.id = `session-${session}`;
@@ -94,19 +87,19 @@ class List {
     row.classList.toggle("first", first);
     row.classList.toggle("uniform", Boolean(run.groups.uniform[group]));
     row.append(meter(run, session));
-    const line = make("div", "under"), malformed = new Set(sets[columns.malformed[session]]);
-    for (const agent of sets[columns.agents[session]].slice(0, 12)) {
-      const dot = make("i", malformed.has(agent) ? "dot malformed" : "dot");
-      dot.style.setProperty("--of", agentColour(agent));
-      dot.title = plain(run.agents[agent]) + (malformed.has(agent) ? ": malformed" : "");
+    const line = make("div", "under"), acted = run.agents.filter((agent) => columns.agents[session].includes(agent));
+    for (const agent of acted.slice(0, 12)) {
+      const malformed = columns.malformed[session].includes(agent), dot = make("i", malformed ? "dot malformed" : "dot");
+      dot.style.setProperty("--of", agentColour(run.agents.indexOf(agent)));
+      dot.title = plain(agent) + (malformed ? ": malformed" : "");
       line.append(dot);
     }
     const answer = make("span", "answer", plain(columns.answer[session] || ""));
     answer.dir = "auto";
     line.append(answer);
-    for (const kind of sets[columns.faults[session]]) line.append(make("span", "badge bad", run.faults[kind]));
+    for (const kind of columns.faults[session]) line.append(make("span", "badge bad", kind));
     if (run.notes[nameOf(run, session)]) line.append(make("span", "badge", "note"));
-    const status = run.statuses[columns.status[session]];
+    const status = columns.status[session];
     if (status !== "finished") line.append(make("span", "badge bad", status));
     line.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));
     if (first) {

