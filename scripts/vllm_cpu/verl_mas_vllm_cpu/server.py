@@ -24,7 +24,7 @@ class CpuVllmServer(TeamVllm, vLLMHttpServer):
     # Of requests in a batch that have no adapter, the CPU build takes the place -1, which is the last one.
     # vllm-project/vllm#48421
     spare_slots = 1
-    extension = "verl_mas.engines.vllm_cpu.worker.CpuWorkerExtension"
+    extension = "verl_mas_vllm_cpu.worker.CpuWorkerExtension"
 
     def __init__(self, config: RolloutConfig, *args: Passed, **kwargs: Passed):
         # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
