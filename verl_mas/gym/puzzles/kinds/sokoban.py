@@ -6,8 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
+from verl_mas.config.values import Count
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, Walls, neighbours, offset, place
 from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
@@ -78,11 +79,16 @@ class Sokoban(Puzzle):
 
     @classmethod
     def generate(
-        cls, seed: int, split: str = TRAIN, *, size: int = 6, boxes: int = 1, walls: float = 0.15, min_distance: int = 3
+        cls,
+        seed: int,
+        split: str = TRAIN,
+        *,
+        size: int = 6,
+        boxes: int = 1,
+        walls: Walls = 0.15,
+        min_distance: Count = 3,
     ) -> Sokoban:
         """A level of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
-        check_share("walls", walls)
-        check_distance(min_distance)
         inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
         _check_states(size, boxes, len(inside) - round(walls * len(inside)))
         rng = stream(cls.name, seed, split)
