@@ -42,7 +42,7 @@ OPEN = (
 # Modules that override or use private names of verl.
 TOUCHING = {
     *("engines.kinds.sglang", "engines.kinds.vllm", "engines.transformers.replica"),
-    *("engines.vllm_extension", "verl_mas_vllm_cpu.adapter"),
+    *("engines.vllm_extension", *(f"verl_mas_vllm_cpu.{name}" for name in ("adapter", "server", "worker"))),
     *("platform.fsdp", "rollout.manager", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
     *("trainer.adapters.engine", "trainer.modes.asynchronous", "trainer.policies.local_policy"),
     *("trainer.policies.servers", "trainer.trainer", "trainer.validation", "verl_.registries"),

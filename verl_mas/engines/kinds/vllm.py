@@ -67,12 +67,10 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
     """
 
     engine: Engine
-    spare_slots = 0  # places for adapters that stay empty
-    extension = ""  # mixed into vLLM's workers, also where no adapters are served
 
     def _get_worker_extension_cls(self) -> str:
         stock: str = super()._get_worker_extension_cls()
-        return self.extension or (EXTENSION if self.adapters else stock)
+        return EXTENSION if self.adapters else stock
 
     async def run_server(self, args: Namespace) -> None:
         await super().run_server(self._with_slots(args))
@@ -87,7 +85,7 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
     def _with_slots(self, args: Namespace) -> Namespace:
         # verl writes `max_loras=1` after the user's own options.
         if self.adapters:
-            args.max_loras = args.max_cpu_loras = len(self.adapters) + self.spare_slots
+            args.max_loras = args.max_cpu_loras = len(self.adapters)
         return args
 
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
