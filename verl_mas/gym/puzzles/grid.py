@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import string
-from typing import Annotated
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeVar
 
 from verl_mas.config.values import Below, Range
 
+S = TypeVar("S")
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL = ".", "#"
 NAMES = string.ascii_letters  # of the rows and columns of the grid
@@ -26,6 +29,19 @@ def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
                 moves[move] = to
         table.append(moves)
     return tuple(table)
+
+
+def steps_from(starts: Iterable[S], reached: Callable[[S], Iterable[S]]) -> dict[S, int]:
+    """How many steps each state is away from the nearest start. A step leads from a state to one of `reached` of it."""
+    steps = dict.fromkeys(starts, 0)
+    waiting = deque(steps)
+    while waiting:
+        state = waiting.popleft()
+        for other in reached(state):
+            if other not in steps:
+                steps[other] = steps[state] + 1
+                waiting.append(other)
+    return steps
 
 
 def place(cell: int, size: int, rows: str = NAMES, columns: str = NAMES) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from verl_mas.config.values import Below, Count, Range
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.grid import FREE, MOVES, NAMES, WALL, Walls, neighbours, offset, place
+from verl_mas.gym.puzzles.grid import FREE, MOVES, NAMES, WALL, Walls, neighbours, offset, place, steps_from
 from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
@@ -20,19 +20,8 @@ _ATTEMPTS = 10_000
 
 def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
     """The number of moves from each cell to the goal; None where the goal cannot be reached."""
-    lengths: list[int | None] = [None] * len(table)
-    lengths[goal] = 0
-    frontier, length = [goal], 0
-    while frontier:
-        length += 1
-        reached = []
-        for cell in frontier:
-            for to in table[cell].values():
-                if lengths[to] is None:
-                    lengths[to] = length
-                    reached.append(to)
-        frontier = reached
-    return lengths
+    lengths = steps_from([goal], lambda cell: table[cell].values())
+    return [lengths.get(cell) for cell in range(len(table))]
 
 
 @dataclass(frozen=True, slots=True)
