@@ -17,7 +17,7 @@ from pathlib import Path
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.serve.endpoints import EngineSettings
-from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
+from verl_mas.serve.evaluate import Evaluation, Results, identity_of, read_rows
 from verl_mas.serve.runtime import Runtime
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.workflow.team_file import FORMAT, TeamFile, TeamPolicy, TeamWorkflow
@@ -45,7 +45,7 @@ def _evaluate(runtime: Runtime, rows: list, data: Path, sessions: int) -> tuple[
         return await generate(request_id, prompt_ids=prompt_ids, sampling_params=sampling_params, **media)
 
     policy.client.generate = noted
-    identity = Identity.of(runtime.folder, None, data, 0, {})
+    identity = identity_of(runtime.folder, runtime.file, data, 0, {})
     results = Results.open(runtime.folder / "sessions.jsonl", identity, force=True)
     started = time.perf_counter()
     asyncio.run(Evaluation(runtime, rows, sessions, results).run(lambda record: None))

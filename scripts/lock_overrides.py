@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,11 +21,23 @@ from verl_contract.sources import Definition, ancestors, find, own_members, para
 import verl_mas
 
 PACKAGE = Path(verl_mas.__file__).parent
+# verl's vLLM on the CPU is a package of its own.
+ON_CPU = Path(__file__).parent / "vllm_cpu" / "verl_mas_vllm_cpu"
+sys.path.append(str(ON_CPU.parent))
+
+
+def sources() -> dict[str, Path]:
+    """The files of both packages, by the names of their modules."""
+    found = {}
+    for package in (PACKAGE, ON_CPU):
+        for file in package.rglob("*.py"):
+            parts = file.relative_to(package.parent).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = file
+    return found
 
 
 def modules() -> list[str]:
-    files = [file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py")]
-    return [".".join(file.parts).removesuffix(".__init__") for file in files]
+    return list(sources())
 
 
 @dataclass(frozen=True)

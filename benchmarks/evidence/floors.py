@@ -1,10 +1,12 @@
-"""What the best agent without messages reaches, exactly: the floors of the tasks of split information."""
+"""What the best agent without messages reaches, exactly: the floors of split information and of lookup."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from fractions import Fraction
 from functools import cache
+from math import comb
 from statistics import fmean
 
 from verl_mas.gym.puzzles.grid import WALL, neighbours
@@ -43,3 +45,20 @@ def _blind(layout: str, size: int, start: int, moves: int, min_distance: int) ->
     for _ in range(moves):
         walks = {(to, seen | {to}) for cell, seen in walks for to in table[cell].values()}
     return max(sum(likely.get(cell, 0.0) for cell in seen) for _, seen in walks) / sum(likely.values())
+
+
+def floor_of_lookup(shards: int, keys: int) -> Fraction:
+    """The share of questions that the best guess from the question and one shard gets right, exactly. The shard cuts
+    the cycle into chains; a symbol that it says nothing of is a chain by itself. With the first step in the shard, the
+    answer is the start of any other chain. Else the best guess is the second symbol of any longer chain. If the only
+    one ends in the question, it is a symbol of the question's own shard."""
+    size, others = shards * keys, (shards - 1) * keys
+    by_itself = Fraction(size - 2 * keys, others - 2) if shards > 2 else Fraction(0)
+    right = Fraction(0)
+    for chains in range(1, keys + 1):
+        # Of the ways to place the symbols of the shard in the cycle, those in which they make so many chains.
+        share = Fraction(size * comb(keys - 1, chains - 1) * comb(others - 1, chains - 1), chains * comb(size, keys))
+        question_ends_a_chain = chains * (by_itself if chains == 1 else 1)
+        right += share * (chains + question_ends_a_chain + others - chains) / size
+    in_different_shards = Fraction(others, size - 1)
+    return right / (others - 1) / in_different_shards

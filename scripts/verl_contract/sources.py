@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-PACKAGES = ("verl", "verl_mas", "vllm", "sglang")
+PACKAGES = ("verl", "verl_mas", "verl_mas_vllm_cpu", "vllm", "sglang")
 
 
 @dataclass(frozen=True)

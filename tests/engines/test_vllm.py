@@ -178,13 +178,11 @@ async def test_an_abort_does_not_wait_for_requests_in_the_queue_of_the_engine():
     assert (counted, server.rejecting) == ({"aborted_count": 2}, True)
 
 
-@pytest.mark.parametrize("spare", [0, 1])
 @pytest.mark.parametrize("part", ["run_server", "run_headless"])
-async def test_every_adapter_of_a_base_has_a_place_in_every_batch(part, spare):
+async def test_every_adapter_of_a_base_has_a_place_in_every_batch(part):
     server, args = Server(["a", "b", "c"]), Namespace(max_loras=1)
-    server.spare_slots = spare
     await getattr(server, part)(args)
-    assert args.max_loras == args.max_cpu_loras == 3 + spare
+    assert args.max_loras == args.max_cpu_loras == 3
 
 
 async def test_each_request_gets_its_adapter_and_no_other_one_does(start):

@@ -21,20 +21,19 @@ from types import SimpleNamespace
 import pytest
 import zmq
 from omegaconf import OmegaConf
+from verl_mas_vllm_cpu import alias, readiness
+from verl_mas_vllm_cpu.watched_socket import WatchedSocket
 
-from verl_mas.engines import vllm_cpu
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.kinds import vllm
-from verl_mas.engines.vllm_cpu import alias, readiness
-from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
 from verl_mas.errors import ConfigError, EngineLost
 
 HERE = Path(__file__).parent
 MISSING = readiness.readiness()
 # Against hanging. Three processes of an engine import vLLM one after another: minutes on a busy machine.
 LIMIT = 900.0  # seconds
-needs_vllm = pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")
+needs_vllm = pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {vllm.CPU_FIX}")
 
 
 @pytest.fixture
@@ -134,6 +133,8 @@ def test_a_run_on_an_engine_that_is_not_ready_is_refused_before_it_starts(monkey
     error = refused.value
     assert "rollout.name=vllm" in error.value and "not installed" in error.value and "make vllm-cpu" in error.fix
     check("cuda")
+    monkeypatch.setattr(vllm, "find_spec", lambda name: None)
+    assert vllm.missing_on_cpu() == ["vLLM's CPU build is not installed"], "verl-mas alone, from its wheel"
 
 
 @pytest.mark.parametrize("platform", ["cpu", ""])
@@ -143,8 +144,8 @@ def test_verls_vllm_is_replaced_on_the_cpu_alone(monkeypatch, platform):
     registry = SimpleNamespace(_registry=loaders, register=loaders.__setitem__)
     vllm.register_replica(SimpleNamespace(RolloutReplicaRegistry=registry))
     vllm.register_adapter(SimpleNamespace(_ROLLOUT_REGISTRY=adapters))
-    assert (getattr(loaders["vllm"], "args", ()) == (vllm_cpu.REPLICA,)) is (platform == "cpu")
-    assert (adapters["vllm", "async"] == vllm_cpu.ADAPTER) is (platform == "cpu")
+    assert (getattr(loaders["vllm"], "args", ()) == (vllm.CPU_REPLICA,)) is (platform == "cpu")
+    assert (adapters["vllm", "async"] == vllm.CPU_ADAPTER) is (platform == "cpu")
 
 
 @pytest.mark.parametrize(
@@ -158,14 +159,13 @@ def test_verls_vllm_is_replaced_on_the_cpu_alone(monkeypatch, platform):
 def test_heads_that_vllm_cannot_serve_on_a_cpu_are_refused_before_it_starts(tmp_path, settings, size):
     (tmp_path / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ConfigError, match=f"attention heads of size {size}") if size else nullcontext():
-        readiness.check_heads(str(tmp_path))
+        vllm.check_model(str(tmp_path), "cpu", {})
 
 
 @needs_vllm
 async def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
     import torch
     from ray.exceptions import RayActorError
-
     from verl_mas.engines.vllm_cpu.adapter import CpuServerAdapter
 
     class Adapter(CpuServerAdapter):

@@ -23,11 +23,11 @@ from peft import LoraConfig, PeftModel, get_peft_model_state_dict
 from transformers import AutoModelForCausalLM
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode, TokenOutput
+from verl_mas_vllm_cpu.adapter import CpuServerAdapter
+from verl_mas_vllm_cpu.server import CpuVllmServer
 
 from verl_mas.config.adapters import KEY, Adapter
 from verl_mas.engines.adapters import stream_name
-from verl_mas.engines.vllm_cpu.adapter import CpuServerAdapter
-from verl_mas.engines.vllm_cpu.server import CpuVllmServer
 from verl_mas.errors import RequestError
 
 TABLE = {

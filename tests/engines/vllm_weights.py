@@ -38,7 +38,7 @@ def distance(engine: LLM, model: torch.nn.Module) -> float:
 
 
 def sync(engine: LLM, model: torch.nn.Module) -> None:
-    from verl_mas.engines.vllm_cpu.adapter import WatchedWeightSender
+    from verl_mas_vllm_cpu.adapter import WatchedWeightSender
 
     with ThreadPoolExecutor(1) as pool:
         receiver = pool.submit(engine.collective_rpc, "update_weights_from_ipc", kwargs={"use_shm": True})
@@ -60,7 +60,7 @@ def main(path: str) -> None:
         enforce_eager=True,
         max_model_len=256,
         logprobs_mode="processed_logprobs",
-        worker_extension_cls="verl_mas.engines.vllm_cpu.worker.CpuWorkerExtension",
+        worker_extension_cls="verl_mas_vllm_cpu.worker.CpuWorkerExtension",
     )
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     distances = [distance(engine, model)]

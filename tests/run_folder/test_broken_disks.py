@@ -23,7 +23,7 @@ from verl_mas.run_folder.about import AboutFile, attempts, read_about
 from verl_mas.run_folder.disk import recording
 from verl_mas.run_folder.metrics import FILE, MetricsFile, read_steps
 from verl_mas.run_folder.session_files import new_attempt
-from verl_mas.serve.evaluate import Identity, Results
+from verl_mas.serve.evaluate import Results
 from verl_mas.sessions.reader import SessionIndex
 from verl_mas.workflow.session import SessionResult
 
@@ -75,11 +75,11 @@ class Checkpoints(Files):
 
 class Evaluation(Files):
     def write(self, number: int) -> None:
-        results = Results.open(self.folder / "results.jsonl", Identity("team", 1, "data", {}, {}, {}), force=False)
+        results = Results.open(self.folder / "results.jsonl", {"team": "team"}, force=False)
         results.add({"task": number, "session": 0, "failed": False, "text": "x" * 50})
 
     def read(self) -> list[int]:
-        results = Results(self.folder / "results.jsonl", Identity("team", 1, "data", {}, {}, {}))
+        results = Results(self.folder / "results.jsonl", {"team": "team"})
         return [task for task, _ in Results.open(results.path, results.identity, force=False).records]
 
 

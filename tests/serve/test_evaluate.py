@@ -3,9 +3,9 @@
 import pytest
 
 from verl_mas.errors import ConfigError, DiskError
-from verl_mas.serve.evaluate import Identity, Results
+from verl_mas.serve.evaluate import Results
 
-IDENTITY = Identity(team="t", step=3, data="d", engine={}, sampling={}, weights={})
+IDENTITY = {"team": "t", "step": 3, "data": "d", "engine": {}, "sampling": {}, "weights": {}}
 
 
 def test_a_session_is_found_again_whatever_its_text_is_and_after_a_line_that_was_cut(tmp_path):

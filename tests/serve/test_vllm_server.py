@@ -16,12 +16,13 @@ import httpx
 import pytest
 from ray_start import free_port
 from saved_policies import exported_pair
+from verl_mas_vllm_cpu import readiness
 
 import verl_mas
-from verl_mas.engines.vllm_cpu import readiness
+from verl_mas.engines.kinds import vllm
 
 MISSING = readiness.readiness()
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {vllm.CPU_FIX}")]
 BIN = Path(sys.executable).parent
 ENVIRONMENT = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 ENVIRONMENT |= {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}

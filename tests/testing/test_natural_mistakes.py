@@ -91,7 +91,7 @@ def team(tmp_path, monkeypatch):
         (f'agents = ("a",)\n    {RUN.replace(", team)", ")")}', "write `async def run(self, task, team)`"),
         (f'agents = ("a",)\n    rounds: int = "two"\n    {RUN}', "Mine.rounds"),
         (f'agents = ("a",)\n    seen: list = []\n    {RUN}', "use default_factory"),
-        (f'agents = ("a", "b")\n    {RUN}', "the workflow never asks b"),
+        (f'agents = ("a", "b")\n    {RUN}', "note: b acts in no case"),
         (
             f'agents = ("a",)\n    seen = []\n    {RUN.rstrip()}\n'.replace(
                 "return", "self.seen.append(1)\n        return"

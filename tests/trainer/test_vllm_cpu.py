@@ -6,13 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
+from verl_mas_vllm_cpu import readiness
 
-from verl_mas.engines.vllm_cpu import readiness
+from verl_mas.engines.kinds import vllm
 from verl_mas.testing.tiny_model import tiny_model
 
 RECORDER = Path(__file__).parents[1] / "support" / "sleep_recorder"
 MISSING = readiness.readiness()
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {readiness.FIX}")]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{'; '.join(MISSING)}. {vllm.CPU_FIX}")]
 
 
 @pytest.fixture(autouse=True)

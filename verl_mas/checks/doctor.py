@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from verl_mas.checks.machine import INSTALL, PLUGIN, import_error, nvcc, requirements
 from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
-from verl_mas.engines.vllm_cpu.readiness import FIX, readiness
+from verl_mas.engines.kinds.vllm import CPU_FIX, missing_on_cpu
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
 from verl_mas.execution.contained.protocol import YES
@@ -141,8 +141,8 @@ def look_at_engines() -> Iterator[Aspect]:
         seen = f"{found}: {known.standing}" if known else found or "not installed"
         yield Aspect(f"engine {name}", seen, usable or None)
     if not _gpus():
-        problems = readiness()
-        yield Aspect("engine vllm (CPU)", "; ".join(problems) or "ready", not problems or None, FIX if problems else "")
+        lacks = missing_on_cpu()
+        yield Aspect("engine vllm (CPU)", "; ".join(lacks) or "ready", not lacks or None, CPU_FIX if lacks else "")
 
 
 def look_at_sandbox() -> Iterator[Aspect]:

@@ -82,7 +82,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
 
     from verl_mas.config.values import load_dataclass
     from verl_mas.serve.endpoints import EngineSettings
-    from verl_mas.serve.evaluate import Evaluation, Identity, Results, read_rows
+    from verl_mas.serve.evaluate import Evaluation, Results, identity_of, read_rows
     from verl_mas.serve.places import open_export
     from verl_mas.serve.runtime import TRAINING, checked_sampling
 
@@ -98,7 +98,7 @@ def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[F
     out = options.out or folder / "eval" / f"{options.data.stem}.jsonl"
     if number and options.out:
         out = options.out.with_suffix(f".compare{options.out.suffix}")
-    results = Results.open(out, Identity.of(folder, team, options.data, served, sampling), force=options.force)
+    results = Results.open(out, identity_of(folder, team, options.data, served, sampling), force=options.force)
     if missing := len(results.missing(len(rows), options.n)):
         runtime = load_runtime(options, folder, sampling)
         settings = [member.spec.validation_sampling for member in runtime.members.values()]

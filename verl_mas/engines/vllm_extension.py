@@ -37,11 +37,6 @@ class AdapterExtension(vLLMColocateWorkerExtension):
         extension: AdapterExtension = super().__new__(cls, **kwargs)
         return extension
 
-    @property
-    def weight_socket(self) -> str:
-        """Where the training worker sends weights."""
-        return str(self._get_zmq_handle())
-
     def set_adapters(self, adapters: Mapping[str, int]) -> None:
         """Called by the server, so that both use the same numbers."""
         self.mas_adapters = adapters

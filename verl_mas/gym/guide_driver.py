@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
+
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.config.values import Count, Range
 from verl_mas.data.dataset import DATA_SETS, Prepared
@@ -211,7 +213,6 @@ class GuideDriver(States[Drive]):
 
 def drawn(rows: Sequence[str], cell: int) -> Image:
     """A square of `cell` by `cell` pixels for each letter, in its colour."""
-    import numpy as np
     from PIL import Image
 
     cells = np.array([[COLOURS[letter] for letter in row] for row in rows], np.uint8)

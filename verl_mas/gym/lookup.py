@@ -9,8 +9,6 @@ import re
 import string
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import comb
 from typing import Literal
 
 from verl_mas.cli._arguments import check_noise
@@ -73,23 +71,6 @@ def draw(shards: int, keys: int, rng: random.Random) -> tuple[Table, str]:
                 for number in range(shards)
             ]
             return Table(tuple(texts)), asked
-
-
-def floor(shards: int, keys: int) -> Fraction:
-    """The share of questions that the best guess from the question and one shard gets right, exactly. The shard cuts
-    the cycle into chains; a symbol that it says nothing of is a chain by itself. With the first step in the shard, the
-    answer is the start of any other chain. Else the best guess is the second symbol of any longer chain. If the only
-    one ends in the question, it is a symbol of the question's own shard."""
-    size, others = shards * keys, (shards - 1) * keys
-    by_itself = Fraction(size - 2 * keys, others - 2) if shards > 2 else Fraction(0)
-    right = Fraction(0)
-    for chains in range(1, keys + 1):
-        # Of the ways to place the symbols of the shard in the cycle, those in which they make so many chains.
-        share = Fraction(size * comb(keys - 1, chains - 1) * comb(others - 1, chains - 1), chains * comb(size, keys))
-        question_ends_a_chain = chains * (by_itself if chains == 1 else 1)
-        right += share * (chains + question_ends_a_chain + others - chains) / size
-    in_different_shards = Fraction(others, size - 1)
-    return right / (others - 1) / in_different_shards
 
 
 class LookupItem(Item):
@@ -335,7 +316,6 @@ class Lookup(Generated):
         check_size(options.shards, options.keys)
         kind = {"shards": options.shards, "keys": options.keys, "seed": options.seed}
         train, test = tasks(options.train_rows, split=TRAIN, **kind), tasks(options.test_rows, split=TEST, **kind)
-        kind["floor"] = float(floor(options.shards, options.keys))
         return Prepared(train, test, [*test, *shuffled(test)], {"lookup": kind})
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:

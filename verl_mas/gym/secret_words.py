@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 from verl_mas.data.items import Item, with_next
@@ -19,27 +20,8 @@ Kind: TypeAlias = Literal["word", "pair", "asked"]
 KINDS: tuple[Kind, ...] = ("word", "pair", "asked")
 SOURCE, SHUFFLED = "secret_words", "secret_words_shuffled"
 COLOURS = ("red", "blue", "green", "yellow", "purple", "white", "black", "brown", "pink", "orange", "grey", "gold")
-THINGS = tuple(
-    """
-    anchor ant apple arrow ball balloon banana barn barrel basket bear bee beetle bell bench bicycle bird blanket
-    boat book bottle bowl box branch bread bridge brush bucket bus butter button cabin cactus cake camel camera
-    canal candle candy canoe carpet carrot cart castle cat cave cellar chain chair chalk cheese cherry circle
-    cliff clock cloud clover coat coffee coin comet cookie copper corn cotton cow crab cradle cricket crown cup
-    curtain daisy deer desk diamond doll donkey dragon drum duck eagle ear egg elephant engine envelope
-    falcon feather fence field finger fire fish flag flower flute fog forest fork fountain fox frog garden garlic
-    gate ghost giraffe glove goat goose grape guitar hammer hat helmet hill honey horse hotel insect iron
-    island jacket jar jewel jungle kettle key king kite knife ladder lake lamp lantern leaf leather lemon letter
-    library lion lizard lock magnet maple market meadow medal melon milk mine mirror monk monkey moon mountain
-    mouse museum mushroom needle nest net night nurse nut oak ocean olive onion opera orchard oven owl page paint
-    palace panda paper parade park parrot peach pearl pen pencil pepper piano pigeon pillow pipe pirate planet
-    plate plum pocket poet pond pony potato pumpkin queen quilt rabbit radio rain ribbon rice ring river road
-    robot rocket roof rope rose saddle sailor sand scarf school seed shadow sheep ship shirt shoe shop shovel silk
-    singer sister skirt snake snow soap sofa soldier soup spider spoon squirrel stable star statue stone storm
-    string sugar summer sun swan sword table tank tea teacher temple tent theatre thread throne thumb ticket tiger
-    toad tomato tooth torch tower toy train tree truck trumpet tunnel turtle umbrella valley vase village vine
-    violin wagon wallet wasp water whale wheat wheel window winter witch wizard wolf wood wool worm yacht zebra
-    """.split()
-)
+# Nouns that everybody knows, each a single word.
+THINGS = tuple(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split())
 ASKED_OF = 4  # things whose colours the scout knows; a short reply names one or two
 
 

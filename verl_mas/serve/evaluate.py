@@ -36,23 +36,15 @@ Key = tuple[int, int]
 Table = dict[str, dict[str, float]]  # Number by name, by data source
 
 
-@dataclass(frozen=True)
-class Identity:
-    """What sessions of one file have in common. Of a file with another one, nothing is reused."""
+def identity_of(folder: Path, team: TeamFile, data: Path, engine: object, sampling: object) -> Fields:
+    """What the sessions of one file have in common. Sessions of a file with another identity are not reused.
 
-    team: str
-    step: int | None
-    data: str
-    engine: object
-    sampling: object
-    weights: object
-
-    @classmethod
-    def of(cls, folder: Path, team: TeamFile, data: Path, engine: object, sampling: object) -> Identity:
-        """`engine`: what serves the policies, here or at endpoints."""
-        weights = {name: fingerprint(folder / policy.folder) for name, policy in team.policies.items() if policy.folder}
-        parts = (hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in (folder / TEAM_FILE, data))
-        return cls(next(parts), team.step, next(parts), engine, sampling, weights)
+    `engine`: what serves the policies, here or at endpoints.
+    """
+    of_team, of_data = (hashlib.sha256(file.read_bytes()).hexdigest()[:16] for file in (folder / TEAM_FILE, data))
+    weights = {name: fingerprint(folder / policy.folder) for name, policy in team.policies.items() if policy.folder}
+    served = {"engine": engine, "sampling": sampling, "weights": weights}
+    return {"team": of_team, "step": team.step, "data": of_data, **served}
 
 
 @dataclass
@@ -60,12 +52,12 @@ class Results:
     """The file of the sessions: a line that says of what they are, and a line per session."""
 
     path: Path
-    identity: Identity
+    identity: Fields
     records: dict[Key, Fields] = field(default_factory=dict)
     replaces: bool = False
 
     @classmethod
-    def open(cls, path: Path, identity: Identity, *, force: bool) -> Results:
+    def open(cls, path: Path, identity: Fields, *, force: bool) -> Results:
         """Those of an earlier call are read. `force`: a file of another evaluation is replaced when sessions begin,
         so that it is still there if the team cannot be loaded."""
         results = cls(path, identity, replaces=force and path.exists())
@@ -98,7 +90,7 @@ class Results:
 
     def _write_head(self) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(self.path, f"{_line({'format': FORMAT, **vars(self.identity)})}\n")
+        write_whole(self.path, f"{_line({'format': FORMAT, **self.identity})}\n")
 
     def _read(self) -> None:
         # Only at \n: a reply may have other characters that end a line.
@@ -108,7 +100,7 @@ class Results:
             rule = "what exists is kept, and an evaluation continues its own file"
             fix = "choose another --out, or add --force to replace it"
             raise ConfigError(f"--out {self.path} is not of an evaluation", rule=rule, fix=fix)
-        identity = json.loads(_line(vars(self.identity)))
+        identity = json.loads(_line(self.identity))
         other = [name for name, value in identity.items() if before.get(name) != value]
         if other:
             rule = "an evaluation continues with the team, the data, the seed and the sampling that it began with"

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 import yaml
+from jinja2 import Environment, StrictUndefined
 from omegaconf import DictConfig, OmegaConf
 from safetensors import SafetensorError
 
@@ -40,6 +41,7 @@ from verl_mas.util.text import sparkline
 from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, asks
 
 CARD = "README.md"
+TEMPLATE = Path(__file__).with_name("card.md")
 MARK = "<!-- Written by verl-mas export. -->"  # By it an export recognises its own card
 SETTINGS = {
     "estimator": "algorithm.adv_estimator",
@@ -48,6 +50,8 @@ SETTINGS = {
     "learning rate": "actor_rollout_ref.actor.optim.lr",
     "experiment": "trainer.experiment_name",
 }
+# Steps, and the value at each.
+Curve: TypeAlias = tuple[list[int], list[float]]
 
 
 def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
@@ -265,57 +269,41 @@ class Card:
         return cls(name, team, found.config, steps)
 
     def write(self, folder: Path) -> None:
-        write_whole(folder / CARD, "\n".join([*self._lines(), ""]))
+        write_whole(folder / CARD, self._text())
 
-    def _lines(self) -> Iterator[str]:
-        team, curves = self.team, self._curves()
-        bases = sorted({str(policy.model) for policy in team.policies.values() if policy.model})
+    def _text(self) -> str:
+        curves = self._curves()
+        bases = sorted({policy.model for policy in self.team.policies.values() if policy.model})
         hub = [name for name in bases if not Path(name).is_absolute()]
         head = {"library_name": "verl-mas", "tags": ["verl-mas", "multi-agent"], **({"base_model": hub} if hub else {})}
-        yield f"---\n{yaml.safe_dump(head, sort_keys=False).strip()}\n---\n{MARK}\n"
-        step = "" if team.step is None else f" after {team.step} steps of training"
-        size = f"{len(team.agents)} agent{'s' if len(team.agents) > 1 else ''}"
-        yield f"# {self.name}\n\nA team of {size}, workflow `{team.workflow.name}`,{step} with verl and verl-mas.\n"
-        agents = []
-        for name, agent in team.agents.items():
-            sampling = ", ".join(f"{key} {value}" for key, value in agent.validation_sampling.items())
-            agents.append((f"`{name}`", f"`{agent.policy}`", sampling))
-        yield from _table(("agent", "policy", "sampling"), agents)
-        policies = []
-        for name, policy in team.policies.items():
-            policies.append((f"`{name}`", _weights(policy), f"`{_short(policy.model)}`" if policy.model else ""))
-        yield from _table(("policy", "weights", "started from"), policies)
         values = {name: OmegaConf.select(self.config, key) for name, key in SETTINGS.items()} if self.config else {}
-        if trained := [(name, f"`{value}`") for name, value in values.items() if value is not None]:
-            yield "## Training\n"
-            yield from _table(("setting", "value"), trained)
-        if curves:
-            yield "## Validation\n"
-            rows = []
-            for name, (at, found) in curves.items():
-                # The interval is of the last value.
-                low, high = (series(self.steps, f"{CORE}{name}/{end}")[1][-1:] for end in ("low", "high"))
-                between = f"{low[0]:.3f} to {high[0]:.3f}" if low and high else ""
-                first, last = (f"{found[end]:.3f} (step {at[end]})" for end in (0, -1))
-                sources = {key.partition("/")[0] for key in curves}
-                base = control_of(name.partition("/")[0], sources)
-                metric = f"`{name}`" + (f", control of {base}" if base else "")
-                rows.append((metric, first, last, between, sparkline(found)))
-            yield from _table(("metric", "first", "last", "95 %", "by step"), rows)
-        yield "## Use\n"
-        yield "```python\nimport verl_mas\n"
-        yield 'with verl_mas.load("DIR") as team:\n    print(team.run("...").answer)\n```\n'
-        yield "    verl-mas chat DIR\n    verl-mas serve DIR\n    verl-mas eval DIR --data test.parquet --n 16\n"
-        trust = " It names code or variables: read them, and add `--trust-remote-code`." if any(asks(team)) else ""
-        yield f"DIR is this folder; `{TEAM_FILE}` has the workflow, the agents and their settings.{trust}\n"
-        for name, policy in team.policies.items():
-            if policy.folder is not None:
-                served = f"DIR/{name} --served-model-name {name}"
-                if policy.adapter_of is not None:
-                    served = f"{_short(policy.model)} --enable-lora --lora-modules {name}=DIR/{name}"
-                yield f"Policy `{name}` alone: `vllm serve {served}`; then `--endpoint {name}=http://HOST:8000/v1`.\n"
+        templates = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
+        templates.filters |= {"short": _short, "cell": lambda value: str(value).replace("|", r"\|")}
+        return templates.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+            head=yaml.safe_dump(head, sort_keys=False).strip(),
+            mark=MARK,
+            name=self.name,
+            team=self.team,
+            settings={name: value for name, value in values.items() if value is not None},
+            curves=[self._row(name, curves) for name in curves],
+            team_file=TEAM_FILE,
+            names_code=any(asks(self.team)),
+        )
 
-    def _curves(self) -> dict[str, tuple[list[int], list[float]]]:
+    def _row(self, name: str, curves: Mapping[str, Curve]) -> dict[str, object]:
+        """First and last value of a curve, each with its step; the interval is of the last value."""
+        steps, values = curves[name]
+        low, high = (series(self.steps, f"{CORE}{name}/{end}")[1] for end in ("low", "high"))
+        return {
+            "name": name,
+            "base": control_of(name.partition("/")[0], {key.partition("/")[0] for key in curves}),
+            "first": (values[0], steps[0]),
+            "last": (values[-1], steps[-1]),
+            "interval": (low[-1], high[-1]) if low and high else None,
+            "course": sparkline(values),
+        }
+
+    def _curves(self) -> dict[str, Curve]:
         """The means and pass@k of validation. Of sessions that are right or wrong, pass@1 is the mean."""
         names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(CORE))
         steps = [Step(one.number, {k: v for k, v in one.values.items() if isfinite(v)}) for one in self.steps]
@@ -328,21 +316,6 @@ class Card:
         return {name: curve for name, curve in found.items() if curve[0] and name.rstrip("0123456789") not in doubled}
 
 
-def _weights(policy: TeamPolicy) -> str:
-    if policy.remote is not None:
-        return f"at an endpoint: `{policy.remote.model}`"
-    if policy.folder is None:
-        return "as they were"
-    return f"an adapter on `{policy.adapter_of}`" if policy.adapter_of else "its own"
-
-
 def _short(model: str | None) -> str:
     """Without the folders of the machine that trained."""
     return Path(str(model)).name if Path(str(model)).is_absolute() else str(model)
-
-
-def _table(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(head)} |"
-    yield f"|{'---|' * len(head)}"
-    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows)
-    yield ""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import gc
 import inspect
-import re
 import sys
 import threading
 import time
@@ -14,25 +12,23 @@ import traceback
 import types
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from verl_mas.config.schema import DEFAULT_POLICY, AgentSpec, BranchSpec, FaultSpec, PolicySpec
+from verl_mas.config.schema import AgentSpec, BranchSpec, FaultSpec
 from verl_mas.engines.sampling import sampling_errors
-from verl_mas.errors import FaultKind, raise_all
+from verl_mas.errors import FaultKind
 from verl_mas.testing.report import MACHINERY, CaseResult, Report, case_of, described, of_good, wrong_end
 from verl_mas.testing.scripted_llm import Answer, Calls, Fault, Script, ScriptedLLM, calls
 from verl_mas.workflow.base import Workflow
 from verl_mas.workflow.client import Request
 from verl_mas.workflow.clock import work_of
-from verl_mas.workflow.members import members_of, role_of
 from verl_mas.workflow.outcome import Outcome
-from verl_mas.workflow.run import run_session
-from verl_mas.workflow.session import SessionConfig, SessionResult
+from verl_mas.workflow.run import run_session, session_config
+from verl_mas.workflow.session import SessionResult
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
-from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
 LIMIT_S = 3.0
@@ -90,7 +86,7 @@ async def _check(good: _Runner) -> Report:
     no_acts = _faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     notes: list[str] = []
-    kept, shared, once = _kept(good.workflow()), _of_module(good.workflow()), iter([RuntimeError("refused")])
+    shared, once = _shared(good.workflow()), iter([RuntimeError("refused")])
     first = await good.case("good replies", also=partial(of_good, notes, good.replies != NONE_GIVEN))
     idle = [name for name in good.workflow().agents if name not in good.acted]
     cases = [
@@ -106,50 +102,33 @@ async def _check(good: _Runner) -> Report:
     if good.uses_tools:
         cases += [await but(wrong=call).case(name) for name, call in WRONG_CALLS.items()]
         cases.append(await but(wrong=lambda name: calls((name, {})), endless=True).case("calls without end"))
-    problems = list(_of_all_cases(good, kept))
-    now = _of_module(good.workflow())
-    problems += [_shared(name, "module") for name in now if now[name] != shared.get(name)]
-    cases[0] = replace(first, problems=[*first.problems, *problems])
+    cases[0] = replace(first, problems=[*first.problems, *_changed(good, shared)])
     for name in idle:
         where = "does not act on the good replies" if name in good.acted else "acts in no case"
         notes.append(f"{name} {where}, so it was not tried: give replies with which it acts")
     return Report(cases, notes)
 
 
-def _kept(workflow: Workflow) -> dict[str, object]:
-    """What the class has, and an object of it does not: all sessions of a worker share it."""
-    own = {name: value for name, value in vars(type(workflow)).items() if not name.startswith("__")}
-    return {name: copy.deepcopy(value) for name, value in own.items() if isinstance(value, MUTABLE)}
-
-
-def _of_module(workflow: Workflow) -> dict[str, object]:
-    """What its module has, as texts; of what is large, the size."""
-    module = sys.modules.get(type(workflow).__module__)
-    shipped = module is None or module.__name__.startswith("verl_mas.")
-    found = {} if shipped else {name: value for name, value in vars(module).items() if isinstance(value, MUTABLE)}
+def _shared(workflow: Workflow) -> dict[tuple[str, str], str | int]:
+    """What its class and its module have that sessions could change, as texts; of what is large, the size."""
+    kind = type(workflow)
+    module = sys.modules.get(kind.__module__)
+    owners = {"class": vars(kind)}
+    if module is not None and not module.__name__.startswith("verl_mas."):
+        owners["module"] = vars(module)
     return {
-        name: repr(value) if len(value) < LARGE else len(value) for name, value in found.items() if name[:2] != "__"
+        (owner, name): repr(value) if len(value) < LARGE else len(value)
+        for owner, values in owners.items()
+        for name, value in values.items()
+        if isinstance(value, MUTABLE) and not name.startswith("__")
     }
 
 
-def _shared(name: str, owner: str) -> str:
-    rule = "all sessions of a worker have it, and none reads what another one wrote"
-    return f"sessions change {name}, which belongs to the {owner}\n  rule: {rule}\n  fix:  set it in `run`"
-
-
-def _of_all_cases(good: _Runner, kept: Mapping[str, object]) -> Iterator[str]:
-    workflow = good.workflow()
-    for name, value in kept.items():
-        if getattr(type(workflow), name) != value:
-            yield _shared(name, "class")
-    source = ""
-    with suppress(OSError, TypeError):  # of a class that no file has
-        source = inspect.getsource(type(workflow))
-    by_name = source and not re.search(r"\.agents\b|\bteam\[|\bgetattr\b", source)
-    for name in workflow.agents:
-        if by_name and name not in good.acted and len(re.findall(rf"\b{role_of(name)}\b", source)) == 1:
-            fix = f"call team.{name}.act, or take it out of `agents`"
-            yield f"the workflow never asks {name}\n  rule: each agent acts in some session\n  fix:  {fix}"
+def _changed(good: _Runner, before: Mapping[tuple[str, str], str | int]) -> Iterator[str]:
+    for (owner, name), value in _shared(good.workflow()).items():
+        if value != before.get((owner, name)):
+            rule = "all sessions of a worker have it, and none reads what another one wrote"
+            yield f"sessions change {name}, which belongs to the {owner}\n  rule: {rule}\n  fix:  set it in `run`"
 
 
 def _faults(act_timeout_s: float = LIMIT_S) -> FaultSpec:
@@ -224,15 +203,8 @@ class _Runner:
     ) -> tuple[SessionResult, list[str]]:
         """The session, and what was wrong while it ran."""
         first = self.workflow()
-        members, known = members_of(first.agents, self.agents, {DEFAULT_POLICY: PolicySpec()}), tools_of(self.tools)
-        raise_all(unknown_tools(members.values(), known))
-        config = SessionConfig(
-            members=members,
-            tools=known,
-            clients={DEFAULT_POLICY: llm},
-            branch=branch or BranchSpec(),
-            faults=faults or _faults(),
-        )
+        limits = faults or _faults()
+        config = session_config(first, llm, agents=self.agents, tools=self.tools, branch=branch, faults=limits)
         watch, unawaited = Watch(type(first).run.__code__.co_filename), list[str]()
         with _never_awaited(unawaited) as watched, watch.running():
             result = await run_session(lambda: watched(self.workflow()), self.task, config)

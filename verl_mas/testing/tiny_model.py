@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from verl_mas.errors import ConfigError
 
@@ -90,20 +90,25 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None)
     if hidden % (2 * heads):
         fix = f"use hidden={math.ceil(hidden / (2 * heads)) * 2 * heads}"
         raise ConfigError(f"hidden={hidden}", rule=f"the width must be a multiple of twice the {heads} heads", fix=fix)
-    return Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=4 * hidden,
-        num_hidden_layers=layers or max(2, hidden // 64),
-        num_attention_heads=heads,
-        num_key_value_heads=heads // 2 if heads % 2 == 0 else heads,
-        max_position_embeddings=tokenizer.model_max_length,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        dtype="float32",
-    )
+    return Qwen2Config(**settings_of(tokenizer, hidden, layers or max(2, hidden // 64), heads))
+
+
+def settings_of(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int) -> dict[str, Any]:
+    """Settings of a language model, by the names of transformers."""
+    return {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads // 2 if heads % 2 == 0 else heads,
+        "max_position_embeddings": tokenizer.model_max_length,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "dtype": "float32",
+    }
 
 
 def _nearest_config(tokenizer: PreTrainedTokenizerFast, parameters: int, layers: int | None) -> Qwen2Config:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.testing.tiny_model import byte_tokenizer
+from verl_mas.testing.tiny_model import byte_tokenizer, settings_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLProcessor
@@ -82,14 +82,8 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, initia
     head = hidden // heads
     turns = head // 2  # the frequencies of a head, shared out to time, height and width
     text = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": hidden,
-        "intermediate_size": 4 * hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads // 2,
+        **settings_of(tokenizer, hidden, layers, heads),
         "head_dim": head,
-        "max_position_embeddings": tokenizer.model_max_length,
         "initializer_range": initial,
         "rope_parameters": {
             "rope_type": "default",
@@ -97,11 +91,6 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, initia
             "mrope_interleaved": True,
             "mrope_section": [turns - 2 * (turns // 3), turns // 3, turns // 3],
         },
-        "tie_word_embeddings": True,
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        "dtype": "float32",
     }
     vision = {
         "depth": 1,

@@ -87,7 +87,17 @@ def run_many(
 
 
 def _sessions(
-    workflow: str | Workflow | type[Workflow],
+    workflow: str | Workflow | type[Workflow], clients: Clients, **settings: Unpack[RunSettings]
+) -> Callable[[Question], Awaitable[SessionResult]]:
+    """Runs one session of a question."""
+    made = workflow() if isinstance(workflow, type) else workflow
+    team = made if isinstance(made, Workflow) else resolve(WorkflowSpec(name=made))
+    config = session_config(team, clients, **settings)
+    return lambda question: run_session(lambda: team, Task.of(question), config)
+
+
+def session_config(
+    workflow: Workflow,
     clients: Clients,
     *,
     agents: Mapping[str, AgentSpec] | None = None,
@@ -95,17 +105,15 @@ def _sessions(
     faults: FaultSpec | None = None,
     tools: Sequence[ToolLike] = (),
     tool_limits: ToolLimits | None = None,
-) -> Callable[[Question], Awaitable[SessionResult]]:
-    """Runs one session of a question."""
-    made = workflow() if isinstance(workflow, type) else workflow
-    team = made if isinstance(made, Workflow) else resolve(WorkflowSpec(name=made))
+) -> SessionConfig:
+    """What all sessions of a workflow share that runs without verl."""
     specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)
-    members = members_of(team.agents, specs, dict.fromkeys(served, PolicySpec()))
+    members = members_of(workflow.agents, specs, dict.fromkeys(served, PolicySpec()))
     known = tools_of(tools)
     raise_all(unknown_tools(members.values(), known))
-    config = SessionConfig(
+    return SessionConfig(
         members=members,
         clients=served,
         branch=branch or BranchSpec(),
@@ -113,7 +121,6 @@ def _sessions(
         tools=known,
         tool_limits=tool_limits or ToolLimits(),
     )
-    return lambda question: run_session(lambda: team, Task.of(question), config)
 
 
 def finished(result: SessionResult) -> Session:

@@ -13,17 +13,8 @@ from verl_mas.coding.solutions import Solution, Solve, chosen, compute, computed
 from verl_mas.config.values import Count, Range
 from verl_mas.execution.executor import Execution
 from verl_mas.grading.math import BoxedAnswer, ground_truth, math_verify
-from verl_mas.workflow import (
-    Codec,
-    Message,
-    Outcome,
-    Task,
-    Team,
-    Workflow,
-    instances,
-    register_workflow,
-    with_instruction,
-)
+from verl_mas.workflow import Codec, Message, Outcome, Task, Team, Workflow, instances, register_workflow
+from verl_mas.workflow.task import with_instruction
 from verl_mas.workflow.team import Agent, Prompt
 from verl_mas.workflows._graded import by_answer
 

@@ -11,18 +11,9 @@ from verl_mas.config.values import Count, Positive
 from verl_mas.grading.forms import FORMS
 from verl_mas.retrieval.index import TopK
 from verl_mas.retrieval.source import check_source, source
-from verl_mas.workflow import (
-    Codec,
-    Malformed,
-    Outcome,
-    Reply,
-    Task,
-    Team,
-    Workflow,
-    register_workflow,
-    with_instruction,
-)
+from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.codecs import between, checked, visible
+from verl_mas.workflow.task import with_instruction
 from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflow.tools import Tools

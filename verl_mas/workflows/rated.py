@@ -9,19 +9,10 @@ from typing import ClassVar
 from verl_mas.config.schema import FreeSettings, WorkflowSpec
 from verl_mas.config.values import NotNegative
 from verl_mas.errors import ConfigError
-from verl_mas.workflow import (
-    Codec,
-    JsonBlock,
-    Malformed,
-    Outcome,
-    Task,
-    Team,
-    Workflow,
-    register_workflow,
-    with_instruction,
-)
+from verl_mas.workflow import Codec, JsonBlock, Malformed, Outcome, Task, Team, Workflow, register_workflow
 from verl_mas.workflow.base import ANY_TEXT, REGISTERED, resolve
 from verl_mas.workflow.rewards import needs_score
+from verl_mas.workflow.task import with_instruction
 
 RATER = "rater"
 

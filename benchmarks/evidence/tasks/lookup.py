@@ -8,7 +8,7 @@ from benchmarks.evidence.tasks.base import Group, Task
 
 TEAM, ALONE = "sharded_lookup", "single_reader"
 STEPS = 30
-# The best guess from the question and one shard: `verl_mas.gym.lookup.floor`, exact.
+# The best guess from the question and one shard: `benchmarks.evidence.floors.floor_of_lookup`, exact.
 FLOOR = 0.108
 START = Start(
     "lookup",

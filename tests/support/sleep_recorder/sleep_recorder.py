@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from verl_mas.engines import vllm_cpu
+from verl_mas.engines.kinds import vllm
 
 
 def _replica() -> type[object]:
@@ -12,8 +12,7 @@ def _replica() -> type[object]:
 
     import ray
     from recorder import SleepRecorder
-
-    from verl_mas.engines.vllm_cpu.server import CpuVllmReplica, CpuVllmServer
+    from verl_mas_vllm_cpu.server import CpuVllmReplica, CpuVllmServer
 
     class RecordedServer(CpuVllmServer):
         def _init_config(self, config: Any) -> Any:
@@ -48,8 +47,7 @@ def __getattr__(name: str) -> Any:
     if name != "RecordedAdapter":
         raise AttributeError(name)
     from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
-
-    from verl_mas.engines.vllm_cpu.adapter import CpuServerAdapter
+    from verl_mas_vllm_cpu.adapter import CpuServerAdapter
 
     # The CPU's adapter sends no sleep and no wake_up.
     return type(
@@ -57,5 +55,5 @@ def __getattr__(name: str) -> Any:
     )
 
 
-vllm_cpu.REPLICA = f"{__name__}.RecordedReplica"
-vllm_cpu.ADAPTER = f"{__name__}.RecordedAdapter"
+vllm.CPU_REPLICA = f"{__name__}.RecordedReplica"
+vllm.CPU_ADAPTER = f"{__name__}.RecordedAdapter"

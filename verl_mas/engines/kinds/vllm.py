@@ -7,6 +7,7 @@ import os
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,13 +16,12 @@ from omegaconf import DictConfig
 from packaging.version import Version
 
 from verl_mas import platform
-from verl_mas.engines import stock, vllm_cpu
+from verl_mas.engines import stock
 from verl_mas.engines.adapters import AdapterServer, wanted
 from verl_mas.engines.contract import contracts
-from verl_mas.engines.facts import ENGINES, EngineFacts, load_class
+from verl_mas.engines.facts import ENGINES, EngineFacts, load_class, require_head_size
 from verl_mas.engines.sampling import installed_names
-from verl_mas.engines.vllm_cpu.readiness import check_heads, require_ready
-from verl_mas.errors import EngineLost
+from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.util import installed_version
 from verl_mas.verl_.registries import set_adapter
 from verl_mas.verl_.types import Fields, Passed
@@ -43,6 +43,12 @@ EXTENSION = "verl_mas.engines.vllm_extension.AdapterExtension"
 FIRST_ID = 1000
 PATH = "in memory"
 V2_THINKS = Version("0.28.0")
+# The package that runs vLLM on a CPU: scripts/vllm_cpu. Its modules need vLLM, so its classes are given by name.
+ON_CPU = "verl_mas_vllm_cpu"
+CPU_ADAPTER = f"{ON_CPU}.adapter.CpuServerAdapter"
+CPU_REPLICA = f"{ON_CPU}.server.CpuVllmReplica"
+CPU_FIX = "run make vllm-cpu in a clone of verl-mas, which creates an environment that has all of it"
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 # Of vLLM 0.24, which verl 0.9.1 requires.
 SAMPLING = frozenset(
     "allowed_token_ids bad_words detokenize extra_args flat_logprobs frequency_penalty ignore_eos "
@@ -61,12 +67,10 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
     """
 
     engine: Engine
-    spare_slots = 0  # places for adapters that stay empty
-    extension = ""  # mixed into vLLM's workers, also where no adapters are served
 
     def _get_worker_extension_cls(self) -> str:
         stock: str = super()._get_worker_extension_cls()
-        return self.extension or (EXTENSION if self.adapters else stock)
+        return EXTENSION if self.adapters else stock
 
     async def run_server(self, args: Namespace) -> None:
         await super().run_server(self._with_slots(args))
@@ -81,7 +85,7 @@ class TeamVllm(AdapterServer, vLLMHttpServer):
     def _with_slots(self, args: Namespace) -> Namespace:
         # verl writes `max_loras=1` after the user's own options.
         if self.adapters:
-            args.max_loras = args.max_cpu_loras = len(self.adapters) + self.spare_slots
+            args.max_loras = args.max_cpu_loras = len(self.adapters)
         return args
 
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
@@ -183,26 +187,38 @@ def compiles(rollout: DictConfig, capability: tuple[int, int]) -> str:
 
 def register_replica(replica: ModuleType) -> None:
     if platform.selected():
-        replica.RolloutReplicaRegistry.register(ENGINE, partial(load_class, vllm_cpu.REPLICA))
+        replica.RolloutReplicaRegistry.register(ENGINE, partial(load_class, CPU_REPLICA))
     else:
         stock.register_replica(ENGINE, replica)
 
 
 def register_adapter(base: ModuleType) -> None:
     if platform.selected():
-        set_adapter(base, ENGINE, vllm_cpu.ADAPTER)
+        set_adapter(base, ENGINE, CPU_ADAPTER)
     else:
         stock.register_adapter(ENGINE, base)
 
 
 def check_ready(device: str | None) -> None:
-    if device == platform.DEVICE:
-        require_ready()
+    if device == platform.DEVICE and (missing := missing_on_cpu()):
+        value = f"actor_rollout_ref.rollout.name=vllm on the CPU: {'; '.join(missing)}"
+        rule = "vLLM's CPU build is installed, and nothing beside it that breaks it"
+        raise ConfigError(value, rule=rule, fix=CPU_FIX)
+
+
+def missing_on_cpu() -> list[str]:
+    """What vLLM lacks to run on the CPU of this environment, in the order to fix it; empty if it is ready."""
+    if find_spec(ON_CPU) is None:
+        return ["vLLM's CPU build is not installed"]
+    missing: list[str] = import_module(f"{ON_CPU}.readiness").readiness()
+    return missing
 
 
 def check_model(path: str, device: str, options: Mapping[str, object]) -> None:
+    # vLLM fails only at the first request, without naming the cause.
     if device == platform.DEVICE:
-        check_heads(path)
+        fix = "use another model, or set actor_rollout_ref.rollout.name=transformers"
+        require_head_size(path, CPU_HEAD_SIZES, "vLLM's CPU attention", fix)
 
 
 ENGINES.register(ENGINE)(

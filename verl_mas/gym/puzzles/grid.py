@@ -1,14 +1,19 @@
-"""Shared by puzzles on a grid: moves, names of cells, checks of the size."""
+"""Shared by puzzles on a grid: moves, names of cells, the share of walls."""
 
 from __future__ import annotations
 
 import string
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeVar
 
-from verl_mas.errors import ConfigError
+from verl_mas.config.values import Below, Range
 
+S = TypeVar("S")
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL = ".", "#"
 NAMES = string.ascii_letters  # of the rows and columns of the grid
+Walls = Annotated[float, Range(0), Below(0.6)]  # the share of cells that are walls
 _ZERO, _FARTHEST = ord("m"), 12  # the letter of offset 0; larger offsets than 12 are written as 12
 
 
@@ -26,6 +31,19 @@ def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
     return tuple(table)
 
 
+def steps_from(starts: Iterable[S], reached: Callable[[S], Iterable[S]]) -> dict[S, int]:
+    """How many steps each state is away from the nearest start. A step leads from a state to one of `reached` of it."""
+    steps = dict.fromkeys(starts, 0)
+    waiting = deque(steps)
+    while waiting:
+        state = waiting.popleft()
+        for other in reached(state):
+            if other not in steps:
+                steps[other] = steps[state] + 1
+                waiting.append(other)
+    return steps
+
+
 def place(cell: int, size: int, rows: str = NAMES, columns: str = NAMES) -> str:
     """Row and column of a cell as two letters, for tiny models."""
     row, column = divmod(cell, size)
@@ -36,13 +54,3 @@ def offset(start: int, end: int, size: int) -> str:
     """Rows down and columns right from `start` to `end` as two letters, for tiny models."""
     apart = (to - at for at, to in zip(divmod(start, size), divmod(end, size), strict=True))
     return "".join(chr(_ZERO + max(-_FARTHEST, min(_FARTHEST, cells))) for cells in apart)
-
-
-def check_share(name: str, share: float) -> None:
-    if not 0 <= share < 0.6:
-        raise ConfigError(f"{name}={share}", rule="the share of wall cells is at least 0 and below 0.6", fix="use 0.22")
-
-
-def check_distance(min_distance: int) -> None:
-    if min_distance < 1:
-        raise ConfigError(f"min_distance={min_distance}", rule="min_distance is at least 1", fix="use 1 or more")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
-import numbers
 import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, ClassVar, TypeAlias, TypeVar, get_args, get_type_hints
+from dataclasses import make_dataclass
+from typing import Any, ClassVar, TypeAlias, TypeVar, get_type_hints
 
+from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, DataError
-from verl_mas.registry import Registry, nearest
+from verl_mas.registry import Registry
 from verl_mas.util.splits import TEST, TRAIN
 
 
@@ -32,7 +32,10 @@ class Puzzle(ABC):
     @classmethod
     @abstractmethod
     def generate(cls, seed: int, split: str = TRAIN, *args: Any, **size: Any) -> Puzzle:
-        """The board of this seed. The layouts of the two splits never overlap."""
+        """The board of this seed. The layouts of the two splits never overlap.
+
+        The sizes have types and defaults; ranges are `Annotated`, as in `Annotated[int, Range(2, 9)]`.
+        """
 
     @abstractmethod
     def copy(self) -> Puzzle:
@@ -127,43 +130,30 @@ Size: TypeAlias = Mapping[str, object]
 def board(name: str, seed: int, split: str, size: Size) -> Puzzle:
     """The puzzle `name` as its seed makes it; `size` holds the arguments of its `generate`."""
     kind = PUZZLES[name]
-    known = list(_defaults(kind))
-    for key in size:
-        if key not in known:
-            rule = f"the size of {name} is set by the arguments of its `generate`"
-            raise ConfigError(f"{name} {key}={size[key]}", rule=rule, fix=nearest(key, known))
-    return kind.generate(seed, split, **{key: _number(kind, key, value) for key, value in size.items()})
+    return kind.generate(seed, split, **_checked(kind, size))
 
 
-def _number(kind: type[Puzzle], key: str, value: object) -> float | None:
-    wanted, optional = _types(kind)[key]
-    if value is None and optional:
-        return None
-    # pandas turns integers into floats in columns with missing values. A bool is not a number here.
-    if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value):
-        number = wanted(float(value))
-        if number == value:
-            return number
-    raise ConfigError(f"{kind.name} {key}={value!r}", rule=f"it is of type {wanted.__name__}", fix="a number")
+def _checked(kind: type[Puzzle], size: Size) -> dict[str, object]:
+    """All arguments of `generate`, by their names, types and ranges there."""
+    # pandas turns integers into floats in columns with missing values.
+    whole = {
+        key: int(value) if isinstance(value, float) and value.is_integer() else value for key, value in size.items()
+    }
+    return dict(vars(load_dataclass(_settings(kind), whole, kind.name)))
 
 
 @functools.cache
-def _types(kind: type[Puzzle]) -> dict[str, tuple[type[int] | type[float], bool]]:
-    """Type of each size argument, int or float, and whether it may be None."""
-    hints = get_type_hints(kind.generate)
-    types = {name: get_args(hints[name]) or (hints[name],) for name in _defaults(kind)}
-    return {name: (of[0], len(of) > 1) for name, of in types.items()}
-
-
-@functools.cache
-def _defaults(kind: type[Puzzle]) -> dict[str, object]:
+def _settings(kind: type[Puzzle]) -> type:
+    """A dataclass of the arguments of `generate`."""
+    hints = get_type_hints(kind.generate, include_extras=True)
     parameters = inspect.signature(kind.generate).parameters.values()
-    return {item.name: item.default for item in parameters if item.name not in ("seed", "split")}
+    chosen = [(item.name, hints[item.name], item.default) for item in parameters if item.name not in ("seed", "split")]
+    return make_dataclass(f"{kind.__name__}.generate", chosen)
 
 
 def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
     """A dataset row for verl. It stores the seed and the full size, from which the board is generated."""
-    full_size = {key: value for key, value in (_defaults(PUZZLES[name]) | dict(size)).items() if value is not None}
+    full_size = {key: value for key, value in _checked(PUZZLES[name], size).items() if value is not None}
     return {
         "data_source": name,
         "prompt": [{"role": "user", "content": f"{name} {split} {seed}"}],

@@ -6,32 +6,22 @@ import random
 import re
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import Annotated
 
+from verl_mas.config.values import Below, Count, Range
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.grid import FREE, MOVES, NAMES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.gym.puzzles.grid import FREE, MOVES, NAMES, WALL, Walls, neighbours, offset, place, steps_from
 from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
 AGENT, GOAL = "A", "G"
-_LARGEST = len(NAMES)
 _ATTEMPTS = 10_000
 
 
 def distances(goal: int, table: tuple[dict[str, int], ...]) -> list[int | None]:
     """The number of moves from each cell to the goal; None where the goal cannot be reached."""
-    lengths: list[int | None] = [None] * len(table)
-    lengths[goal] = 0
-    frontier, length = [goal], 0
-    while frontier:
-        length += 1
-        reached = []
-        for cell in frontier:
-            for to in table[cell].values():
-                if lengths[to] is None:
-                    lengths[to] = length
-                    reached.append(to)
-        frontier = reached
-    return lengths
+    lengths = steps_from([goal], lambda cell: table[cell].values())
+    return [lengths.get(cell) for cell in range(len(table))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +60,12 @@ class PlanPath(Puzzle):
         seed: int,
         split: str = TRAIN,
         *,
-        size: int = 10,
-        walls: float = 0.22,
-        min_distance: int = 2,
-        slip: float = 0.0,
+        size: Annotated[int, Range(2, len(NAMES))] = 10,
+        walls: Walls = 0.22,
+        min_distance: Count = 2,
+        slip: Annotated[float, Range(0), Below(1)] = 0.0,
     ) -> PlanPath:
         """A board whose start is at least `min_distance` moves from the goal; a move slips with probability `slip`."""
-        check_share("walls", walls)
-        check_distance(min_distance)
-        if not 0 <= slip < 1:
-            rule = "the probability that a move slips is at least 0 and below 1"
-            raise ConfigError(f"slip={slip}", rule=rule, fix="use 0.2")
-        if not 2 <= size <= _LARGEST:
-            raise ConfigError(f"size={size}", rule=f"a grid has 2 to {_LARGEST} rows", fix="use a size in that range")
         rng = stream(cls.name, seed, split)
         cells = range(size * size)
         for _ in range(_ATTEMPTS):

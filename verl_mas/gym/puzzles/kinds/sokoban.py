@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from verl_mas.config.values import Count
 from verl_mas.errors import ConfigError
-from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, check_distance, check_share, neighbours, offset, place
+from verl_mas.gym.puzzles.grid import FREE, MOVES, WALL, Walls, neighbours, offset, place, steps_from
 from verl_mas.gym.puzzles.puzzle import Puzzle, register_puzzle, stream
 from verl_mas.util.splits import TRAIN, split_of
 
@@ -33,31 +35,19 @@ class Level:
 def solve_backwards(targets: frozenset[int], moves: tuple[dict[str, int], ...]) -> dict[State, int]:
     """The distance of every solvable state, by a search backwards from all solved states."""
     home = tuple(sorted(targets))
-    frontier: list[State] = [(cell, home) for cell, legal in enumerate(moves) if legal and cell not in targets]
-    distances = dict.fromkeys(frontier, 0)
-    length = 0
-    while frontier:
-        length += 1
-        reached = []
-        for player, boxes in frontier:
-            for back, came_from in moves[player].items():
-                if came_from in boxes:
-                    continue
-                for before in _before(player, boxes, came_from, moves[player].get(_OPPOSITE[back])):
-                    if before not in distances:
-                        distances[before] = length
-                        reached.append(before)
-        frontier = reached
-    return distances
+    solved = [(cell, home) for cell, legal in enumerate(moves) if legal and cell not in targets]
 
+    def one_move_before(state: State) -> Iterator[State]:
+        player, boxes = state
+        for back, came_from in moves[player].items():
+            if came_from in boxes:
+                continue
+            yield came_from, boxes
+            in_front = moves[player].get(_OPPOSITE[back])
+            if in_front in boxes:  # it may have been pushed there
+                yield came_from, tuple(sorted(player if box == in_front else box for box in boxes))
 
-def _before(player: int, boxes: tuple[int, ...], came_from: int, in_front: int | None) -> list[State]:
-    """The states one move before this one: the box in front was pushed, or stayed where it is."""
-    states: list[State] = [(came_from, boxes)]
-    if in_front in boxes:
-        pulled = tuple(sorted(player if box == in_front else box for box in boxes))
-        states.append((came_from, pulled))
-    return states
+    return steps_from(solved, one_move_before)
 
 
 @register_puzzle("sokoban")
@@ -78,11 +68,16 @@ class Sokoban(Puzzle):
 
     @classmethod
     def generate(
-        cls, seed: int, split: str = TRAIN, *, size: int = 6, boxes: int = 1, walls: float = 0.15, min_distance: int = 3
+        cls,
+        seed: int,
+        split: str = TRAIN,
+        *,
+        size: int = 6,
+        boxes: int = 1,
+        walls: Walls = 0.15,
+        min_distance: Count = 3,
     ) -> Sokoban:
         """A level of size x size cells with a wall around it; `walls` is the share of wall cells inside."""
-        check_share("walls", walls)
-        check_distance(min_distance)
         inside = [row * size + column for row in range(1, size - 1) for column in range(1, size - 1)]
         _check_states(size, boxes, len(inside) - round(walls * len(inside)))
         rng = stream(cls.name, seed, split)

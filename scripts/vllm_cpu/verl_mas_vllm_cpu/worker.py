@@ -25,7 +25,7 @@ class CpuWorkerExtension(AdapterExtension):
 
     def _receive(self, use_shm: bool) -> list[tuple[str, torch.Tensor]]:
         """Every weight of this round, copied out of the buffer that the next bucket overwrites."""
-        receiver = BucketedWeightReceiver(self.weight_socket, device=torch.device("cpu"), use_shm=use_shm)
+        receiver = BucketedWeightReceiver(self._get_zmq_handle(), device=torch.device("cpu"), use_shm=use_shm)
         weights: list[tuple[str, torch.Tensor]] = []
 
         def keep(bucket: list[tuple[str, torch.Tensor]], is_last: bool) -> None:

@@ -14,8 +14,8 @@ from verl.workers.rollout.vllm_rollout.bucketed_weight_transfer import BucketedW
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
 from verl_mas.engines.stock import OffsetAdapter
-from verl_mas.engines.vllm_cpu.watched_socket import WatchedSocket
 from verl_mas.errors import EngineLost
+from verl_mas_vllm_cpu.watched_socket import WatchedSocket
 
 
 class CpuServerAdapter(OffsetAdapter, ServerAdapter):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from argparse import Namespace
 
 import ray
 from verl.workers.config import RolloutConfig
@@ -21,11 +22,6 @@ KV_CACHE_BYTES = 1 << 30
 
 
 class CpuVllmServer(TeamVllm, vLLMHttpServer):
-    # Of requests in a batch that have no adapter, the CPU build takes the place -1, which is the last one.
-    # vllm-project/vllm#48421
-    spare_slots = 1
-    extension = "verl_mas.engines.vllm_cpu.worker.CpuWorkerExtension"
-
     def __init__(self, config: RolloutConfig, *args: Passed, **kwargs: Passed):
         # OMP_NUM_THREADS threads per process, not bound to cores: several engines would bind to the same ones.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
@@ -34,6 +30,17 @@ class CpuVllmServer(TeamVllm, vLLMHttpServer):
             options.setdefault("kv_cache_memory_bytes", KV_CACHE_BYTES)
         fixed: Fields = {**FIXED, "engine_kwargs": {**config.engine_kwargs, ENGINE: options}}
         super().__init__(dataclasses.replace(config, **fixed), *args, **kwargs)
+
+    def _get_worker_extension_cls(self) -> str:
+        return "verl_mas_vllm_cpu.worker.CpuWorkerExtension"
+
+    def _with_slots(self, args: Namespace) -> Namespace:
+        # Of requests in a batch that have no adapter, the CPU build takes the place -1, which is the last one. So that
+        # stays empty: vllm-project/vllm#48421.
+        args = super()._with_slots(args)
+        if self.adapters:
+            args.max_loras = args.max_cpu_loras = args.max_loras + 1
+        return args
 
 
 class CpuVllmReplica(OffsetReplica, vLLMReplica):

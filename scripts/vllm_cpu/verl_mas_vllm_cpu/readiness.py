@@ -1,6 +1,6 @@
 """Whether verl's vLLM engine can run on the CPU of this environment; reads what is installed, imports none of it.
 
-As a command it prints what is missing and exits with 1: `python -m verl_mas.engines.vllm_cpu.readiness`.
+As a command it prints what is missing and exits with 1: `python -m verl_mas_vllm_cpu.readiness`.
 """
 
 from __future__ import annotations
@@ -8,15 +8,11 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from verl_mas.engines.facts import require_head_size
-from verl_mas.errors import ConfigError
 from verl_mas.util import installed_version
 
-FIX = "run make vllm-cpu, which creates an environment that has all of it"
 TESTED = ("0.24.0", "0.30.0")  # The first is what verl pins
 # In PyPI's builds for CUDA these break the import of transformers and vLLM.
 HARMFUL = ("torchvision", "torchaudio", "torchcodec")
-HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 def readiness() -> list[str]:
@@ -37,18 +33,6 @@ def readiness() -> list[str]:
     return problems
 
 
-def require_ready() -> None:
-    if problems := readiness():
-        value = f"actor_rollout_ref.rollout.name=vllm on the CPU: {'; '.join(problems)}"
-        raise ConfigError(value, rule="vLLM's CPU build is installed, and nothing beside it that breaks it", fix=FIX)
-
-
-def check_heads(model: str) -> None:
-    """vLLM fails only at the first request, without naming the cause. A hub's name is left to vLLM."""
-    fix = "use another model, or set actor_rollout_ref.rollout.name=transformers"
-    require_head_size(model, HEAD_SIZES, "vLLM's CPU attention", fix)
-
-
 def _needs_cuda(package: str) -> bool:
     version = installed_version(package)
     return version is not None and "+cpu" not in version
@@ -56,8 +40,7 @@ def _needs_cuda(package: str) -> bool:
 
 def main() -> int:
     problems = readiness()
-    lines = [*problems, f"fix: {FIX}"] if problems else ["rollout.name=vllm is ready for +platform=cpu"]
-    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.write("\n".join(problems or ["rollout.name=vllm is ready for +platform=cpu"]) + "\n")
     return 1 if problems else 0
 
 
