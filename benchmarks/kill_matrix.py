@@ -272,17 +272,23 @@ def different(left: object, right: object) -> bool:
         return left.keys() != right.keys() or any(different(left[key], right[key]) for key in left)
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) != len(right) or any(map(different, left, right))
-    return type(left) is not type(right) or (isinstance(left, int | float | str) and left != right)
+    return type(left) is not type(right) or (isinstance(left, int | float | str | bytes) and left != right)
 
 
 def same_end(one: Path, other: Path, steps: int = STEPS) -> list[str]:
-    """The parts of the final checkpoints that differ."""
-    found = []
-    for part in ("model", "optim"):
-        file = Path("checkpoints", f"global_step_{steps}", "solver", f"{part}_world_size_1_rank_0.pt")
-        if different(*(torch.load(folder / file, weights_only=False) for folder in (one, other))):
-            found.append(part)
-    return found
+    """The files of the trained policy in the final checkpoints that differ."""
+    last = Path("checkpoints", f"global_step_{steps}", "solver")
+    files = {
+        file.relative_to(folder) for folder in (one, other) for file in (folder / last).rglob("*") if file.is_file()
+    }
+    assert any(file.suffix in (".pt", ".safetensors") for file in files), f"no weights in {one / last}"
+    return sorted(str(file) for file in files if different(*(content(run / file) for run in (one, other))))
+
+
+def content(file: Path) -> object:
+    if file.suffix == ".pt" and file.exists():
+        return torch.load(file, weights_only=False)
+    return file.read_bytes() if file.exists() else None
 
 
 def attempts(folder: Path) -> list[dict[int, list[str]]]:
