@@ -43,12 +43,11 @@ async def with_images(request: Request, *, reads: bool) -> Request:
 
 async def _downloaded(message: Message) -> Message:
     """The message with the bytes of its images on the web. verl would wait for them without a limit."""
-    addresses = {str(part.get("image")) for part in _parts(message) if _on_web(part)}
-    files = dict(zip(addresses, await asyncio.gather(*map(_file_at, addresses)), strict=True))
-    if not files:
+    if not any(map(_on_web, _parts(message))):
         return message
-    parts = [{**part, "image": files[part["image"]]} if _on_web(part) else part for part in message["content"]]
-    return {**message, "content": parts}
+    content = message["content"]
+    files = [{**part, "image": await _file_at(part["image"])} if _on_web(part) else part for part in content]
+    return {**message, "content": files}
 
 
 async def _file_at(address: str) -> bytes:

@@ -103,7 +103,6 @@ def _apart(marks: re.Pattern[str], text: str) -> tuple[str, int]:
 def _windowed(marks: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
     start = 0
     while start < len(text):
-        mark = marks.search(text, start, start + WINDOW)
-        if mark is not None:
+        if mark := marks.search(text, start, start + WINDOW):
             yield mark
         start = mark.end() if mark else start + WINDOW - LONGEST
