@@ -3,6 +3,7 @@
     python benchmarks/kill_matrix.py FOLDER [--kinds engine,driver] [--moments rollout,save] [--repeats 3]
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --moments step --repeats 5
     python benchmarks/kill_matrix.py FOLDER --mode colocate_async --one-run --repeats 1 [--adapters] [--team program]
+    python benchmarks/kill_matrix.py FOLDER --one-run --spread --repeats 1
 
 With PYTHONPATH=tests/support. Each kind has one run, in one folder, or all kinds have the same one: every start of it
 resumes after the last kill and ends with the next one. At last it is left alone, and its final checkpoint is compared
@@ -271,17 +272,23 @@ def different(left: object, right: object) -> bool:
         return left.keys() != right.keys() or any(different(left[key], right[key]) for key in left)
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         return len(left) != len(right) or any(map(different, left, right))
-    return type(left) is not type(right) or (isinstance(left, int | float | str) and left != right)
+    return type(left) is not type(right) or (isinstance(left, int | float | str | bytes) and left != right)
 
 
-def same_end(one: Path, other: Path) -> list[str]:
-    """The parts of the final checkpoints that differ."""
-    found = []
-    for part in ("model", "optim"):
-        file = Path("checkpoints", f"global_step_{STEPS}", "solver", f"{part}_world_size_1_rank_0.pt")
-        if different(*(torch.load(folder / file, weights_only=False) for folder in (one, other))):
-            found.append(part)
-    return found
+def same_end(one: Path, other: Path, steps: int = STEPS) -> list[str]:
+    """The files of the trained policy in the final checkpoints that differ."""
+    last = Path("checkpoints", f"global_step_{steps}", "solver")
+    files = {
+        file.relative_to(folder) for folder in (one, other) for file in (folder / last).rglob("*") if file.is_file()
+    }
+    assert any(file.suffix in (".pt", ".safetensors") for file in files), f"no weights in {one / last}"
+    return sorted(str(file) for file in files if different(*(content(run / file) for run in (one, other))))
+
+
+def content(file: Path) -> object:
+    if file.suffix == ".pt" and file.exists():
+        return torch.load(file, weights_only=False)
+    return file.read_bytes() if file.exists() else None
 
 
 def attempts(folder: Path) -> list[dict[int, list[str]]]:
@@ -341,12 +348,20 @@ class Matrix:
     settings: Sequence[str]
     moments: Sequence[str]
     repeats: int
+    spread: bool
     results: Results
+
+    def kills(self, kinds: Sequence[str]) -> list[tuple[int, str, str]]:
+        """Repeat, moment and kind. Spread: in a repeat each kind has one moment, and the moments take turns."""
+        if not self.spread:
+            return list(product(range(self.repeats), self.moments, kinds))
+        count = len(self.moments)
+        return [(n, self.moments[(n + at) % count], kind) for n in range(self.repeats) for at, kind in enumerate(kinds)]
 
     def chain(self, name: str, kinds: Sequence[str], steps: int) -> None:
         """All kills of these kinds in one run, one after the other, and then to the end."""
         own = self.folder / name
-        for repeat, moment, kind in product(range(self.repeats), self.moments, kinds):
+        for repeat, moment, kind in self.kills(kinds):
             if self.results.has(kind=kind, moment=moment, repeat=repeat):
                 continue
             run = self._start(own, steps)
@@ -361,7 +376,7 @@ class Matrix:
         before = run.pointer()
         first = finish(run, steps)
         if self.mode == "sync":
-            differs = same_end(own, self.folder / "unbroken")
+            differs = same_end(own, self.folder / "unbroken", steps)
         else:
             firsts = [row["first_step"] for row in self.results.rows if row.get("run") == name]
             differs = untrained(own, steps) + trained_twice(own, [*firsts, first])
@@ -387,15 +402,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=lambda text: Path(text).absolute())
     parser.add_argument("--kinds", help="all that the mode has, if it is not given")
-    parser.add_argument("--one-run", action="store_true", help="not one for each kind; in an asynchronous mode")
+    parser.add_argument("--one-run", action="store_true", help="not one for each kind")
+    parser.add_argument("--spread", action="store_true", help="each kind at one moment per repeat, not at all")
     parser.add_argument("--moments", default="rollout,update,save")
     parser.add_argument("--mode", choices=list(MODES), default="sync", help="each mode needs a folder of its own")
     parser.add_argument("--adapters", action="store_true", help="train an adapter; in a folder of its own, too")
     parser.add_argument("--team", choices=list(TEAMS), default="pair", help="each in a folder of its own")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args(arguments)
-    if args.one_run and args.mode == "sync":
-        parser.error("--one-run has no unbroken run to be compared with: give an asynchronous --mode")
     present = [kind for kind in KINDS if kind != "receiver" or args.mode == "separate_async"]
     kinds = args.kinds.split(",") if args.kinds else present
     # A command that a shell starts in the background ignores it, and so would the runs that it starts.
@@ -407,18 +421,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         subprocess.run([sys.executable, "-m", "verl_mas.testing.letters", str(args.folder / "letters")], check=True)
     write_rows(args.folder / "world.parquet")
     with WarmPython() as warm:
+        moments, python = args.moments.split(","), str(warm.executable)
+        matrix = Matrix(
+            python, args.folder, args.mode, args.team, settings, moments, args.repeats, args.spread, results
+        )
+        steps = len(matrix.kills(kinds)) * STEPS_PER_KILL + LAST_STEPS if args.one_run else STEPS
         if args.mode == "sync" and not results.has(kind="none", end=True):
-            finish(Run(str(warm.executable), args.folder / "unbroken", args.team, settings=settings))
+            finish(Run(python, args.folder / "unbroken", args.team, steps, settings), steps)
             results.add(kind="none", end=True)
-        moments = args.moments.split(",")
-        python = str(warm.executable)
-        matrix = Matrix(python, args.folder, args.mode, args.team, settings, moments, args.repeats, results)
         if args.one_run:
-            kills = len(kinds) * len(matrix.moments) * args.repeats
-            matrix.chain(ONE_RUN, kinds, kills * STEPS_PER_KILL + LAST_STEPS)
+            matrix.chain(ONE_RUN, kinds, steps)
         else:
             for kind in kinds:
-                matrix.chain(kind, [kind], STEPS)
+                matrix.chain(kind, [kind], steps)
     wrong = [row for row in results.rows if is_wrong(row)]
     print(f"{len(results.rows)} results, {len(wrong)} wrong", *wrong, sep="\n")
     return len(wrong)

@@ -9,6 +9,7 @@ import yaml
 
 from verl_mas.checks import place
 from verl_mas.checks.place import run_on
+from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import parse_gpus
 
@@ -50,11 +51,15 @@ def test_a_missing_file_is_an_error_with_the_command_that_creates_it_unless_the_
         ("+recipe=plan_path/qwen3 +mas=planner_executor", "write +mas=planner_executor +recipe=plan_path/qwen3"),
         ("+mas=planner_executor +recipe=plan_path/qwen3", None),
         ("+recipe=first_run/laptop +mas=team", None),
+        ("+mas/mode=colocate_async +mas=team", "write +mas=team +mas/mode=colocate_async"),
+        ("+mas/mode=colocate_async +recipe=math/shared", "write +recipe=math/shared +mas/mode=colocate_async"),
+        ("+mas=team +mas/mode=colocate_async +recipe=first_run/laptop", None),
+        ("+mas/mode=colocate_async +mas=team trainer.v1.trainer_mode=mas", None),
     ],
 )
-def test_a_team_after_a_recipe_that_sets_it_is_refused_with_the_other_order(words, refused):
+def test_a_team_after_what_it_would_replace_is_refused_with_the_other_order(words, refused):
     with run_on(None, words.split()):
-        assert next((error.fix for error in place.check_order()), None) == refused
+        assert next((error.fix for error in place.check_order(compose(words.split()))), None) == refused
 
 
 def test_an_address_is_tried_once_unless_a_proxy_is_between(monkeypatch):

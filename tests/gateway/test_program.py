@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -135,6 +136,26 @@ def test_the_processes_of_a_command_end_with_it():
     fault = failed(commanded("endless"), session_timeout_s=3.0)
     assert fault.kind is FaultKind.SESSION_TIMEOUT
     assert gone(lambda process: process.info["cmdline"][-2:] == [FILE, "endless"])
+
+
+NEVER_ASKS = """
+import verl_mas
+from verl_mas.config.schema import FaultSpec
+from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.workflows.program import ReferredProgram
+program = ReferredProgram(agents=["a"], command=["sh", "-c", "trap '' TERM; sleep 978; true"])
+verl_mas.run(program, "q", ScriptedLLM("x"), faults=FaultSpec(session_timeout_s=2.0, retries=0))
+"""
+
+
+def test_a_command_that_never_asks_ends_at_the_limit_and_with_the_process_that_has_started_it():
+    ended = subprocess.run([sys.executable, "-c", NEVER_ASKS], capture_output=True, text=True, timeout=60)
+    assert "the session took more than 2 s" in ended.stderr
+    assert gone(lambda process: process.info["cmdline"] == ["sleep", "978"], seconds=3.0)
+
+
+def test_what_functions_print_is_cut_before_it_fills_the_disk():
+    assert played(referred("chatty"), session_timeout_s=20.0).answer == "cut"
 
 
 def gone(matches, seconds: float = 10.0) -> bool:

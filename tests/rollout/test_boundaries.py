@@ -6,37 +6,11 @@ import asyncio
 from threading import Thread
 
 import pytest
+from escapes import ESCAPES, panic, raises
 from omegaconf import OmegaConf
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from verl_mas.rollout import worker as module
 from verl_mas.workflow import Outcome
-
-
-def panic():
-    """Raises what tokenizers, polars and pydantic-core raise where their Rust code fails: no Exception."""
-    tokenizer = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.enable_truncation(1, stride=1)
-    tokenizer.encode("a a a")
-
-
-def raises(error):
-    def raise_it(*_, **__):
-        raise error
-
-    return raise_it
-
-
-ESCAPES = [
-    panic,
-    raises(ValueError("plain")),
-    raises(BaseException("such as a group of exceptions")),
-    raises(SystemExit(1)),
-    raises(KeyboardInterrupt()),
-    raises(GeneratorExit()),
-    raises(StopIteration()),
-]
 
 
 class Boundary:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import io
+import time
 import zlib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 import torch
@@ -21,6 +24,7 @@ from verl_mas.config.schema import AgentSpec, FaultSpec
 from verl_mas.engines.transformers import ENGINE
 from verl_mas.engines.transformers.server import TransformersServer
 from verl_mas.errors import RequestError
+from verl_mas.rollout import images
 from verl_mas.rollout.images import images_of, with_images
 from verl_mas.rollout.stored import stored_rows
 from verl_mas.rollout.verl_client import Model, VerlPolicy
@@ -72,6 +76,27 @@ async def test_an_image_is_the_same_as_an_object_bytes_a_file_or_a_data_url(tmp_
         assert (found.mode, found.size, found.getpixel((0, 0))) == ("RGB", (40, 30), (255, 0, 0)), part
     [clear] = await loaded({"type": "image", "image": str(tmp_path / "clear.png")})
     assert clear.getpixel((0, 0)) == (255, 255, 255)
+
+
+async def test_an_image_on_the_web_is_downloaded_within_limits(monkeypatch):
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self):
+            time.sleep(0.5 if self.path == "/slow" else 0)
+            self.send_response(404 if self.path == "/none" else 200)
+            self.end_headers()
+            self.wfile.write(png() if self.path == "/red" else b"x" * 10_000)
+
+    monkeypatch.setattr(images, "WEB_S", 0.25)
+    monkeypatch.setattr(images, "WEB_BYTES", 5000)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        at = f"http://127.0.0.1:{server.server_port}"
+        [found] = await loaded({"type": "image", "image": f"{at}/red"})
+        assert found.getpixel((0, 0)) == (255, 0, 0)
+        for path, says in (("slow", "Timeout"), ("none", "404"), ("long", "TooLong")):
+            with pytest.raises(RequestError, match=f"the image at {at}/{path}: .*{says}"):
+                await loaded({"type": "image", "image": f"{at}/{path}"})
+        server.shutdown()
 
 
 async def test_images_are_refused_by_their_size_before_a_pixel_is_decoded(monkeypatch):

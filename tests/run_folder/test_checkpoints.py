@@ -1,3 +1,4 @@
+import json
 import shutil
 
 import pytest
@@ -55,6 +56,10 @@ DAMAGE = {
     "cut run.json": (lambda folder: cut(folder / RUN_FILE), "run.json cannot be read as JSON"),
     "folder run.json": (lambda folder: ((folder / RUN_FILE).unlink(), (folder / RUN_FILE).mkdir()), "Is a directory"),
     "list in run.json": (lambda folder: (folder / RUN_FILE).write_text("[]"), "holds no JSON object"),
+    "a name without end": (
+        lambda folder: (folder / RUN_FILE).write_text(json.dumps({"files": {"x" * 5000: 1}})),
+        f"not complete: {'x' * 200} is missing",
+    ),
     "no files in run.json": (lambda folder: (folder / RUN_FILE).write_text("{}"), "its run.json lists no files"),
 }
 

@@ -50,6 +50,15 @@ def endless(task: Any, gateway: Any) -> None:
     time.sleep(60)
 
 
+def chatty(task: Any, gateway: Any) -> str:
+    """Waits until its output is cut."""
+    os.write(2, b"x" * (65 << 20))
+    while os.fstat(2).st_size > 1000:
+        time.sleep(0.05)
+    ask(gateway, "writer", task.messages)
+    return "cut"
+
+
 async def blocking(task: Any, gateway: Any) -> None:
     endless(task, gateway)
 

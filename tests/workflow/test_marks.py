@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -14,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from verl_mas.workflow.client import Continuation, Generation, Request
-from verl_mas.workflow.marks import BRACKETS, USUAL, marks_of, plain_request, written_out
+from verl_mas.workflow.marks import BRACKETS, USUAL, WINDOW, marks_of, plain_request, without_marks, written_out
 
 FAMILIES = yaml.safe_load(Path(__file__).with_name("tokenizer_families.yaml").read_text())
 ROLES = ("system", *("user", "assistant") * 7, "user")
@@ -109,6 +112,22 @@ def test_every_text_of_a_request_is_read_and_what_is_tokens_already_counts_once(
     assert forged == 4 and again.messages == request.messages
     kept = Request("a", "s", 0, [{"role": "user", "content": "<think>a < b</think> <|not_one|> <s>[INST]"}], tools=[])
     assert plain_request(kept, marks) == (kept, 0)
+
+
+def test_a_long_text_is_read_beside_the_event_loop_in_short_steps():
+    marks, windows = marks_of(tokenizer_of("qwen3")), []
+    reads = SimpleNamespace(search=lambda *given: windows.append(given[2] - given[1]) or marks.search(*given))
+    long = Request("a", "s", 0, [{"role": "user", "content": "<|im_end|>" * 50_000}])
+    before = time.thread_time()
+    request, forged = asyncio.run(without_marks(long, reads))
+    assert time.thread_time() - before < 0.1, "the seconds of the loop's own thread"
+    assert forged == 50_000 and request.messages[0]["content"] == "< |im_end|>" * 50_000
+    assert max(windows) <= WINDOW
+
+
+@pytest.mark.parametrize("before", range(WINDOW - 12, WINDOW + 2))
+def test_a_mark_between_two_windows_is_found(before):
+    assert written_out("x" * before + "<|im_end|>" + "x" * WINDOW, USUAL)[1] == 1
 
 
 def test_marks_that_overlap_or_are_one_character_end():

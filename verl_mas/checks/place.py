@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.checks.refusals import Problem
 from verl_mas.config.hydra import group_files
+from verl_mas.config.modes import KEY, MODES, mode_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
 from verl_mas.util import read_yaml
@@ -61,12 +62,16 @@ def was_written(setting: str) -> bool:
     return setting in written()
 
 
-def check_order() -> Iterator[ConfigError]:
-    """A team's file has every default of `mas`, so after a recipe it would replace what the recipe sets there."""
-    groups = {key: value for key, value in written().items() if key in ("mas", "recipe")}
-    if list(groups) == ["recipe", "mas"] and _sets_team(groups["recipe"]):
-        value, right = (" ".join(f"+{key}={groups[key]}" for key in order) for order in (groups, ("mas", "recipe")))
-        rule = "Hydra merges them in this order, and the team's defaults would replace the recipe's settings"
+def check_order(config: DictConfig) -> Iterator[ConfigError]:
+    """A team's file has the mode, and every default of `mas`: it would replace those of a recipe and a mode before."""
+    order = ("mas", "recipe", "mas/mode")
+    groups = {key: value for key, value in written().items() if key in order}
+    mode, now = groups.get("mas/mode"), mode_of(config)
+    shipped = any(mode == each.verl for each in MODES.values())
+    replaced = shipped and now is not None and now.verl != mode and not was_written(KEY)
+    if replaced or (list(groups)[:2] == ["recipe", "mas"] and _sets_team(groups["recipe"])):
+        value, right = (" ".join(f"+{key}={groups[key]}" for key in keys if key in groups) for keys in (groups, order))
+        rule = "Hydra merges them in this order, and the team's defaults would replace the settings before them"
         yield ConfigError(value, rule=rule, fix=f"write {right}")
 
 

@@ -105,7 +105,7 @@ def examine(config: DictConfig) -> CheckReport:
     """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
-    refusals.of(check_plugin(), problems(machine), check_order())
+    refusals.of(check_plugin(), problems(machine), check_order(config))
     # The other checks import verl.
     if refusals.of(check_versions()) and refusals.of(check_device(config)):
         refusals.of(check_keys(config), check_cluster(config))

@@ -22,7 +22,7 @@ from verl_mas.util.loops import PerLoop
 from verl_mas.util.text import encodable
 from verl_mas.workflow.client import Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.marks import plain_request, written_out
+from verl_mas.workflow.marks import without_marks, written_out
 from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.tasks import together
 
@@ -63,7 +63,7 @@ class OpenAIClient:
         return cls(**asdict(remote))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        request, forged = plain_request(request)
+        request, forged = await without_marks(request)
         with without_key(self._key):
             # Not every server accepts `n`, so there are n requests.
             replies = await together([partial(self._post, self._body(request))] * n)

@@ -22,6 +22,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(descriptor: int, command: list[str]) -> None:
+    ends_with_parent()
     # The worker ends the group by SIGTERM: the command may handle it, and this process waits for that.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     apart = enter_namespaces()
@@ -35,6 +36,11 @@ def main(descriptor: int, command: list[str]) -> None:
     os.close(descriptor)
     os.waitpid(first, 0)
     end_as(int(os.read(reads, 16) or -signal.SIGKILL))
+
+
+def ends_with_parent() -> None:
+    """Also where the parent is killed, or ends before it has ended this process."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def enter_namespaces() -> bool:
@@ -51,7 +57,7 @@ def enter_namespaces() -> bool:
 
 def played(descriptor: int, command: list[str], *, apart: bool) -> int:
     """The status of the command, in the first process of its namespace: its end is the end of all others there."""
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ends_with_parent()
     if apart:
         libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
         libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEV | NO_EXEC, None)
@@ -67,6 +73,7 @@ def played(descriptor: int, command: list[str], *, apart: bool) -> int:
 
 
 def become(descriptor: int, command: list[str]) -> None:
+    ends_with_parent()
     for number in (signal.SIGTERM, *IGNORED_BY_PYTHON):
         signal.signal(number, signal.SIG_DFL)
     os.write(descriptor, b"\n")

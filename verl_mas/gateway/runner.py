@@ -23,8 +23,9 @@ from typing import Any, TextIO, TypeAlias
 
 Function: TypeAlias = Callable[["ProgramTask", "Gateway"], Any]
 MOST_CHARS = 4000  # of a traceback
-MOST_OUTCOME = 1 << 20
+MOST_OUTCOME, MOST_PRINTED = 1 << 20, 64 << 20
 WATCH_S = 1.0
+PRINTED = 2
 
 
 @dataclass
@@ -127,6 +128,9 @@ class Runner:
         # Whoever inherited the other end of stdin keeps it open: the worker is also watched.
         while os.getppid() == parent:
             await asyncio.sleep(WATCH_S)
+            if os.fstat(PRINTED).st_size > MOST_PRINTED:
+                os.ftruncate(PRINTED, 0)
+                os.lseek(PRINTED, 0, os.SEEK_SET)
         end()
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:

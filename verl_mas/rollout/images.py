@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import httpx
+
 from verl_mas.errors import RequestError
+from verl_mas.util.bodies import TooLong, answered
 from verl_mas.workflow.client import Message, Request
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ TEXT, IMAGES = "text", ("image", "image_url")
 LONGEST = 200  # times the shorter side: what processors of Qwen take
 MOST_PIXELS = 50_000_000  # 150 MB of memory; models see far fewer
 WEB = ("http://", "https://")
+WEB_S, WEB_BYTES = 60.0, 64 << 20
 
 
 async def with_images(request: Request, *, reads: bool) -> Request:
@@ -32,8 +36,36 @@ async def with_images(request: Request, *, reads: bool) -> Request:
         fix = "give the agent a policy with a vision-language model, or send it text"
         raise RequestError(f"a message with a part of type {sorted(map(str, kinds))[0]}", rule=rule, fix=fix)
     budget = PixelBudget()
-    new = await asyncio.to_thread(lambda: [_loaded(message, budget) for message in request.messages[known:]])
+    here = [await _downloaded(message) for message in request.messages[known:]]
+    new = await asyncio.to_thread(lambda: [_loaded(message, budget) for message in here])
     return replace(request, messages=[*request.messages[:known], *new])
+
+
+async def _downloaded(message: Message) -> Message:
+    """The message with the bytes of its images on the web. verl would wait for them without a limit."""
+    if not any(map(_on_web, _parts(message))):
+        return message
+    content = message["content"]
+    files = [{**part, "image": await _file_at(part["image"])} if _on_web(part) else part for part in content]
+    return {**message, "content": files}
+
+
+async def _file_at(address: str) -> bytes:
+    try:
+        async with httpx.AsyncClient(follow_redirects=True, timeout=WEB_S) as client:
+            status, body = await asyncio.wait_for(answered(client, "GET", address, WEB_BYTES), WEB_S)
+    except (httpx.HTTPError, httpx.InvalidURL, TooLong, TimeoutError, asyncio.TimeoutError) as error:
+        status, body = f"{type(error).__name__} {error}".strip(), b""
+    if status != httpx.codes.OK:
+        rule = f"an address of the data is answered within {WEB_S:g} s, with at most {WEB_BYTES >> 20} MiB"
+        fix = "download the images once, and write their files or bytes into the data"
+        raise RequestError(f"the image at {address:.200}: {status}", rule=rule, fix=fix)
+    return body
+
+
+def _on_web(part: object) -> bool:
+    image = part.get("image") if isinstance(part, dict) and part.get("type") in IMAGES else None
+    return isinstance(image, str) and image.startswith(WEB)
 
 
 def images_of(messages: Sequence[Message]) -> list[object]:
@@ -76,8 +108,8 @@ def loaded(part: Message, budget: PixelBudget | None = None) -> Message:
         return part
     address = part.get("image_url")
     source = part.get("image") or part.get("bytes") or (address.get("url") if isinstance(address, Mapping) else address)
-    if "image" in part and isinstance(source, str) and source.startswith(WEB):
-        return part  # of a data set: verl loads it
+    if _on_web(part):
+        return part  # a check downloads nothing
     kept = {name: value for name, value in part.items() if name not in ("bytes", "image_url")}
     return {**kept, "type": "image", "image": _rgb(_opened(source, budget or PixelBudget(), files="image" in part))}
 

@@ -37,7 +37,7 @@ from verl_mas.util.text import characters
 from verl_mas.verl_.types import Fields, Tokenizer
 from verl_mas.workflow.client import Continuation, Generation, Message, Request, ToolCall
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.marks import marks_in, marks_of, plain_request
+from verl_mas.workflow.marks import marks_in, marks_of, without_marks
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
@@ -153,7 +153,7 @@ class VerlPolicy:
         return cast(DictConfig, omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
-        request, forged = plain_request(request, self.model.marks)
+        request, forged = await without_marks(request, self.model.marks)
         request = await with_images(request, reads=self.model.processor is not None)
         return [replace(reply, forged_tokens=forged) for reply in await self._generate(request, n)]
 

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from os.path import isfile
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -162,8 +163,8 @@ def read(folder: Path) -> Checkpoint | str:
         return f"{folder} is not complete: its {RUN_FILE} lists no files"
     for name, saved in listed.items():
         path = folder / name
-        if not path.is_file():
-            return f"{folder} is not complete: {name} is missing"
+        if not isfile(path):  # no error for a name that is too long
+            return f"{folder} is not complete: {name:.200} is missing"
         before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # 0.1 listed sizes alone.
         if not (now := _listed(path)).startswith(before):
             return f"{folder} is not complete: {name} has {now} and was saved with {before}"

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar, cast
 
-from verl_mas.util.text import in_texts
+from verl_mas.util.text import characters, in_texts
 from verl_mas.verl_.types import Tokenizer
 from verl_mas.workflow.client import Message, Request
+from verl_mas.workflow.tool_sources import in_thread
 
 T = TypeVar("T")
 TEXT = "text"
+# Characters that one search reads, which stops all other threads, and those of the longest mark.
+WINDOW, LONGEST = 1 << 16, 512
 BRACKETS = (("", ""), ("<", ">"), ("[", "]"))
 # As model families write them. Tags within a turn, such as <think> and <tool_call>, are text of replies.
 USUAL = re.compile(
@@ -31,6 +36,13 @@ def marks_in(tokenizer: Tokenizer) -> set[str]:
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     marks = {*tokenizer.all_special_tokens, *added, *USUAL.findall(str(tokenizer.chat_template))}
     return {mark.strip() for mark in marks} - {""}
+
+
+async def without_marks(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
+    """`plain_request`, of which long texts do not stop the event loop."""
+    if characters(request.messages) + characters(request.tools) < WINDOW:
+        return plain_request(request, marks)
+    return cast("tuple[Request, int]", await in_thread(partial(plain_request, request, marks)))
 
 
 def plain_request(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
@@ -71,9 +83,26 @@ def written_out(value: T, marks: re.Pattern[str] = USUAL) -> tuple[T, int]:
         for opening, closing in BRACKETS:
             count, text = -1, f"{opening}{text}{closing}"
             while count:  # the rest of a mark may be another one
-                text, count = marks.subn(lambda mark: f"{mark[0][: len(mark[0]) > 1]} {mark[0][1:]}", text)
+                text, count = _apart(marks, text)
                 found += count
             text = text[len(opening) : len(text) - len(closing)]
         return text
 
     return in_texts(change, value), found
+
+
+def _apart(marks: re.Pattern[str], text: str) -> tuple[str, int]:
+    parts, done = list[str](), 0
+    for mark in _windowed(marks, text):
+        after_first = mark.start() + (len(mark[0]) > 1)
+        parts += [text[done:after_first], " ", text[mark.start() + 1 : mark.end()]]
+        done = mark.end()
+    return "".join([*parts, text[done:]]), len(parts) // 3
+
+
+def _windowed(marks: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    start = 0
+    while start < len(text):
+        if mark := marks.search(text, start, start + WINDOW):
+            yield mark
+        start = mark.end() if mark else start + WINDOW - LONGEST
