@@ -243,7 +243,7 @@ def test_what_was_measured_is_shown_beside_the_plan(tmp_path, capsys):
 
 def test_a_moment_that_was_not_measured_fails(tmp_path):
     proof = Proof(tmp_path, io.StringIO(), cpu=False)
-    plan_beside.write(proof, "H100", [], {"update": plan_beside.GIB}, {"update": 1.0, "rollout": 2.0})
+    plan_beside.write(proof, {"update": plan_beside.GIB}, {"update": 1.0, "rollout": 2.0})
     assert proof.failed == 1
 
 
