@@ -3,8 +3,8 @@
 `--order short` is what a card of fourteen minutes answers most with; `--order long` has checkpoints, resuming, killed
 processes and a pretrained LLM (`--model FOLDER`). Each stage has a time limit of its own; a later stage runs whatever
 an earlier one found. benchmarks/gpu/PROOF.md says what each proves. Beside the events (--out) it writes a page to post,
-after every stage, and a file for `verl-mas plan --calibration`. `--cpu` runs the same on the CPU platform, at a small
-width, where what needs CUDA is reported as skipped.
+after every stage. `--cpu` runs the same on the CPU platform, at a small width, where what needs CUDA is reported as
+skipped.
 """
 
 from __future__ import annotations
@@ -83,7 +83,6 @@ def main() -> int:
             lines,
             cpu=arguments.cpu,
             model=arguments.model and arguments.model.resolve(),
-            calibration=arguments.out.with_name("calibration.json").resolve(),
             sglang=arguments.sglang_python,
         )
         return run(stages, proof, LIMITS[arguments.order])

@@ -1,4 +1,4 @@
-"""What a run took on its card beside what `verl-mas plan` says of it, and the factors, as a file that `plan` reads."""
+"""Compare what a run took on its card with what `verl-mas plan` says of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compare(
     """`taken`: bytes of the card by phase. The plan is of rows as long as those of the run were."""
     # In a process of its own: this one would keep a context on the card.
     (ended,) = proof.run(Program("card", [sys.executable, "-c", CARD]))
-    name, size = ended.output.splitlines()[-1].rsplit(maxsplit=1)
+    size = ended.output.splitlines()[-1].rsplit(maxsplit=1)[-1]
     assumed = [
         f"--assume={name}={mean(found):.0f}"
         for name, key in MEASURED.items()
@@ -33,7 +33,7 @@ def compare(
     (planned,) = proof.run(
         Program("plan", [sys.executable, "-m", "verl_mas", "plan", *arguments, gpus, *assumed, "--json"])
     )
-    write(proof, name, arguments, taken, estimates(planned.output))
+    write(proof, taken, estimates(planned.output))
 
 
 def estimates(output: str) -> dict[str, float]:
@@ -49,9 +49,7 @@ def estimates(output: str) -> dict[str, float]:
     return found
 
 
-def write(
-    proof: Proof, gpu: str, arguments: list[str], taken: Mapping[str, int], expected: Mapping[str, float]
-) -> None:
+def write(proof: Proof, taken: Mapping[str, int], expected: Mapping[str, float]) -> None:
     rows = {
         phase: {"measured": round(held / GIB, 2), "planned": round(expected[phase], 2)}
         for phase, held in taken.items()
@@ -59,6 +57,3 @@ def write(
     }
     proof.check("every moment of the plan was measured", rows.keys() == expected.keys(), [*rows])
     proof.write("beside the plan", unit="GiB", moments=rows)
-    factors = {phase: round(row["measured"] / row["planned"], 3) for phase, row in rows.items()}
-    run = " ".join(word for word in arguments if word.startswith(("+recipe", "actor_rollout_ref.model.path")))
-    proof.calibration.write_text(json.dumps({"gpu": gpu, "run": run, "factors": factors}, indent=2) + "\n")

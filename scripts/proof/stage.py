@@ -65,11 +65,9 @@ class Proof:
         *,
         cpu: bool,
         model: Path | None = None,
-        calibration: Path | None = None,
         sglang: str = sys.executable,
     ):
         self.folder, self.cpu, self.model, self.sglang = folder, cpu, model, sglang
-        self.calibration = calibration or folder / "calibration.json"
         self.lines = lines
         self._start = time.monotonic()
         self._deadline = float("inf")

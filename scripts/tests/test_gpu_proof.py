@@ -229,25 +229,21 @@ time.sleep(0.3)
     assert titles[-3:] == ["ray::Workers.update_weights", memory_log.KV_CACHE, "ray::Workers"]
 
 
-def test_factors_of_what_was_measured_beside_the_plan_are_a_file_that_plan_reads(tmp_path, capsys):
-    arguments = ["+recipe=math/shared", "--gpus=4x80"]
-    plan.main([*arguments, "--json"])
+def test_what_was_measured_is_shown_beside_the_plan(tmp_path, capsys):
+    plan.main(["+recipe=math/shared", "--gpus=4x80", "--json"])
     planned = plan_beside.estimates(f"a warning\n{capsys.readouterr().out}")
     lines = io.StringIO()
     proof = Proof(tmp_path, lines, cpu=False)
     taken = {phase: int(1.25 * gib * plan_beside.GIB) for phase, gib in planned.items()}
-    plan_beside.write(proof, "H100", arguments, taken, planned)
+    plan_beside.write(proof, taken, planned)
     assert not proof.failed and set(planned) == {"engine start", "weight sync", "rollout", "log-probs", "update"}
-    plan.main([*arguments, "--json", f"--calibration={tmp_path}/calibration.json"])
-    calibrated = plan_beside.estimates(capsys.readouterr().out)
-    assert calibrated == {phase: pytest.approx(1.25 * gib, rel=2e-3) for phase, gib in planned.items()}
     shown = page([json.loads(line) for line in lines.getvalue().splitlines()])
-    assert f"| update | {1.25 * planned['update']:.2f} | {planned['update']:.2f} | 1.25 |" in shown
+    assert f"| update | {round(1.25 * planned['update'], 2)} | {round(planned['update'], 2)} | 1.25 |" in shown
 
 
 def test_a_moment_that_was_not_measured_fails(tmp_path):
     proof = Proof(tmp_path, io.StringIO(), cpu=False)
-    plan_beside.write(proof, "H100", [], {"update": plan_beside.GIB}, {"update": 1.0, "rollout": 2.0})
+    plan_beside.write(proof, {"update": plan_beside.GIB}, {"update": 1.0, "rollout": 2.0})
     assert proof.failed == 1
 
 

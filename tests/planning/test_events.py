@@ -30,16 +30,6 @@ def test_together_a_rollout_has_all_engines_and_in_phases_one():
     assert not Pool([A], CARD, phases=True).phases, "one policy alone"
 
 
-def test_moments_are_multiplied_by_what_was_measured_of_their_phase_also_with_other_loads():
-    pool = Pool([A, B], CARD, factors={UPDATE: 1.5})
-    for found in (pool, pool.of([A, B], phases=True)):
-        plain = Pool([A, B], CARD, phases=found.phases)
-        assert totals(found, UPDATE) == [pytest.approx(1.5 * size) for size in totals(plain, UPDATE)]
-        assert totals(found, ROLLOUT) == totals(plain, ROLLOUT)
-    update, alone = (next(e for e in p.events() if e.phase == UPDATE) for p in (pool, Pool([A, B], CARD)))
-    assert sum(update.parts.values()) == update.total and update.parts.keys() == alone.parts.keys()
-
-
 def test_policies_start_in_turn_beside_the_sleeping_engines_of_those_before():
     assert totals(Pool([A, B], CARD), START) == [pytest.approx(25), pytest.approx(25 + 2.5 + 1)]
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from verl_mas.errors import ConfigError
-from verl_mas.planning.events import read_calibration
 from verl_mas.planning.hardware import GIB, Hardware, parse_gpus
 
 
@@ -36,35 +33,3 @@ def test_cards_with_error_correction_in_their_memory_have_less_than_others():
 def test_all_nodes_have_the_same_gpus():
     assert Hardware(2, 8, 80).gpus == 16
     assert str(Hardware(2, 8, 80)) == "2 nodes of 8 GPUs of 80 GB (79.2 GiB usable)"
-
-
-GOOD = {"gpu": "H100", "run": "+recipe=math/shared", "factors": {"rollout": 0.97, "update": 1.1}}
-
-
-def test_what_was_measured_is_read_and_named(tmp_path):
-    (tmp_path / "calibration.json").write_text(json.dumps(GOOD))
-    found = read_calibration(tmp_path / "calibration.json")
-    assert str(found) == "+recipe=math/shared on H100: rollout x 0.97, update x 1.10"
-    assert Hardware(1, 8, 80, calibration=found).factors == GOOD["factors"] and Hardware(1, 8, 80).factors == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "seen"),
-    [
-        (json.dumps(GOOD | {"factors": {"updates": 1.1}}), "updates: 1.1"),
-        (json.dumps(GOOD | {"factors": {"update": 0}}), "update: 0"),
-        (json.dumps(GOOD | {"factors": {"update": "much"}}), "much"),
-        (json.dumps(GOOD | {"factors": [1.1]}), "items"),
-        (json.dumps(GOOD | {"card": 80}), "card"),
-        (json.dumps([1]), "mapping"),
-        ("{", "Expecting"),
-        (None, "No such file"),
-    ],
-)
-def test_a_calibration_that_is_none_is_refused_with_what_is_wrong(tmp_path, text, seen):
-    file = tmp_path / "calibration.json"
-    if text is not None:
-        file.write_text(text)
-    with pytest.raises(ConfigError, match=seen) as error:
-        read_calibration(file)
-    assert error.value.value.startswith(f"--calibration {file}: ") and "log-probs" in error.value.rule

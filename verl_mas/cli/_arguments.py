@@ -9,14 +9,12 @@ from __future__ import annotations
 import argparse
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from os.path import realpath
 from pathlib import Path
 from typing import Any, Protocol
 
 from verl_mas.cli._parser import SETTING, UsageError
 from verl_mas.errors import ConfigError
-from verl_mas.planning.hardware import Hardware, parse_gpus
 
 FILE_ENDINGS = (".parquet", ".json", ".jsonl", ".csv", ".html", ".txt")
 LOOPBACK = "127.0.0.1"
@@ -197,23 +195,5 @@ def takes_run_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_machines(parser: argparse.ArgumentParser) -> None:
-    """`--gpus` and `--calibration`, read by `hardware_of`."""
     gpus = "GPUs of the run, which this machine need not have: 8x80 is eight of 80 GB, 2x8x80 two such nodes"
     parser.add_argument("--gpus", metavar="GPUS", help=gpus)
-    measured = "the calibration.json of scripts/gpu_proof.py, whose factors the estimates are multiplied by"
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help=measured)
-
-
-def hardware_of(options: argparse.Namespace) -> Hardware | None:
-    """The machines of `--gpus` and `--calibration`; None without `--gpus`."""
-    if not options.gpus:
-        if options.calibration:
-            rule = "it belongs to the machines of --gpus"
-            raise ConfigError("--calibration without --gpus", rule=rule, fix="add --gpus 8x80")
-        return None
-    hardware = parse_gpus(options.gpus)
-    if not options.calibration:
-        return hardware
-    from verl_mas.planning.events import read_calibration
-
-    return replace(hardware, calibration=read_calibration(options.calibration))

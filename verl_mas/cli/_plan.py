@@ -29,8 +29,6 @@ PUBLISHED = "1.2 to 2.9"  # the factors of docs/plan.md
 def show(plan: RunPlan, report: CheckReport) -> None:
     out = console()
     out.print(f"Estimated, not measured on a GPU, for {plan.hardware}", markup=False, highlight=False)
-    if plan.hardware.calibration:
-        out.print(wrapped(f"multiplied as measured: {plan.hardware.calibration}"), markup=False, highlight=False)
     if plan.policies:
         most = f"{SAFE * plan.hardware.card / GIB:.1f} ({SAFE:g} of the card)"
         out.print(f"GiB per GPU, with all policies of its pool: at most {most}", highlight=False)

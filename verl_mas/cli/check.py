@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from dataclasses import asdict
 
-from verl_mas.cli._arguments import add_json, add_machines, hardware_of, takes_run_arguments
+from verl_mas.cli._arguments import add_json, add_machines, takes_run_arguments
 from verl_mas.cli._output import console, show, write_json
 from verl_mas.cli._parser import Parser
 
@@ -40,8 +40,9 @@ def main(argv: list[str]) -> int:
     try:
         from verl_mas.checks.run import examine_command
         from verl_mas.cli._tree import tree
+        from verl_mas.planning.hardware import parse_gpus
 
-        report = examine_command(arguments, hardware_of(options))
+        report = examine_command(arguments, parse_gpus(options.gpus) if options.gpus else None)
         if options.json:
             machine = [asdict(finding) for finding in report.machine]
             write_json(report.found() | {"run": report.summary, "machine": machine})

@@ -10,15 +10,15 @@ prints one row for each machine; the exit code is then 1 if the run fits none of
 
 from __future__ import annotations
 
-from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.cli._arguments import add_json, add_machines, add_settings, hardware_of, takes_run_arguments, values
+from verl_mas.cli._arguments import add_json, add_machines, add_settings, takes_run_arguments, values
 from verl_mas.cli._output import write_json
 from verl_mas.cli._parser import Parser
 from verl_mas.errors import ConfigError, raise_all
+from verl_mas.planning.hardware import parse_gpus
 
 if TYPE_CHECKING:
     from verl_mas.checks.report import CheckReport
@@ -44,12 +44,10 @@ def main(argv: list[str]) -> int:
             rule = "a plan is made of the arguments of `python -m verl.trainer.main_ppo`"
             fix = f"give these; `verl-mas report {folder}` prints those of its starts"
             raise ConfigError(f"{folder} is the folder of a run", rule=rule, fix=fix)
-    machines = {}
-    for gpus in (options.gpus or "").split(","):
-        if (hardware := hardware_of(Namespace(**{**vars(options), "gpus": gpus.strip()}))) is None:
-            fix = "add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
-            raise ConfigError("verl-mas plan without --gpus", rule="a plan is one for certain GPUs", fix=fix)
-        machines[gpus.strip()] = hardware
+    if not options.gpus:
+        fix = "add --gpus 8x80 for eight GPUs of 80 GB, --gpus 2x8x80 for two such nodes"
+        raise ConfigError("verl-mas plan without --gpus", rule="a plan is one for certain GPUs", fix=fix)
+    machines = {gpus.strip(): parse_gpus(gpus) for gpus in options.gpus.split(",")}
     from verl_mas.checks.run import plan_command
     from verl_mas.cli._plan import show, show_all
     from verl_mas.config.values import load_dataclass

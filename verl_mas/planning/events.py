@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-from types import MappingProxyType
+from dataclasses import dataclass
 
-from verl_mas.errors import ConfigError
 from verl_mas.planning import serving, training
-from verl_mas.planning.hardware import Calibration
 from verl_mas.planning.load import Policy, Terms
 
-PHASES = START, SYNC, ROLLOUT, LOG_PROBS, UPDATE = "engine start", "weight sync", "rollout", "log-probs", "update"
+START, SYNC, ROLLOUT, LOG_PROBS, UPDATE = "engine start", "weight sync", "rollout", "log-probs", "update"
 # Not a moment of the pool: what one policy holds in the others' moments.
 WAITING = "waiting"
 
@@ -28,9 +23,6 @@ class Moment:
     own: Terms  # By what it is for, of this policy, or of all policies together
     others: float  # Bytes of the pool's other policies
 
-    def times(self, factor: float) -> Moment:
-        return replace(self, own={name: factor * size for name, size in self.own.items()}, others=factor * self.others)
-
     @property
     def total(self) -> float:
         return sum(self.own.values()) + self.others
@@ -43,16 +35,8 @@ class Moment:
 class Pool:
     """One GPU of a pool, on which every policy has one trainer process and one part of an engine."""
 
-    def __init__(
-        self,
-        policies: Sequence[Policy],
-        card: float,
-        *,
-        phases: bool = False,
-        factors: Mapping[str, float] = MappingProxyType({}),
-    ):
-        """`factors`: by phase, what was measured beside what the formulas say."""
-        self.policies, self.card, self.factors = policies, card, factors
+    def __init__(self, policies: Sequence[Policy], card: float, *, phases: bool = False):
+        self.policies, self.card = policies, card
         self.phases = phases and len(policies) > 1
         self.caches: dict[str, float] = {}
         for policy in policies:
@@ -62,13 +46,9 @@ class Pool:
     def of(self, policies: Iterable[Policy], *, phases: bool | None = None) -> Pool:
         """The same GPU with other loads."""
         phases = self.phases if phases is None else phases
-        return Pool(list(policies), self.card, phases=phases, factors=self.factors)
+        return Pool(list(policies), self.card, phases=phases)
 
     def events(self) -> Iterator[Moment]:
-        for moment in self._estimated():
-            yield moment.times(self.factors.get(moment.phase, 1.0))
-
-    def _estimated(self) -> Iterator[Moment]:
         yield from (self.start(policy) for policy in self.policies)
         yield from (self.sync(policy) for policy in self.policies)
         yield from self.rollout()
@@ -176,17 +156,3 @@ def added(*terms: Mapping[str, float]) -> Terms:
 
 def total(terms: Terms) -> float:
     return sum(terms.values())
-
-
-def read_calibration(file: Path) -> Calibration:
-    """`calibration.json`, which scripts/gpu_proof.py writes."""
-    try:
-        found = Calibration(**json.loads(file.read_text(encoding="utf-8")))
-        wrong = [f"{k}: {x}" for k, x in found.factors.items() if k not in PHASES or not 0.1 <= float(x) <= 10]
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        wrong = [str(error)]
-    if wrong:
-        rule = f"it has gpu, run and factors: of {', '.join(PHASES)}, each from 0.1 to 10"
-        fix = "give the calibration.json of scripts/gpu_proof.py"
-        raise ConfigError(f"--calibration {file}: {wrong[0]}", rule=rule, fix=fix)
-    return found

@@ -1,9 +1,8 @@
-"""The machines of a run, as `--gpus` names them, and what was measured on such a machine."""
+"""The machines of a run, as `--gpus` names them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,33 +18,16 @@ SAFE = 0.92
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """What the moments of a measured run took, beside what the formulas say of it."""
-
-    gpu: str
-    run: str
-    factors: Mapping[str, float]  # By phase
-
-    def __str__(self) -> str:
-        return f"{self.run} on {self.gpu}: " + ", ".join(f"{name} x {x:.2f}" for name, x in self.factors.items())
-
-
-@dataclass(frozen=True)
 class Hardware:
     """Nodes of equal GPUs."""
 
     nodes: int
     gpus_per_node: int
     gb: float  # The memory of one GPU as it is sold
-    calibration: Calibration | None = None
 
     @property
     def gpus(self) -> int:
         return self.nodes * self.gpus_per_node
-
-    @property
-    def factors(self) -> Mapping[str, float]:
-        return self.calibration.factors if self.calibration else {}
 
     @property
     def card(self) -> float:

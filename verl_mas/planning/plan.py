@@ -108,7 +108,7 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     for name in used_pools(mas):
         policies = [served[policy].at(name) for policy in policies_on(mas, name)]
         phases = mas.pools[name].serving == "phases"
-        pools[name] = Pool(policies, hardware.card, phases=phases, factors=hardware.factors)
+        pools[name] = Pool(policies, hardware.card, phases=phases)
     shapes = {name: pool_shape(run, name) for name in pools}
     host = {name: pool.host(shapes[name][0]) for name, pool in pools.items()}
     node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)
