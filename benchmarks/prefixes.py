@@ -82,7 +82,7 @@ def _sampled(
     batcher = kind(model, max_length=128, eos=[tokenizer.eos_token_id], seed=0)
     sampling = RequestSampling(max_tokens=REPLY, temperature=0.7)
     words = secrets("word", "train", 8) * SESSIONS
-    scouts = {id(batcher.submit(encode(telling(word, "")), sampling)[0]): word for word in words}
+    scouts = {id(batcher.submit(encode(telling(word, "")), sampling)): word for word in words}
     while not batcher.idle:
         for sample in batcher.step():
             if word := scouts.pop(id(sample), None):

@@ -70,7 +70,7 @@ def serve(connection: Connection, path: str, core: int) -> None:
             else:
                 number, tokens = message
                 prompt = [3 + (number + i) % 250 for i in range(PROMPT)]
-                [sample] = batcher.submit(prompt, RequestSampling(max_tokens=tokens, ignore_eos=True))
+                sample = batcher.submit(prompt, RequestSampling(max_tokens=tokens, ignore_eos=True))
                 numbers[sample] = number
         for sample in batcher.step():
             connection.send(numbers.pop(sample))

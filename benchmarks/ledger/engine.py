@@ -41,11 +41,11 @@ class LedgerServer(TransformersServer):
             self._report("receive weights", needs=(WEIGHTS,))
         await super().update_weights(bucket, last, global_steps)
 
-    async def generate_samples(self, *args: Any, **kwargs: Any) -> Any:
+    async def generate(self, *args: Any, **kwargs: Any) -> Any:
         if not self._generated:
             self._generated = True
             self._report("generate", needs=(WEIGHTS, KV))
-        return await super().generate_samples(*args, **kwargs)
+        return await super().generate(*args, **kwargs)
 
     def _report(self, what: str, *take: str, free: tuple[str, ...] = (), needs: tuple[str, ...] = ()) -> None:
         self._book.write(Event(what, self._card, self._holder, take, free, needs))

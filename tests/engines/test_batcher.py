@@ -19,10 +19,12 @@ def run(batcher):
         batcher.step()
 
 
-def serve(batcher, prompt, **sampling):
-    job = batcher.submit(prompt, RequestSampling(**sampling))
+def serve(batcher, prompt, n=1, seed=None, **sampling):
+    """`n` requests with one prompt, each with a seed of its own."""
+    seeds = [seed if seed is None else f"{seed} {number}" for number in range(n)]
+    samples = [batcher.submit(prompt, RequestSampling(seed=own, **sampling)) for own in seeds]
     run(batcher)
-    return job
+    return samples
 
 
 def trained_log_probs(model, prompt, tokens, temperature=1.0):
@@ -64,12 +66,11 @@ def test_64_mixed_requests_get_what_each_would_get_alone(model, make_batcher):
         if chance.random() < 0.3:  # some join while others run
             batcher.step()
     run(batcher)
-    for prompt, sampling, job in jobs:
-        [together] = job
+    for prompt, sampling, together in jobs:
         if sampling.greedy:
             assert together.tokens == greedy_one_by_one(model, prompt, len(together.tokens))
         solo = make_batcher()
-        [expected] = solo.submit(prompt, sampling)
+        expected = solo.submit(prompt, sampling)
         run(solo)
         assert together.tokens == expected.tokens
         torch.testing.assert_close(together.log_probs, expected.log_probs, rtol=0, atol=1e-5)
@@ -146,9 +147,7 @@ def computed(model, monkeypatch):
 
 def test_equal_prompts_are_prefilled_once(make_batcher, computed):
     batcher = make_batcher()
-    batcher.submit([5, 6, 7], RequestSampling(max_tokens=1, n=4))
-    batcher.submit([5, 6, 7], RequestSampling(max_tokens=1))
-    run(batcher)
+    serve(batcher, [5, 6, 7], n=5, max_tokens=1)
     assert computed == [(1, 2), (5, 1)]
 
 
@@ -160,7 +159,7 @@ def test_what_a_running_row_has_of_a_prompt_is_not_computed_again(make_batcher, 
     batcher.submit(first, RequestSampling(max_tokens=9))
     batcher.step()
     computed.clear()
-    together = [batcher.submit(prompt, RequestSampling(max_tokens=6, temperature=0))[0] for prompt in prompts]
+    together = [batcher.submit(prompt, RequestSampling(max_tokens=6, temperature=0)) for prompt in prompts]
     run(batcher)
     assert computed[0] == (3, 4)  # four of the first's last five, one of the second's, none of the third's
     for one, other in zip(together, alone, strict=True):
@@ -174,7 +173,7 @@ def test_one_prompt_that_shares_much_and_one_that_shares_nothing_fit_the_cache_t
     batcher = make_batcher()
     batcher.submit(first, RequestSampling(max_tokens=4))  # 64 columns, which is what the cache has at least
     batcher.step()
-    asked = [batcher.submit(prompt, RequestSampling(max_tokens=4, temperature=0))[0] for prompt in (first, other)]
+    asked = [batcher.submit(prompt, RequestSampling(max_tokens=4, temperature=0)) for prompt in (first, other)]
     run(batcher)
     for prompt, sample in zip((first, other), asked, strict=True):
         assert sample.tokens == serve(make_batcher(), prompt, max_tokens=4, temperature=0)[0].tokens
@@ -182,7 +181,7 @@ def test_one_prompt_that_shares_much_and_one_that_shares_nothing_fit_the_cache_t
 
 def test_keys_and_values_of_earlier_weights_are_not_shared(make_batcher, computed):
     batcher = make_batcher()
-    [before] = batcher.submit([5, 6, 7, 8], RequestSampling(max_tokens=9))
+    before = batcher.submit([5, 6, 7, 8], RequestSampling(max_tokens=9))
     batcher.step()
     before.versions.append((1, 0))  # as the server notes when weights change
     batcher.submit([5, 6, 7, 9], RequestSampling(max_tokens=1))
@@ -223,18 +222,18 @@ def test_a_prompt_that_cannot_be_served_fails_alone(make_batcher, prompt, refusa
     with pytest.raises(RequestError, match=refusal):
         batcher.submit(prompt, RequestSampling(max_tokens=5))
     run(batcher)
-    assert all(sample.finish_reason for sample in neighbour)
+    assert neighbour.finish_reason
 
 
 def test_one_request_can_be_aborted_alone(make_batcher):
-    alone = serve(make_batcher(), [9, 8], max_tokens=10, seed=1)
+    [alone] = serve(make_batcher(), [9, 8], max_tokens=10, seed=1)
     batcher = make_batcher()
     dropped = batcher.submit([5, 6], RequestSampling(max_tokens=50))
-    kept = batcher.submit([9, 8], RequestSampling(max_tokens=10, seed=1))
+    kept = batcher.submit([9, 8], RequestSampling(max_tokens=10, seed="1 0"))
     batcher.step()
-    assert batcher.abort(dropped) == dropped
+    assert batcher.abort([dropped]) == [dropped]
     run(batcher)
-    assert kept[0].tokens == alone[0].tokens
+    assert kept.tokens == alone.tokens
 
 
 def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
@@ -244,7 +243,7 @@ def test_the_cache_budget_makes_requests_wait_and_never_fail(make_batcher):
     while not batcher.idle:
         batcher.step()
         steps += 1
-    assert steps == 12 and all(sample.finish_reason for job in jobs for sample in job)
+    assert steps == 12 and all(job.finish_reason for job in jobs)
 
 
 def test_a_batcher_serves_again_when_its_memory_was_released(make_batcher):
@@ -262,8 +261,8 @@ def test_broken_weights_stop_the_engine_instead_of_giving_text(model, make_batch
 
 def test_a_row_whose_scores_are_no_numbers_fails_alone(make_batcher):
     batcher = make_batcher()
-    (failed,) = batcher.submit([5, 6], RequestSampling(4, repetition_penalty=1e-45))
-    (other,) = batcher.submit([5, 6], RequestSampling(4, ignore_eos=True))
+    failed = batcher.submit([5, 6], RequestSampling(4, repetition_penalty=1e-45))
+    other = batcher.submit([5, 6], RequestSampling(4, ignore_eos=True))
     run(batcher)
     assert (failed.finish_reason, other.finish_reason, len(other.tokens)) == ("failed", "length", 4)
     (alone,) = serve(batcher, [5, 6], max_tokens=4, repetition_penalty=1e-45)
@@ -282,7 +281,7 @@ def test_other_architectures_are_served(config):
     ]
     run(batcher)
     for prompt, job in jobs:
-        assert job[0].tokens == greedy_one_by_one(model, prompt, 8)
+        assert job.tokens == greedy_one_by_one(model, prompt, 8)
 
 
 def test_more_positions_than_the_model_has_and_sliding_windows_below_them_are_refused(model):
@@ -312,10 +311,10 @@ def test_onednn_changes_neither_weights_nor_log_probs(monkeypatch, model, make_b
 def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ran(make_batcher):
     batcher = make_batcher(capacity=Capacity(rows=1))
     settings = RequestSampling(max_tokens=2, ignore_eos=True)
-    [first] = batcher.submit([5, 6], settings)
+    first = batcher.submit([5, 6], settings)
     batcher.step()
-    [fresh] = batcher.submit([5, 7], settings)
-    again = [batcher.submit([5, 8, token], settings, drawn=1)[0] for token in (9, 10)]
+    fresh = batcher.submit([5, 7], settings)
+    again = [batcher.submit([5, 8, token], settings, drawn=1) for token in (9, 10)]
     ended = []
     while not batcher.idle:
         ended += batcher.step()
@@ -324,10 +323,8 @@ def test_requests_that_were_aborted_and_come_again_go_before_those_that_never_ra
 
 def test_an_abort_takes_requests_from_every_queue_with_their_tokens_and_the_engine_continues(make_batcher):
     batcher = make_batcher(capacity=Capacity(rows=1))
-    jobs = [
-        batcher.submit([5, 6, 7], RequestSampling(max_tokens=9, ignore_eos=True), drawn=drawn) for drawn in (0, 2, 0)
-    ]
-    samples = [job[0] for job in jobs]
+    settings = RequestSampling(max_tokens=9, ignore_eos=True)
+    samples = [batcher.submit([5, 6, 7], settings, drawn=drawn) for drawn in (0, 2, 0)]
     assert batcher.abort([samples[1]]) == [samples[1]]
     batcher.step()
     assert set(batcher.abort()) == {samples[0], samples[2]} and batcher.idle
@@ -343,7 +340,7 @@ def test_a_stop_string_may_begin_in_the_tokens_that_were_drawn_before(model, mak
     ended = {}
     for drawn in (0, 4):
         batcher = make_batcher()
-        [sample] = batcher.submit([5, 6, *text[:4]], settings, drawn=drawn)
+        sample = batcher.submit([5, 6, *text[:4]], settings, drawn=drawn)
         run(batcher)
         ended[drawn] = len(sample.tokens)
     assert ended[4] == 1 < ended[0]

@@ -96,17 +96,16 @@ def test_requests_with_and_without_images_get_the_log_probs_of_the_trainer(model
     for number, (text, colours) in enumerate(REQUESTS):
         shown = [picture(colour, width=32 + 16 * place) for place, colour in enumerate(colours)]
         prompt = prompt_of(processor, text, *shown)
-        sampling = RequestSampling(max_tokens=5 + number, n=2, ignore_eos=True, seed=number, stop_token_ids=(261, 262))
+        sampling = RequestSampling(max_tokens=5 + number, ignore_eos=True, seed=number, stop_token_ids=(261, 262))
         asked.append((prompt, shown, batcher.submit(prompt, sampling, sight=images.read(prompt, shown, {}))))
         batcher.step()  # later ones copy what earlier ones have computed
     while not batcher.idle:
         batcher.step()
-    for prompt, shown, samples in asked:
-        for sample in samples:
-            tokens = sample.tokens[:-1] if sample.tokens[-1] in (261, 262) else sample.tokens
-            if tokens:
-                expected = trained_log_probs(model, processor, prompt, shown, tokens)
-                torch.testing.assert_close(torch.tensor(sample.log_probs[: len(tokens)]), expected, rtol=0, atol=1e-5)
+    for prompt, shown, sample in asked:
+        tokens = sample.tokens[:-1] if sample.tokens[-1] in (261, 262) else sample.tokens
+        if tokens:
+            expected = trained_log_probs(model, processor, prompt, shown, tokens)
+            torch.testing.assert_close(torch.tensor(sample.log_probs[: len(tokens)]), expected, rtol=0, atol=1e-5)
 
 
 def test_a_picture_is_computed_once_for_all_that_share_it_and_again_for_another(model, processor, monkeypatch):
@@ -120,8 +119,9 @@ def test_a_picture_is_computed_once_for_all_that_share_it_and_again_for_another(
     def ask(text, *colours, n=1):
         shown = [picture(colour) for colour in colours]
         prompt = prompt_of(processor, text, *shown)
-        sampling = RequestSampling(max_tokens=20, n=n, ignore_eos=True)
-        batcher.submit(prompt, sampling, sight=images.read(prompt, shown, {}))
+        for _ in range(n):
+            sampling = RequestSampling(max_tokens=20, ignore_eos=True)
+            batcher.submit(prompt, sampling, sight=images.read(prompt, shown, {}))
         batcher.step()
         return [computed.pop() for _ in computed]
 

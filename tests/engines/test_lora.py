@@ -86,8 +86,7 @@ def test_every_row_of_a_mixed_batch_has_the_log_probs_of_its_adapter_alone(
         batcher.submit(prompt, RequestSampling(max_tokens=3 + i % 5), name) for i, (name, prompt) in enumerate(asked)
     ]
     run(batcher)
-    for (name, prompt), job in zip(asked, jobs, strict=True):
-        [sample] = job
+    for (name, prompt), sample in zip(asked, jobs, strict=True):
         for other, peer in peers.items():
             difference = expected_log_probs(peer, prompt, sample.tokens) - torch.tensor(sample.log_probs)
             assert (difference.abs().max() < 1e-5) == (other == name)
@@ -126,8 +125,7 @@ def test_adapters_may_be_on_different_modules(model, model_path, peers, trained)
         adapters.update(name, tensors(peers[name]))
     jobs = {name: batcher.submit(PROMPTS[1], RequestSampling(max_tokens=5), name) for name in peers}
     run(batcher)
-    for name, job in jobs.items():
-        [sample] = job
+    for name, sample in jobs.items():
         expected = expected_log_probs(peers[name], PROMPTS[1], sample.tokens)
         torch.testing.assert_close(torch.tensor(sample.log_probs), expected, rtol=0, atol=1e-5)
 
@@ -141,9 +139,9 @@ def test_weights_are_exchanged_between_two_tokens_of_running_requests(peers, bat
     # Its prompt is one token, so that nothing of the second token's input was computed by the old weights.
     fresh = batcher.submit([7], RequestSampling(max_tokens=2), "solver")
     run(batcher)
-    new = expected_log_probs(later, [7], fresh[0].tokens)
-    torch.testing.assert_close(torch.tensor(fresh[0].log_probs), new, rtol=0, atol=1e-5)
-    [changed], [same] = solver, verifier
+    new = expected_log_probs(later, [7], fresh.tokens)
+    torch.testing.assert_close(torch.tensor(fresh.log_probs), new, rtol=0, atol=1e-5)
+    changed, same = solver, verifier
     old = expected_log_probs(peers["solver"], [7], changed.tokens)
     assert abs(changed.log_probs[0] - old[0]) < 1e-5 < abs(changed.log_probs[1] - old[1])
     kept = expected_log_probs(peers["verifier"], [7], same.tokens)
@@ -159,7 +157,7 @@ def test_an_adapter_without_rows_takes_no_part_in_the_products(model, batcher):
     job = batcher.submit([5, 6], RequestSampling(max_tokens=3), "solver")
     batcher.submit([5, 6], RequestSampling(max_tokens=3))
     run(batcher)
-    assert all(sample.finish_reason for sample in job)
+    assert job.finish_reason
 
 
 def test_an_unknown_adapter_and_one_without_weights_are_refused_and_the_engine_continues(model, peers):
@@ -175,7 +173,7 @@ def test_an_unknown_adapter_and_one_without_weights_are_refused_and_the_engine_c
     with pytest.raises(RequestError, match="the engine has no adapters"):
         ContinuousBatcher(model, max_length=512, decode=str).submit([5, 6], RequestSampling(max_tokens=3), "solver")
     run(batcher)
-    assert all(sample.finish_reason for sample in running)
+    assert running.finish_reason
 
 
 def test_weights_that_are_not_the_adapters_are_refused_and_change_nothing(model, batcher, trained):

@@ -75,11 +75,6 @@ async def test_a_bad_request_fails_alone(make_server):
     assert "128 tokens of the engine" in str(bad[0])
 
 
-async def test_several_samples_share_one_call(make_server):
-    samples = await make_server().generate_samples([5, 6], {"n": 3, "seed": 1}, "r")
-    assert len({tuple(sample.token_ids) for sample in samples}) == 3
-
-
 async def test_full_determinism_takes_the_seed_from_the_request(make_server):
     servers = make_server(full_determinism=True), make_server(full_determinism=True)
     tokens = [(await ask(server, request_id=name)).token_ids for server in servers for name in ("a", "b")]

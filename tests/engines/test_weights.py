@@ -83,4 +83,4 @@ def reply(model):
     job = batcher.submit([5, 6], RequestSampling(max_tokens=9, seed=0))
     while not batcher.idle:
         batcher.step()
-    return job[0].log_probs
+    return job.log_probs

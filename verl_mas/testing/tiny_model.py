@@ -6,9 +6,10 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from verl_mas.errors import ConfigError
+from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen2Config
@@ -93,7 +94,7 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None)
     return Qwen2Config(**settings_of(tokenizer, hidden, layers or max(2, hidden // 64), heads))
 
 
-def settings_of(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int) -> dict[str, Any]:
+def settings_of(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int) -> Fields:
     """Settings of a language model, by the names of transformers."""
     return {
         "vocab_size": len(tokenizer),

@@ -80,20 +80,18 @@ class ContinuousBatcher:
         adapter: str | None = None,
         drawn: int = 0,
         sight: Sight | None = None,
-    ) -> list[Sample]:
-        """Queue a request: its `n` samples. One that cannot be served is refused here, before it touches the batch.
+    ) -> Sample:
+        """Queue a request. One that cannot be served is refused here, before it touches the batch.
 
-        `drawn` of the prompt's last tokens are the reply's first: an aborted request that is continued, for which those
-        that never ran wait.
+        `drawn` of the prompt's last tokens are the reply's first: the request was aborted and is continued. It comes
+        before requests that never ran.
         """
         self._check(prompt, sampling)
         self.adapters.require(adapter)
         seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
-        prompt = tuple(prompt)
-        generators = [random.Random(f"{seed}/{i}") for i in range(sampling.n)]
-        samples = [Sample(prompt, sampling, generator, adapter, drawn, sight) for generator in generators]
-        (self._resumed if drawn else self._waiting).extend(samples)
-        return samples
+        sample = Sample(tuple(prompt), sampling, random.Random(f"{seed}/0"), adapter, drawn, sight)
+        (self._resumed if drawn else self._waiting).append(sample)
+        return sample
 
     @torch.inference_mode()
     def step(self) -> list[Sample]:

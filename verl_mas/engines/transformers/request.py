@@ -49,7 +49,6 @@ class RequestSampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     seed: int | str | None = None
-    n: int = 1
 
     @classmethod
     def names(cls) -> frozenset[str]:

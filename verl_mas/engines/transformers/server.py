@@ -73,12 +73,6 @@ class TransformersServer:
         return self.name
 
     async def generate(
-        self, prompt_ids: list[int], sampling_params: Fields, request_id: str, **options: Passed
-    ) -> TokenOutput:
-        """One sample for one prompt: what verl's `LLMServerClient` calls, with the options of `generate_samples`."""
-        return (await self.generate_samples(prompt_ids, sampling_params, request_id, **options))[0]
-
-    async def generate_samples(
         self,
         prompt_ids: list[int],
         sampling_params: Fields,
@@ -87,8 +81,8 @@ class TransformersServer:
         drawn: int = 0,
         listener: Listener | None = None,
         **media: Passed,
-    ) -> list[TokenOutput]:
-        """`n` samples for one prompt, which is prefilled once. Without `adapter` the base replies.
+    ) -> TokenOutput:
+        """One reply, as verl's `LLMServerClient` asks for it. Without `adapter` the base replies.
 
         `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`). `listener` is for a
         caller in the same process.
@@ -106,18 +100,18 @@ class TransformersServer:
         sight = await asyncio.to_thread(self.images.read, *given) if images else self.images.read(*given)
         while not self._gate.is_set():
             if self._rejecting:
-                return [self._output(None, with_log_probs)] * sampling.n
+                return self._output(None, with_log_probs)
             await self._gate.wait()
         if self._lost:
             raise self._lost
         if self._asleep:
             fix = "wake it with wake_up, or set rollout.free_cache_engine=False"
             raise RequestError(f"a generate call to {self.name}", rule="the engine sleeps between rollouts", fix=fix)
-        samples = self.batcher.submit(prompt_ids, sampling, adapter, drawn, sight)
+        sample = self.batcher.submit(prompt_ids, sampling, adapter, drawn, sight)
         if listener is not None:
-            self._listeners |= dict.fromkeys(samples, listener)
-        await self._done(samples)
-        return [self._output(sample, with_log_probs) for sample in samples]
+            self._listeners[sample] = listener
+        await self._done(sample)
+        return self._output(sample, with_log_probs)
 
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
         """Copy weights into the running model, between two tokens: those of the adapters, where it has any.
@@ -201,15 +195,14 @@ class TransformersServer:
             params.setdefault("seed", f"{config.seed}/{request_id}")
         return RequestSampling.parse({**params, "max_tokens": max(1, min(limit, left))})
 
-    async def _done(self, samples: list[Sample]) -> None:
-        loop = asyncio.get_running_loop()
-        futures = [self.futures.setdefault(sample, loop.create_future()) for sample in samples]
+    async def _done(self, sample: Sample) -> None:
+        future = self.futures[sample] = asyncio.get_running_loop().create_future()
         self._loop = self._loop or asyncio.create_task(self._serve())
         self._work.set()
         try:
-            await asyncio.gather(*futures)
+            await future
         except asyncio.CancelledError:
-            await self._abort(samples)
+            await self._abort([sample])
             raise
 
     async def _abort(self, samples: list[Sample] | None = None) -> int:

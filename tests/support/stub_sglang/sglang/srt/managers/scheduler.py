@@ -156,7 +156,7 @@ class Scheduler(threading.Thread):
                 self.send(obj.rid, _output(obj, [], [], "length"), True)
                 continue
             place = self.loras[obj.lora_id] if obj.lora_id else None
-            [sample] = self.batcher.submit(obj.input_ids, sampling, place)
+            sample = self.batcher.submit(obj.input_ids, sampling, place)
             self.running.append(Req(obj, sample))
         # A request that has just finished is in one more forward pass.
         self.last_batch = list(self.running)
