@@ -16,7 +16,7 @@ from verl.workers.engine.utils import enable_full_determinism
 from verl_mas.checks import place
 from verl_mas.checks import run as checks
 from verl_mas.checks.examined import ExaminedRun
-from verl_mas.checks.rules import engines
+from verl_mas.checks.rules import engines, every_rule
 from verl_mas.checks.run import examine_command, finalize_team
 from verl_mas.config.verl_settings import ATTENTION, attention
 from verl_mas.planning import path
@@ -72,7 +72,7 @@ def test_flash_attn_that_is_asked_for_and_not_there_is_one_error_here_and_a_warn
     finds("vllm", "cupy")
     with place.run_on(parse_gpus(where) if where else None):
         run = ExaminedRun.of(settled(LARGE, f"++{ATTENTION}=flash_attention_2"))
-        found, *_ = engines.attention_installed(run)
+        found, *_ = every_rule()["attention_installed"].problems(run)
     assert type(found).__name__ == ("ConfigWarning" if where else "ConfigError")
     assert found.value == f"{ATTENTION}=flash_attention_2, and flash_attn is not installed"
     assert f"set ++{ATTENTION}=sdpa, or install flash-attn" in found.fix

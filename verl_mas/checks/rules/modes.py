@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
 
 from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.rules import Problem, rule
@@ -14,20 +15,21 @@ from verl_mas.engines.serving import MOST, serving
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.platform import DEVICE as CPU
 
+Wanted: TypeAlias = Mapping[str, tuple[object, str]]
 # Settings of verl with which no team can be trained -> what they have to be, and why.
-OF_TEAM = {
+OF_TEAM: Wanted = {
     "trainer.use_v1": (True, "teams need verl's V1 trainer"),
     "distillation.enabled": (False, "a teacher is not supported for a team"),
     "trainer.critic_warmup": (0, "a team has no critic, and its policies are updated from the first step"),
 }
-HYBRID = {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
+HYBRID: Wanted = {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
 # Those with which an asynchronous trainer would hang, or replay other rows.
-ASYNCHRONOUS = {
+ASYNCHRONOUS: Wanted = {
     "trainer.v1.sampler.custom_sampler.path": (None, "the team chooses the oldest complete tasks for a step"),
     "skip.rollout_tq.enable": (False, "tasks are dispatched and trained on in different steps"),
     f"{SECTION}.rollout.disaggregation.enabled": (False, "verl stops and resumes whole engines, not pairs of them"),
 }
-APART = {
+APART: Wanted = {
     "trainer.v1.separate_async.parameter_sync_step": (1, "weights are sent after every step"),
     "trainer.v1.separate_async.hybrid_rollout.enable_switch": (False, "it lets one policy use the training's GPUs"),
 }
