@@ -211,6 +211,9 @@ def test_curves_show_the_values_of_the_step_under_the_pointer_or_of_arrow_keys(o
     assert text_of(page, ".panel .at") == "step 2" and curve.get_attribute("aria-valuetext") == "step 2: solver0.5"
     curve.press("Enter")
     until(page, "document.querySelector('.session-head h2').textContent.includes('Step 2')")
+    # And a bar of an act moves to it.
+    page.get_by_role("button", name=f"{NAMES[3]}, turn 0").press("Enter")
+    assert page.evaluate("document.activeElement.querySelector('.agent').textContent") == NAMES[3]
 
 
 def test_a_page_with_a_folder_loads_the_sessions_that_are_looked_at(opened, tmp_path):
@@ -259,7 +262,7 @@ def test_names_are_whole_numbers_are_beside_the_curves_and_equal_curves_are_all_
     image = pytest.importorskip("PIL.Image", reason="needs Pillow, which the tests of images have")
     page = opened(crowded, width=width)
     page.evaluate("showCurves(true)")
-    assert page.evaluate(CUT, "h1, .chip, .panel .title, .panel .label, .panel b, .tick, .agent") == []
+    assert page.evaluate(CUT, "h1, .chip, .panel .title, .panel .label, .panel b, .tick, .lane .label, .agent") == []
     ends = "(panel, [what, side]) => [...panel.querySelectorAll(what)].map((one) => one.getBoundingClientRect()[side])"
     for panel in page.query_selector_all(".panel"):
         assert max(panel.evaluate(ends, [".curve", "right"])) <= min(panel.evaluate(ends, [".tick", "left"]))

@@ -29,10 +29,10 @@ class Transcript {
     const { narrow } = this, found = document.createDocumentFragment(), task = this.question(), facts = this.facts();
     if (narrow) found.append(...this.head(), ...(this.brief ? [] : [facts]));
     else { task.append(facts); found.append(...this.head(), task); }
-    found.append(...this.faults());
-    const acts = make("div", "acts");
-    acts.append(...this.parts());
-    found.append(acts, this.brief ? "" : this.outcome());
+    found.append(...this.faults(), ...(narrow ? [] : this.timeline()));
+    this.acts = make("div", "acts");
+    for (const part of this.parts()) this.acts.append(part);
+    found.append(this.acts, this.brief ? "" : this.outcome());
     this.element.replaceChildren(found);
   }
 
@@ -126,6 +126,37 @@ class Transcript {
     });
   }
 
+  /** When each agent acted: a lane per agent; acts that ran together are above each other. */
+  timeline() {
+    const { session, run } = this, timed = session.acts.filter((act) => act.seconds !== null && act.seconds !== undefined && !act.probe);
+    const end = Math.max(...timed.map((act) => (act.started || 0) + act.seconds), 0);
+    if (timed.length < 2 || !(end > 0)) return [];
+    const box = make("div", "timeline");
+    const lanes = [...new Set(timed.map((act) => act.agent))].slice(0, 12);
+    for (const agent of lanes) {
+      const lane = make("div", "lane");
+      lane.append(make("span", "label", agent));
+      const track = make("div", "track");
+      for (const act of timed.filter((one) => one.agent === agent)) {
+        const bar = button(act.committed === false ? "bar other" : "bar", "", () => {
+          const box = this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`);
+          box.focus({ preventScroll: true });
+          box.scrollIntoView({ block: "start", behavior: "smooth" });
+        });
+        bar.style.setProperty("--of", agentColour(run.agents.indexOf(agent)));
+        bar.style.left = `${((act.started || 0) / end) * 100}%`;
+        bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
+        bar.dataset.tip = `${plain(agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
+        bar.setAttribute("aria-label", bar.dataset.tip);
+        track.append(bar);
+      }
+      lane.append(track);
+      box.append(lane);
+    }
+    box.append(make("div", "scale", seconds(end)));
+    return [box];
+  }
+
   /** Acts in their order; candidates of one act beside each other, probes folded, boards where they belong. */
   parts() {
     const found = [], places = new Map(), { acts } = this.session;
@@ -142,19 +173,19 @@ class Transcript {
 
   part({ probe, line, acts }) {
     if (probe) {
-      return this.fold("probe", [make("b", "", `probe of ${plain(line)}`), make("span", "of", `${acts.length} acts, not trained on`)], () => acts.map(({ act }) => this.act(act)));
+      return this.fold("probe", [make("b", "", `probe of ${plain(line)}`), make("span", "of", `${acts.length} acts, not trained on`)], () => acts.map(({ act, place }) => this.act(act, place)));
     }
     const branches = new Set(acts.map(({ act }) => act.branch)).size > 1;
     if (!branches) {
-      if (acts.length === 1) return this.act(acts[0].act);
+      if (acts.length === 1) return this.act(acts[0].act, acts[0].place);
       const several = make("div", "several");
-      several.append(...acts.map(({ act }) => this.act(act)));
+      several.append(...acts.map(({ act, place }) => this.act(act, place)));
       return several;
     }
     const box = make("section", "branches"), { act } = acts[0];
     box.style.setProperty("--of", agentColour(this.run.agents.indexOf(act.agent)));
     box.append(this.who(act, `${acts.length} candidates`), ...this.prompt(act));
-    const columns = make("div", this.narrow ? "several" : "columns"), candidates = acts.map(({ act: one }) => this.candidate(one));
+    const columns = make("div", this.narrow ? "several" : "columns"), candidates = acts.map(({ act: one, place }) => this.candidate(one, place));
     if (!this.narrow) columns.tabIndex = 0;
     columns.append(...candidates);
     box.append(columns);
@@ -162,10 +193,10 @@ class Transcript {
   }
 
   /** Where there is little room, one that is not committed is folded. */
-  candidate(act) {
-    if (!this.narrow || act.committed) return this.act(act, true);
+  candidate(act, place) {
+    if (!this.narrow || act.committed) return this.act(act, place, true);
     const summary = [make("b", "", `candidate ${act.branch}`), this.credit(act)];
-    return this.fold("other", summary, () => this.act(act, true));
+    return this.fold("other", summary, () => this.act(act, place, true));
   }
 
   who(act, more = "") {
@@ -179,8 +210,10 @@ class Transcript {
     return line;
   }
 
-  act(act, candidate = false) {
+  act(act, place, candidate = false) {
     const box = make("section", "act");
+    box.dataset.act = place;
+    box.tabIndex = -1;
     box.style.setProperty("--of", agentColour(this.run.agents.indexOf(act.agent)));
     const head = candidate ? make("div", "who") : this.who(act);
     if (candidate) head.append(make("b", "", `candidate ${act.branch}`));
