@@ -77,7 +77,7 @@ async def start(path: str, lora_rank: int = 0, **rollout: Any) -> tuple[Server, 
     await server.launch_server()
     os.environ.update(RANK="0", RAY_LOCAL_WORLD_SIZE="1")
     adapter = CpuServerAdapter(config, model, None)
-    adapter.server_handle = Handle(server)  # type: ignore[assignment]
+    adapter.server_handle = Handle(server)
     return server, adapter
 
 

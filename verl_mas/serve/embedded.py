@@ -29,7 +29,7 @@ from verl_mas.serve.model import available, load_processor, load_tokenizer, read
 from verl_mas.serve.places import Place
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS
 from verl_mas.util import cores
-from verl_mas.verl_.types import Fields, Tokenizer
+from verl_mas.verl_.types import Fields, Passed, Tokenizer
 from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import TeamPolicy
@@ -149,7 +149,7 @@ class LocalClient:
     tokenizer: Tokenizer
 
     async def generate(
-        self, request_id: str, *, prompt_ids: list[int], sampling_params: Fields, **media: object
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: Fields, **media: Passed
     ) -> TokenOutput:
         on_text = ON_TEXT.get()
         listener = Pieces(self.tokenizer, on_text) if on_text else None

@@ -113,7 +113,7 @@ def _shared(workflow: Workflow) -> dict[tuple[str, str], str | int]:
     """What its class and its module have that sessions could change, as texts; of what is large, the size."""
     kind = type(workflow)
     module = sys.modules.get(kind.__module__)
-    owners = {"class": vars(kind)}
+    owners: dict[str, Mapping[str, object]] = {"class": vars(kind)}
     if module is not None and not module.__name__.startswith("verl_mas."):
         owners["module"] = vars(module)
     return {
