@@ -51,6 +51,7 @@ async def _downloaded(message: Message) -> Message:
 
 
 async def _file_at(address: str) -> bytes:
+    status: int | str
     try:
         async with httpx.AsyncClient(follow_redirects=True, timeout=WEB_S) as client:
             status, body = await asyncio.wait_for(answered(client, "GET", address, WEB_BYTES), WEB_S)
