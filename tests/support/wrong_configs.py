@@ -23,9 +23,9 @@ from omegaconf.errors import OmegaConfBaseException
 from verl_mas.checks import run
 from verl_mas.checks.report import CheckReport
 from verl_mas.cli import check
-from verl_mas.cli._arguments import hardware_of
 from verl_mas.config.compose import compose
 from verl_mas.errors import ConfigError
+from verl_mas.planning.hardware import parse_gpus
 
 # A sound command; the arguments of a case follow it.
 TEAM = (
@@ -84,7 +84,7 @@ def look(case: Case, task: Path, folder: Path) -> Seen:
             patch("socket.create_connection", MagicMock()),
         ):
             options, arguments = check.parser().parse_known_args(case.command(task, folder))
-            report = run.examine_command(arguments, hardware_of(options))
+            report = run.examine_command(arguments, parse_gpus(options.gpus) if options.gpus else None)
     except ConfigError as error:
         # Of --gpus, which is read before the configuration.
         report = CheckReport(errors=[error])

@@ -118,7 +118,7 @@ def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
             continue
         own = flat(member.spec.sampling)
         drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in SAME}
-        fixed = {key: value for key, value in drawn.items() if value == SAME[key]}
+        fixed: dict[str, object] = {key: value for key, value in drawn.items() if value == SAME[key]}
         fixed |= {"seed": own["seed"]} if own.get("seed") is not None else {}
         for key, value in fixed.items():
             reason = "every reply to one prompt is then the same, so its sessions differ in nothing"

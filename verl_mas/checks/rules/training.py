@@ -199,8 +199,10 @@ def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     if not (stale or view.correction.get("bypass_mode")):
         return
     for name, member in run.members.items():
-        own = flat(member.spec.sampling) if member.trainable and view.name in member.policies else None
-        for key, harmless in TRUNCATING.items() if own is not None else ():
+        if not member.trainable or view.name not in member.policies:
+            continue
+        own = flat(member.spec.sampling)
+        for key, harmless in TRUNCATING.items():
             value = own.get(key, view.get(f"rollout.{key}") if key != "min_p" else None)
             if isinstance(value, int | float) and value not in harmless:
                 rule = "engines give log-probs after tokens were left out, trainers before: every ratio is off"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from verl_mas.gym import smollm2
 from verl_mas.gym.demos.team import Curves, Show, TeamDemo
 from verl_mas.gym.secret_words import SHUFFLED, SOURCE
 from verl_mas.gym.smollm2 import DOWNLOAD
+from verl_mas.run_folder.records import Record
 from verl_mas.util.text import printable
 
 SUCCESS = "held-out words right"
@@ -51,7 +51,7 @@ class SmolLM2Demo(TeamDemo):
         return "\n".join(map(_drawn, chosen))
 
 
-def _drawn(session: Mapping[str, Any]) -> str:
+def _drawn(session: Record) -> str:
     note, answer = (printable(act["text"], keep="") for act in session["acts"])
     return f"{session['task']['ground_truth']:9} scout: {note:50} judge: {answer}"
 

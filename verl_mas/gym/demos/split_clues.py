@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from verl_mas.data.dataset import Prepared
 from verl_mas.gym import split_clues
 from verl_mas.gym.demos.team import Curves, Levels, Show, TeamDemo
 from verl_mas.gym.split_clues import SplitClues, SplitCluesData, lessons
 from verl_mas.gym.warmup import tiny, warm_up
+from verl_mas.run_folder.records import Record
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.util.text import printable
 
@@ -66,7 +66,7 @@ class SplitCluesDemo(TeamDemo):
         return "\n".join(_drawn(sessions[index]) for index in random.Random(0).sample(own, 5))
 
 
-def _drawn(session: Mapping[str, Any]) -> str:
+def _drawn(session: Record) -> str:
     sender, receiver = (printable(act["text"], keep="") or "(empty)" for act in session["acts"])
     parts = session["task"]["messages"][0]["content"].rstrip("?").split("|")
     ending = "right" if session["outcome"]["reward"] else f"wrong: {session['task']['ground_truth']}"

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -19,6 +19,7 @@ from verl_mas.gym.demos.live import DemoRun
 from verl_mas.run_folder.checkpoints import latest
 from verl_mas.run_folder.disk import write_whole
 from verl_mas.run_folder.metrics import Step, series
+from verl_mas.run_folder.records import Record
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.sessions.report import report
 from verl_mas.sessions.run import RunFolder, open_run
@@ -155,7 +156,7 @@ class TeamDemo:
         ]
         console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
 
-    def sessions(self, step: int) -> dict[int, Mapping[str, Any]]:
+    def sessions(self, step: int) -> dict[int, Record]:
         """The sessions of a validation, by the number of their task."""
         sessions = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
         return {session["task"]["index"]: session for session in sessions}
