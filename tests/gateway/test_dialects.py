@@ -43,7 +43,8 @@ def as_sent_back(dialect: str, reply: Served) -> list[dict]:
         return read("chat", messages=[whole["choices"][0]["message"]]).messages
     if dialect == "responses":
         return read("responses", input=whole["output"]).messages
-    return read("messages", messages=[{"role": "assistant", "content": whole["content"]}]).messages
+    question = {"role": "user", "content": "q"}
+    return read("messages", messages=[{"role": "assistant", "content": whole["content"]}, question]).messages[:-1]
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
@@ -193,7 +194,11 @@ ASK = {"messages": [{"role": "user", "content": "q"}]}
         ("responses", {"input": [{"type": "computer_call"}]}, "input[0] is 'computer_call'"),
         ("responses", {"input": "q", "tools": [{"type": "web_search"}]}, "tools[0] is of type web_search"),
         ("responses", {"input": "q", "background": True}, "background is not supported"),
-        ("messages", {"messages": [{"role": "system", "content": "q"}]}, "a role of user or assistant"),
+        ("responses", {"input": "q", "n": 2}, "send 2 requests"),
+        ("responses", {"input": [{"type": "item_reference", "id": "msg_9"}]}, "input[0] names 'msg_9'"),
+        ("messages", {"messages": [{"role": "wizard", "content": "q"}]}, "a role of user, assistant, system"),
+        ("messages", {"messages": [*ASK["messages"], {"role": "assistant", "content": "I"}]}, "messages[1] begins"),
+        ("messages", {**ASK, "thread": {"type": "create"}}, "send the whole conversation"),
         ("messages", {**ASK, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "without an input_schema"),
     ],
 )

@@ -8,7 +8,7 @@ import shutil
 from functools import partial
 
 import pytest
-from framework_programs import ENVIRONMENT, REPLIES, TASK, WITH_OPENAI_2, program, recorded, sent
+from framework_programs import ENVIRONMENT, MISSING, REPLIES, TASK, program, recorded, sent
 from reference_rows import placed
 
 import verl_mas
@@ -19,7 +19,6 @@ from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow.task import Task
 from verl_mas.workflows.program import ReferredProgram
 
-MISSING = [folder.name for folder in (ENVIRONMENT, WITH_OPENAI_2) if not folder.is_dir()]
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: make frameworks")]
 
 

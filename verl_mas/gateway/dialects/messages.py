@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, tool
+from verl_mas.gateway.dialect import (
+    DIALECTS,
+    ApiError,
+    Asked,
+    Fields,
+    Served,
+    content_of,
+    event,
+    text_of_parts,
+    tool,
+    with_schema,
+)
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 
 INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
+ROLES = ("user", "assistant", "system")
 # Blocks of a reply that are not a part of its transcript.
 THOUGHTS = ("thinking", "redacted_thinking")
 
@@ -17,8 +29,8 @@ THOUGHTS = ("thinking", "redacted_thinking")
 def read_message(given: object, where: str) -> Iterator[Message]:
     """The messages of one of Anthropic's: results of tools are messages of their own."""
     role = given.get("role") if isinstance(given, dict) else None
-    if not isinstance(given, dict) or role not in ("user", "assistant"):
-        raise ApiError(400, f"{where} is not an object with a role of user or assistant", param=where)
+    if not isinstance(given, dict) or role not in ROLES:
+        raise ApiError(400, f"{where} is not an object with a role of {', '.join(ROLES)}", param=where)
     content = given.get("content")
     if not isinstance(content, list):
         yield {"role": role, "content": text_of_parts(content, f"{where}.content")}
@@ -33,7 +45,8 @@ def read_message(given: object, where: str) -> Iterator[Message]:
     if texts or used or not results:
         calls = [ToolCall(str(each.get("name")), json.dumps(each.get("input") or {}), each.get("id")) for each in used]
         called = {"tool_calls": [as_call(call) for call in calls]} if calls else {}
-        yield {"role": role, "content": text_of_parts(texts, f"{where}.content"), **called}
+        read = content_of if role == "user" else text_of_parts
+        yield {"role": role, "content": read(texts, f"{where}.content"), **called}
 
 
 class Messages:
@@ -41,15 +54,26 @@ class Messages:
 
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
+        if body.take("thread", dict, None):
+            # A thread that goes on has its new messages alone, and neither its system prompt nor its tools.
+            message = "thread is not supported: send the whole conversation"
+            raise ApiError(400, message, param="thread", unsupported="thread_unsupported_request")
         given: Sequence[object] = body.take("messages", list)
         messages = [each for i, one in enumerate(given) for each in read_message(one, f"messages[{i}]")]
+        if messages and messages[-1]["role"] == "assistant":
+            message = f"messages[{len(given) - 1}] begins the reply (prefill)"
+            instead = "say in the prompt how the reply begins"
+            raise ApiError(400, f"{message}, which is not supported: {instead}", param="messages")
+        form = Fields(body.take("output_config", dict, {})).take("format", dict | None, None)
+        form = form or body.take("output_format", dict, {})
         system = text_of_parts(body.take("system", str | list, ""), "system")
+        system_prompt = [{"role": "system", "content": system}] if system else []
         tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
         return Asked(
             model=body.take("model", str),
-            messages=[*([{"role": "system", "content": system}] if system else []), *messages],
+            messages=with_schema([*system_prompt, *messages], form.get("schema")),
             tools=() if body.take("tool_choice", dict, {}).get("type") == "none" else tools,
-            max_tokens=body.take("max_tokens", int, None),
+            max_tokens=body.take_limit("max_tokens"),
             stop=body.take("stop_sequences", list[str], []),
             stream=body.take("stream", bool, False),
             unused=body.left,

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
-from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, tool, with_schema
+from verl_mas.gateway.dialect import (
+    DIALECTS,
+    ApiError,
+    Asked,
+    Fields,
+    Served,
+    content_of,
+    event,
+    text_of_parts,
+    tool,
+    with_schema,
+)
 from verl_mas.gateway.dialects.chat import ROLES
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
@@ -21,8 +32,9 @@ INSTEAD = {
 }
 
 
-def read_items(given: str | Sequence[object]) -> list[Message]:
-    """The messages of a transcript: calls belong to the message before them."""
+def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) -> list[Message]:
+    """The messages of a transcript: calls belong to the message before them. `served`: items by the ids that they may
+    be named by."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[Message] = []
@@ -30,9 +42,12 @@ def read_items(given: str | Sequence[object]) -> list[Message]:
         where = f"input[{number}]"
         if not isinstance(item, dict):
             raise ApiError(400, f"{where} is not an object", param=where)
+        if item.get("type") == "item_reference":
+            item = served.get(str(item.get("id"))) or item
         kind = item.get("type") or "message"
         if kind == "message" and str(item.get("role")) in ROLES:
-            content = text_of_parts(item.get("content"), f"{where}.content", TEXTS)
+            read = content_of if item["role"] == "user" else text_of_parts
+            content = read(item.get("content"), f"{where}.content", TEXTS)
             messages.append({"role": ROLES[item["role"]], "content": content})
         elif kind == "function_call" and isinstance(item.get("name"), str):
             if not messages or messages[-1]["role"] != "assistant":
@@ -42,6 +57,10 @@ def read_items(given: str | Sequence[object]) -> list[Message]:
         elif kind == "function_call_output":
             content = text_of_parts(item.get("output"), f"{where}.output", TEXTS)
             messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
+        elif kind == "item_reference":
+            raise ApiError(
+                400, f"{where} names {item.get('id')!r:.80}, which no reply of this session has", param=where
+            )
         elif kind != "reasoning":  # a thought is a part of the reply
             raise ApiError(400, f"{where} is {kind!r:.40}, which agents are not asked in", param=where)
     return messages
@@ -54,7 +73,7 @@ class Responses:
         body.refuse(INSTEAD)
         form = body.take("text", dict, {}).get("format") or {}
         tools = [_function(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
-        messages = read_items(body.take("input", str | list))
+        messages = read_items(body.take("input", str | list), body.items)
         instructions: str = body.take("instructions", str, "")
         # The schema is a part of the system prompt, which is sent anew with each request.
         if isinstance(form, dict) and form.get("schema"):
@@ -66,7 +85,7 @@ class Responses:
             instructions=instructions,
             after=body.take("previous_response_id", str, None),
             tools=() if body.take("tool_choice", str | dict, "auto") == "none" else tools,
-            max_tokens=body.take("max_output_tokens", int, None),
+            max_tokens=body.take_limit("max_output_tokens"),
             stream=body.take("stream", bool, False),
             unused=body.left,
         )
