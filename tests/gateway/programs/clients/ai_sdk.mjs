@@ -10,6 +10,6 @@ const add = tool({ description: "Add two numbers.", inputSchema, execute: async 
 const messages = [{ role: "user", content: task.question }];
 const asks = { model: openai.responses("solver"), tools: { add }, stopWhen: stepCountIs(4) };
 const first = await generateText({ ...asks, messages });
-messages.push(...first.response.messages, { role: "user", content: "Sure?" });
+messages.push(...first.steps.flatMap((step) => step.response.messages), { role: "user", content: "Sure?" });
 const { text } = await generateText({ ...asks, messages });
 writeSync(Number(process.env.VERL_MAS_OUTCOME_FD), JSON.stringify({ answer: text }));
