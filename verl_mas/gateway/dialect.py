@@ -102,6 +102,7 @@ class Asked:
     instructions: str = ""  # a system prompt that is sent anew with each request, and is not a part of the transcript
     after: str | None = None  # the id of the reply that the messages follow
     tools: Sequence[JsonObject] = ()
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # of tools, by their full names
     max_tokens: int | None = None
     stop: Sequence[str] = ()
     stream: bool = False
