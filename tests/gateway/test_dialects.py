@@ -14,6 +14,7 @@ from verl_mas.workflow.client import Generation, ToolCall
 from verl_mas.workflow.reply import Reply
 
 CALL = ToolCall("add", '{"a": 1}', "c00000001")
+NOISE = ToolCall("add", "no JSON", "c00000002")
 FLAT = [{"type": "function", "name": "add", "parameters": {}}]
 OF_ANTHROPIC = [{"name": "add", "input_schema": {}}]
 
@@ -48,7 +49,7 @@ def as_sent_back(dialect: str, reply: Served) -> list[dict]:
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-@pytest.mark.parametrize("reply", [served(), served(""), served("4", CALL), served("", CALL, CALL)])
+@pytest.mark.parametrize("reply", [served(), served(""), served("4", CALL), served("", CALL, CALL, NOISE)])
 def test_a_reply_that_a_program_sends_back_is_the_message_that_it_was(dialect, reply):
     assert [canonical(message) for message in as_sent_back(dialect, reply)] == [canonical(reply.message)]
 
@@ -134,6 +135,17 @@ def test_tools_that_must_not_be_called_are_not_in_the_prompt(dialect, none):
     given = {"chat": tools("add"), "responses": FLAT, "messages": OF_ANTHROPIC}[dialect]
     ask = {"input" if dialect == "responses" else "messages": [{"role": "user", "content": "q"}], "tools": given}
     assert len(read(dialect, **ask).tools) == 1 and not read(dialect, **ask, tool_choice=none).tools
+
+
+def test_a_function_of_a_namespace_has_both_names_in_the_prompt_and_is_called_by_both():
+    """Codex has its sub-agents in a namespace."""
+    how, namespace = DIALECTS["responses"], {"type": "namespace", "name": "team", "tools": FLAT}
+    asked = read("responses", input="q", tools=[*FLAT, namespace])
+    own, full = (schema["function"]["name"] for schema in asked.tools)
+    output = how.whole(asked, served("", ToolCall(own, "{}", "c1"), ToolCall(full, "{}", "c2")))["output"]
+    assert [(item.get("namespace"), item["name"]) for item in output] == [(None, "add"), ("team", "add")]
+    [message] = read("responses", input=output).messages
+    assert [call["function"]["name"] for call in message["tool_calls"]] == [own, full]
 
 
 def test_the_schema_of_a_reply_is_in_the_system_prompt_and_its_thought_of_a_tool_is_not_enforced():

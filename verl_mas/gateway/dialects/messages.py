@@ -22,6 +22,7 @@ from verl_mas.workflow.codecs import JsonObject
 
 INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
 ROLES = ("user", "assistant", "system")
+INVALID = "invalid"  # has arguments that are not an object, for which the protocol has no place
 # Blocks of a reply that are not a part of its transcript.
 THOUGHTS = ("thinking", "redacted_thinking")
 
@@ -43,7 +44,7 @@ def read_message(given: object, where: str) -> Iterator[Message]:
     used = [block for block in blocks if block.get("type") == "tool_use"]
     texts = [block for block in blocks if block.get("type") not in ("tool_result", "tool_use")]
     if texts or used or not results:
-        calls = [ToolCall(str(each.get("name")), json.dumps(each.get("input") or {}), each.get("id")) for each in used]
+        calls = [ToolCall(str(each.get("name")), _arguments(each.get("input")), each.get("id")) for each in used]
         called = {"tool_calls": [as_call(call) for call in calls]} if calls else {}
         read = content_of if role == "user" else text_of_parts
         yield {"role": role, "content": read(texts, f"{where}.content"), **called}
@@ -108,6 +109,12 @@ def _tool(given: JsonObject, where: str) -> JsonObject:
     return tool(given.get("name"), given.get("description"), given["input_schema"])
 
 
+def _arguments(given: object) -> str:
+    """The arguments as they were sampled."""
+    invalid = given.get(INVALID) if isinstance(given, dict) and len(given) == 1 else None
+    return invalid if isinstance(invalid, str) else json.dumps(given or {})
+
+
 def _head(asked: Asked, served: Served) -> JsonObject:
     return {"id": served.id, "type": "message", "role": "assistant", "model": asked.model}
 
@@ -116,8 +123,7 @@ def _blocks(served: Served) -> Iterator[JsonObject]:
     if served.text or not served.calls:
         yield {"type": "text", "text": served.text}
     for call in served.calls:
-        # The protocol has no place for arguments that are not an object.
-        given = {"invalid": call.arguments} if call.parameters is None else call.parameters
+        given = {INVALID: call.arguments} if call.parameters is None else call.parameters
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 
