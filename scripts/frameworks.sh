@@ -2,7 +2,7 @@
 # Creates the environments of the agent frameworks of others, and npm packages for Node.
 set -eu
 cd "$(dirname "$0")/.."
-for name in frameworks frameworks-openai-2 frameworks-camel frameworks-openai-0; do
+for name in frameworks frameworks-openai-2 frameworks-openai-0; do
     "${PYTHON:-python3}" -m venv ".venv-$name"
     # Every requirement is in the file.
     ".venv-$name/bin/python" -m pip install --quiet --no-deps -r "versions/$name.txt"
