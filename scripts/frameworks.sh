@@ -7,4 +7,6 @@ for name in frameworks frameworks-openai-2 frameworks-openai-0; do
     # Every requirement is in the file.
     ".venv-$name/bin/python" -m pip install --quiet --no-deps -r "versions/$name.txt"
 done
-PATH="$PWD/.venv-frameworks/bin:$PATH" npm ci --silent --prefix tests/gateway/programs
+PATH="$PWD/.venv-frameworks/bin:$PATH" npm ci --silent --prefix versions/npm
+# Node looks for packages beside the programs.
+ln -sfn ../../../versions/npm/node_modules tests/gateway/programs/node_modules
