@@ -26,7 +26,7 @@ TASK = Task([{"role": "user", "content": "2 + 3 = ?"}], ground_truth="5")
 def program(name: str, *, models: dict[str, str] | None = None) -> ReferredProgram:
     """A function of a file, `newest:images`, or a file that is a command."""
     file, _, function = name.partition(":")
-    kinds = {"openai_2": "openai-2", "llama_index_model.py": "openai-2", "camel_model.py": "camel", "openai_0.py": "openai-0"}
+    kinds = {"openai_2": "openai-2", "llama_index_model.py": "openai-2", "openai_0.py": "openai-0"}
     runs = node() if file.endswith(".mjs") else str(ENVIRONMENTS[kinds.get(file, "")] / "bin" / "python")
     how = {"function": f"{FOLDER}/{file}.py:{function}", "python": runs} if function else {}
     how |= {} if function else {"command": [runs, f"{FOLDER}/{file}"]}
@@ -81,7 +81,7 @@ def test_a_prefilled_reply_is_refused_by_name():
         played("newest:prefilled", "5")
 
 
-@pytest.mark.parametrize("name", ["llama_index_model.py", "camel_model.py", "openai_0.py"])
+@pytest.mark.parametrize("name", ["llama_index_model.py", "openai_0.py"])
 def test_a_command_finds_the_gateway_by_the_variable_of_its_own_client(name):
     assert played(name, "5", models={"*": "solver"}).answer == "5"
 

@@ -76,6 +76,20 @@ def test_a_stream_has_what_the_whole_reply_has(dialect):
         assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
 
 
+def test_each_chunk_of_a_stream_has_one_call():
+    _, *events = bodies("chat", served("", CALL, CALL))
+    chunks = [event["choices"][0]["delta"].get("tool_calls", []) for event in events]
+    assert [[call["index"] for call in chunk] for chunk in chunks if chunk] == [[0], [1]]
+
+
+def test_an_item_is_named_by_the_id_that_it_was_served_with():
+    output = bodies("responses", served("I add.", CALL))[0]["output"]
+    fields = Fields({"model": "m", "input": [{"type": "item_reference", "id": item["id"]} for item in output]})
+    fields.items = {item["id"]: item for item in output}
+    [message] = DIALECTS["responses"].read(fields).messages
+    assert canonical(message) == canonical(served("I add.", CALL).message)
+
+
 @pytest.mark.parametrize(
     ("dialect", "reasons"),
     [
@@ -153,6 +167,9 @@ def test_the_schema_of_a_reply_is_in_the_system_prompt_and_its_thought_of_a_tool
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     [system, _] = read("chat", messages=[{"role": "user", "content": "q"}], response_format=form).messages
     assert system["role"] == "system" and '{"type": "object"}' in system["content"]
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    [system, _] = read("messages", **ASK, output_config=config).messages
+    assert system["role"] == "system" and '{"type": "object"}' in system["content"]
     text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
     assert '{"type": "object"}' in read("responses", input="q", text=text).instructions
 
@@ -175,6 +192,23 @@ def test_half_a_character_is_written_out_and_other_encodings_are_refused():
     for body in (b'{"a": "\xed\xa0\x80"}', '{"a": 1}'.encode("utf-16")):
         with pytest.raises(ApiError, match="not JSON"):
             Fields.of(body)
+
+
+def test_minus_one_is_no_limit():
+    limits = {"chat": "max_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}
+    asks = {"chat": ASK, "responses": {"input": "q"}, "messages": ASK}
+    assert [read(name, **asks[name], **{limit: -1}).max_tokens for name, limit in limits.items()] == [None] * 3
+    assert read("chat", **ASK, max_tokens=-1, max_completion_tokens=7).max_tokens == 7
+
+
+def test_images_of_each_protocol_are_the_same_part():
+    url = "data:image/png;base64,AA=="
+    text, source = {"type": "input_text", "text": "q"}, {"type": "base64", "media_type": "image/png", "data": "AA=="}
+    of_responses = [text, {"type": "input_image", "image_url": url}]
+    of_anthropic = [{**text, "type": "text"}, {"type": "image", "source": source}]
+    [one] = read("responses", input=[{"role": "user", "content": of_responses}]).messages
+    [other] = read("messages", messages=[{"role": "user", "content": of_anthropic}]).messages
+    assert one == other and one["content"][1] == {"type": "image_url", "image_url": {"url": url}}
 
 
 def test_a_user_of_chat_sends_images_as_data():

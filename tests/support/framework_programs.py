@@ -30,9 +30,7 @@ TASK: dict[str, Any] = {"question": "What is 2 + 3?", "ground_truth": "5"}
 # By program, and then by agent.
 REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
-ENVIRONMENTS = {"": ENVIRONMENT} | {
-    name: ROOT / f".venv-frameworks-{name}" for name in ("openai-2", "camel", "openai-0")
-}
+ENVIRONMENTS = {"": ENVIRONMENT} | {name: ROOT / f".venv-frameworks-{name}" for name in ("openai-2", "openai-0")}
 MISSING = [folder.name for folder in ENVIRONMENTS.values() if not folder.is_dir()]
 NEED_OPENAI_2 = ("crewai_team", "ag2_classic_team")
 LONG, TIMEOUT_S = 300, 600
