@@ -74,7 +74,8 @@ frameworks:  ## install the agent frameworks of others in .venv-frameworks, and 
 	PYTHON="$(PYTHON)" scripts/frameworks.sh
 
 test-frameworks: $(READY) frameworks  ## run the programs of these frameworks
-	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py tests/gateway/test_clients.py $(ARGS)
+	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py tests/gateway/test_clients.py \
+		tests/gateway/test_harnesses.py $(ARGS)
 
 hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) and the packages of loggers in environments of their own
 	PYTHON="$(PYTHON)" scripts/hubs.sh

@@ -58,7 +58,9 @@ def check_rows(session: Session, acts: list[int]) -> None:
 
 @each_harness
 def test_a_harness_runs_its_tools_in_the_folder_of_the_session_and_stays_in_one_row(name):
-    session = played(name, shell(name, "grep -q 2 question.txt && echo 5 > answer.txt"), shell(name, "ls"), "It is 5.")
+    hidden = "! grep -aqs ground_truth /proc/[0-9]*/environ"
+    text = f"grep -q 2 question.txt && {hidden} && echo 5 > answer.txt"
+    session = played(name, shell(name, text), shell(name, "ls"), "It is 5.")
     assert session.team_reward == 1.0
     check_rows(session, [1, 3])
 

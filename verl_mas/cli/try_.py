@@ -54,6 +54,8 @@ def parser() -> Parser:
         'call of a tool is <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
     )
     command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
+    limit = "the seconds that a case may take (default: 3)"
+    command.add_argument("--limit", type=float, default=3.0, metavar="SECONDS", help=limit)
     command.add_argument(
         "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
     )
@@ -89,7 +91,7 @@ def main(argv: list[str]) -> int:
         members = members_of(make().agents, {}, {})
     task = _task(options)
     known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
-    report = check_workflow(make, _replies(options.reply, known), task)
+    report = check_workflow(make, _replies(options.reply, known), task, limit_s=options.limit)
     if options.row:
         first, *others = report.cases
         report = replace(report, cases=[_with_score(first, dict(task.fields)), *others])

@@ -64,20 +64,21 @@ def check_workflow(
     task: Task | str = "2 + 2?",
     agents: Mapping[str, AgentSpec] | None = None,
     tools: Sequence[ToolLike] = (),
+    limit_s: float = LIMIT_S,
 ) -> Report:
     """Run a workflow through good, malformed and failing replies; `print` the report.
 
     `replies` are the texts of the good cases, of all agents or by agent or role; each case starts with the first one.
     The team must be able to read them.
     `agents` has settings of `mas.agents`, such as a format penalty, and names of `tools`. Agents with tools also make
-    wrong calls, and calls without end. A failed act or a time-out must be recorded as a fault with its place; every
-    other case must end in an Outcome that can be scored.
+    wrong calls, and calls without end. A case may take `limit_s` seconds. A failed act or a time-out must be recorded
+    as a fault with its place; every other case must end in an Outcome that can be scored.
     """
     # A coroutine that an earlier program forgot would be reported here, if its garbage was collected meanwhile.
     frozen = gc.get_freeze_count()
     gc.freeze()
     try:
-        return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {}, tools)))
+        return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {}, tools, limit_s)))
     finally:
         if not frozen:
             gc.unfreeze()
@@ -87,7 +88,7 @@ async def _check(good: _Runner) -> Report:
     but = partial(replace, good)
     # What is never awaited is reported by its swallowed faults.
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    no_acts = _faults()
+    no_acts = good.faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     notes: list[str] = []
     kept, shared, once = _kept(good.workflow()), _of_module(good.workflow()), iter([RuntimeError("refused")])
@@ -152,10 +153,6 @@ def _of_all_cases(good: _Runner, kept: Mapping[str, object]) -> Iterator[str]:
             yield f"the workflow never asks {name}\n  rule: each agent acts in some session\n  fix:  {fix}"
 
 
-def _faults(act_timeout_s: float = LIMIT_S) -> FaultSpec:
-    return FaultSpec(retries=0, backoff_s=0.0, act_timeout_s=act_timeout_s, session_timeout_s=LIMIT_S)
-
-
 @dataclass
 class _Runner:
     """Runs cases, each with a new scripted model."""
@@ -165,12 +162,17 @@ class _Runner:
     replies: Replies
     agents: Mapping[str, AgentSpec]
     tools: Sequence[ToolLike]
+    limit_s: float
     latency: float = 0.0
     fault: Fault | None = None
     wrong: Callable[[str], Calls] | None = None
     endless: bool = False
     uses_tools: bool = False
     acted: set[str] = field(default_factory=set)  # the agents that acted, in all cases
+
+    def faults(self, act_timeout_s: float | None = None) -> FaultSpec:
+        act_s, session_s = act_timeout_s or self.limit_s, self.limit_s
+        return FaultSpec(retries=0, backoff_s=0.0, act_timeout_s=act_s, session_timeout_s=session_s)
 
     async def case(
         self,
@@ -192,8 +194,8 @@ class _Runner:
     async def fault_case(self, name: str, kind: FaultKind) -> CaseResult:
         llm = self._llm()
         # Only here an act is to take too long. With short limits elsewhere, a busy machine would fail the workflow.
-        limit_s = 0.05 if kind is FaultKind.TIMEOUT else LIMIT_S
-        result, problems = await self._run(llm, None, _faults(act_timeout_s=limit_s))
+        limit_s = 0.05 if kind is FaultKind.TIMEOUT else self.limit_s
+        result, problems = await self._run(llm, None, self.faults(limit_s))
         if llm.requests and not result.failed:
             problems.append(f"an act failed ({kind.value}) and its session did not: swallowed, or never awaited")
         problems += [f"was recorded as {described(fault)}" for fault in result.faults if fault.kind is not kind]
@@ -201,10 +203,10 @@ class _Runner:
 
     async def cancelled(self) -> CaseResult:
         llm = self._llm()
-        session = asyncio.ensure_future(self._run(llm, None, _faults(act_timeout_s=60.0)))
+        session = asyncio.ensure_future(self._run(llm, None, self.faults(60.0)))
         await asyncio.sleep(0.05)
         session.cancel()
-        await asyncio.wait({session}, timeout=LIMIT_S)
+        await asyncio.wait({session}, timeout=self.limit_s)
         problems = [] if session.done() else ["does not end after cancellation"]
         return CaseResult("cancelled", [*problems, *_left_over(llm)])
 
@@ -231,7 +233,7 @@ class _Runner:
             tools=known,
             clients={DEFAULT_POLICY: llm},
             branch=branch or BranchSpec(),
-            faults=faults or _faults(),
+            faults=faults or self.faults(),
         )
         watch, unawaited = Watch(type(first).run.__code__.co_filename), list[str]()
         with _never_awaited(unawaited) as watched, watch.running():

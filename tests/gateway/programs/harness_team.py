@@ -11,15 +11,18 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 from pathlib import Path
 
 BASE, KEY = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
 INSTRUCTIONS = "You are a coding agent. Use your tools, then reply in one sentence."
+# Commands of the model see no process but those of the harness: this one has the ground truth.
+APART = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
 # Nothing is left in your own folders, nor read from them.
 FOLDERS = ("HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME")
 # Each harness ends with status 1 when a reply is cut, or a limit of the session or of a row is reached.
-CUT = re.compile("max_output_tokens|output token maximum|context window|limit: |too long")
+CUT = re.compile("max_output_tokens|output token maximum|context window|limit: |too long|max turns")
 
 
 def opencode(home):
@@ -83,7 +86,7 @@ def claude(home):
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "DISABLE_COMPACT": "1",
     }
-    return ["claude", "--print", "--bare", "--tools", tools, "--allowedTools", tools], env
+    return ["claude", "--print", "--bare", "--max-turns", "20", "--tools", tools, "--allowedTools", tools], env
 
 
 def ask(agent, text):
@@ -97,13 +100,17 @@ def team(task, harness, home):
     work = home / "work"
     work.mkdir()
     (work / "question.txt").write_text(task["question"])
-    plan = ask("planner", f"Say in one sentence how a shell answers this: {task['question']}")
+    try:
+        plan = ask("planner", f"Say in one sentence how a shell answers this: {task['question']}")
+    except urllib.error.HTTPError:  # a limit that is tolerated: another fault fails the session whatever this returns
+        return 0.0
     command, env = harness(home)
+    shared = {name: value for name, value in os.environ.items() if name != "VERL_MAS_TASK"}
     done = subprocess.run(
-        command,
+        [*APART, *command],
         input=f"Answer the question in question.txt: write the answer to answer.txt. A plan: {plan}",
         cwd=work,
-        env={**os.environ, **dict.fromkeys(FOLDERS, str(home)), **env},
+        env={**shared, **dict.fromkeys(FOLDERS, str(home)), **env},
         capture_output=True,
         text=True,
     )
