@@ -49,10 +49,8 @@ class Messages:
         given: Sequence[object] = body.take("messages", list)
         messages = [each for i, one in enumerate(given) for each in read_message(one, f"messages[{i}]")]
         if messages and messages[-1]["role"] == "assistant":
-            instead = "is not supported: say in the prompt how the reply begins"
-            raise ApiError(
-                400, f"messages[{len(given) - 1}] begins the reply (prefill), which {instead}", param="messages"
-            )
+            where = f"messages[{len(given) - 1}] begins the reply (prefill)"
+            raise ApiError(400, f"{where}: say in the prompt how the reply begins instead", param="messages")
         form = Fields(body.take("output_config", dict, {})).take("format", dict | None, None)
         form = form or body.take("output_format", dict, {})
         system = content_of("system", body.take("system", str | list, ""), "system")
