@@ -168,10 +168,10 @@ def text_of_parts(content: object, where: str, kinds: Sequence[str] = ("text",))
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
 
 
-def content_of(content: object, where: str, kinds: Sequence[str] = ("text",)) -> str | list[Message]:
-    """The content of a user's message: a text, or parts of which some are images, in the form of chat."""
+def content_of(role: str, content: object, where: str, kinds: Sequence[str] = ("text",)) -> str | list[Message]:
+    """The content of a message: a text or, of a user, parts of which some are images, in the form of chat."""
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    if not any(part.get("type") in IMAGES for part in parts):
+    if role != "user" or not any(part.get("type") in IMAGES for part in parts):
         return text_of_parts(content, where, kinds)
     return [_part(part, where, kinds) for part in parts]
 

@@ -166,14 +166,12 @@ class GatewaySession:
 
     def agent_of(self, model: str, agent: str = "") -> str:
         """The agent of a request: the one in its address, or the one that the name of its model means."""
-        models = self._rules.models
-        if agent:
-            name = agent if agent in self.agents else None
-        else:
-            name = models.get(model) or (model if model in self.agents else models.get("*"))
+        models = {} if agent else self._rules.models
+        asked = agent or model
+        name = models.get(asked) or (asked if asked in self.agents else models.get("*"))
         if name is None:
-            where = "an address has the name of an agent" if agent else "the name of a model is that of an agent"
-            message = f"no agent {agent or model!r:.80}; {where}: {nearest(agent or model, self.agents)}"
+            named = "the name in the address" if agent else "the name of a model"
+            message = f"no agent {asked!r:.80}; {named} is that of an agent: {nearest(asked, self.agents)}"
             raise ApiError(404, message, param="model", code="model_not_found")
         return name
 

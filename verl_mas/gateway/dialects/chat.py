@@ -7,17 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from verl_mas.endpoints.openai import calls_of
-from verl_mas.gateway.dialect import (
-    DIALECTS,
-    ApiError,
-    Asked,
-    Fields,
-    Served,
-    content_of,
-    event,
-    text_of_parts,
-    with_schema,
-)
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, with_schema
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.record import sampled_of
@@ -47,8 +37,7 @@ def _message(given: object, where: str) -> Message:
     content = given.get("content")
     if content is None and given["role"] != "assistant":
         raise ApiError(400, f"{where}.content is neither text nor a list of texts", param=where)
-    read = content_of if given["role"] == "user" else text_of_parts
-    text = read(content, f"{where}.content", ("text", "refusal"))
+    text = content_of(given["role"], content, f"{where}.content", ("text", "refusal"))
     # What clients add of their own is not a part of the prompt.
     kept = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
     message = {"role": ROLES[given["role"]], "content": text, **kept}

@@ -5,18 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from verl_mas.gateway.dialect import (
-    DIALECTS,
-    ApiError,
-    Asked,
-    Fields,
-    Served,
-    content_of,
-    event,
-    text_of_parts,
-    tool,
-    with_schema,
-)
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, tool, with_schema
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 
@@ -34,20 +23,19 @@ def read_message(given: object, where: str) -> Iterator[Message]:
         raise ApiError(400, f"{where} is not an object with a role of {', '.join(ROLES)}", param=where)
     content = given.get("content")
     if not isinstance(content, list):
-        yield {"role": role, "content": text_of_parts(content, f"{where}.content")}
+        yield {"role": role, "content": content_of(role, content, f"{where}.content")}
         return
     blocks = [block for block in content if isinstance(block, dict) and block.get("type") not in THOUGHTS]
     results = [block for block in blocks if block.get("type") == "tool_result"]
     for block in results:
-        text = text_of_parts(block.get("content"), f"{where}.content")
+        text = content_of("tool", block.get("content"), f"{where}.content")
         yield {"role": "tool", "content": text, "tool_call_id": block.get("tool_use_id")}
     used = [block for block in blocks if block.get("type") == "tool_use"]
     texts = [block for block in blocks if block.get("type") not in ("tool_result", "tool_use")]
     if texts or used or not results:
         calls = [ToolCall(str(each.get("name")), _arguments(each.get("input")), each.get("id")) for each in used]
         called = {"tool_calls": [as_call(call) for call in calls]} if calls else {}
-        read = content_of if role == "user" else text_of_parts
-        yield {"role": role, "content": read(texts, f"{where}.content"), **called}
+        yield {"role": role, "content": content_of(role, texts, f"{where}.content"), **called}
 
 
 class Messages:
@@ -62,12 +50,11 @@ class Messages:
         given: Sequence[object] = body.take("messages", list)
         messages = [each for i, one in enumerate(given) for each in read_message(one, f"messages[{i}]")]
         if messages and messages[-1]["role"] == "assistant":
-            message = f"messages[{len(given) - 1}] begins the reply (prefill)"
-            instead = "say in the prompt how the reply begins"
-            raise ApiError(400, f"{message}, which is not supported: {instead}", param="messages")
+            where = f"messages[{len(given) - 1}] begins the reply (prefill)"
+            raise ApiError(400, f"{where}: say in the prompt how the reply begins instead", param="messages")
         form = Fields(body.take("output_config", dict, {})).take("format", dict | None, None)
         form = form or body.take("output_format", dict, {})
-        system = text_of_parts(body.take("system", str | list, ""), "system")
+        system = content_of("system", body.take("system", str | list, ""), "system")
         system_prompt = [{"role": "system", "content": system}] if system else []
         tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
         return Asked(

@@ -6,18 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
-from verl_mas.gateway.dialect import (
-    DIALECTS,
-    ApiError,
-    Asked,
-    Fields,
-    Served,
-    content_of,
-    event,
-    text_of_parts,
-    tool,
-    with_schema,
-)
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, tool, with_schema
 from verl_mas.gateway.dialects.chat import ROLES
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
@@ -47,8 +36,7 @@ def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) 
             item = served.get(str(item.get("id"))) or item
         kind = item.get("type") or "message"
         if kind == "message" and str(item.get("role")) in ROLES:
-            read = content_of if item["role"] == "user" else text_of_parts
-            content = read(item.get("content"), f"{where}.content", TEXTS)
+            content = content_of(item["role"], item.get("content"), f"{where}.content", TEXTS)
             messages.append({"role": ROLES[item["role"]], "content": content})
         elif kind == "function_call" and isinstance(item.get("name"), str):
             if not messages or messages[-1]["role"] != "assistant":
@@ -57,12 +45,10 @@ def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) 
             call = ToolCall(name, str(item.get("arguments") or "{}"), item.get("call_id"))
             messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", ()), as_call(call)]}
         elif kind == "function_call_output":
-            content = text_of_parts(item.get("output"), f"{where}.output", TEXTS)
+            content = content_of("tool", item.get("output"), f"{where}.output", TEXTS)
             messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
         elif kind == "item_reference":
-            raise ApiError(
-                400, f"{where} names {item.get('id')!r:.80}, which no reply of this session has", param=where
-            )
+            raise ApiError(400, f"{where} names {item.get('id')!r:.80}, and no reply here has that id", param=where)
         elif kind != "reasoning":  # a thought is a part of the reply
             raise ApiError(400, f"{where} is {kind!r:.40}, which agents are not asked in", param=where)
     return messages
