@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.cli._arguments import add_json, add_settings, values
+from verl_mas.cli._arguments import add_json, add_settings, values, whole
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.errors import ConfigError, SessionFault
@@ -54,8 +54,8 @@ def parser() -> Parser:
         'call of a tool is <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
     )
     command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
-    limit = "the seconds that a case may take (default: 3)"
-    command.add_argument("--limit", type=float, default=3.0, metavar="SECONDS", help=limit)
+    limit = "how long a case may take (default: 3), as one with a coding harness takes longer"
+    command.add_argument("--seconds", type=whole(1), default=3, metavar="N", help=limit)
     command.add_argument(
         "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
     )
@@ -91,7 +91,7 @@ def main(argv: list[str]) -> int:
         members = members_of(make().agents, {}, {})
     task = _task(options)
     known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
-    report = check_workflow(make, _replies(options.reply, known), task, limit_s=options.limit)
+    report = check_workflow(make, _replies(options.reply, known), task, limit_s=options.seconds)
     if options.row:
         first, *others = report.cases
         report = replace(report, cases=[_with_score(first, dict(task.fields)), *others])
