@@ -54,8 +54,8 @@ def parser() -> Parser:
         'call of a tool is <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
     )
     command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
-    limit = "how long a case may take (default: 3), as one with a coding harness takes longer"
-    command.add_argument("--seconds", type=whole(1), default=3, metavar="N", help=limit)
+    limit = "how long a case may take (default: 3, and 30 for a program), as one with a coding harness takes longer"
+    command.add_argument("--seconds", type=whole(1), metavar="N", help=limit)
     command.add_argument(
         "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
     )

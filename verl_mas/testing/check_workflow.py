@@ -35,7 +35,7 @@ from verl_mas.workflow.team import Team
 from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
-LIMIT_S = 3.0
+LIMIT_S, PROGRAM_S = 3.0, 30.0  # of a case; a program has processes of its own, for which it waits on a busy machine
 BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may stand still, and how often that is looked at
 MUTABLE = list, dict, set, bytearray
 LARGE = 100
@@ -64,19 +64,21 @@ def check_workflow(
     task: Task | str = "2 + 2?",
     agents: Mapping[str, AgentSpec] | None = None,
     tools: Sequence[ToolLike] = (),
-    limit_s: float = LIMIT_S,
+    limit_s: float | None = None,
 ) -> Report:
     """Run a workflow through good, malformed and failing replies; `print` the report.
 
     `replies` are the texts of the good cases, of all agents or by agent or role; each case starts with the first one.
     The team must be able to read them.
     `agents` has settings of `mas.agents`, such as a format penalty, and names of `tools`. Agents with tools also make
-    wrong calls, and calls without end. A case may take `limit_s` seconds. A failed act or a time-out must be recorded
-    as a fault with its place; every other case must end in an Outcome that can be scored.
+    wrong calls, and calls without end. A case may take `limit_s` seconds: 3, and 30 for a program, without its start.
+    A failed act or a time-out must be recorded as a fault with its place; every other case must end in an Outcome that
+    can be scored.
     """
     # A coroutine that an earlier program forgot would be reported here, if its garbage was collected meanwhile.
     frozen = gc.get_freeze_count()
     gc.freeze()
+    limit_s = limit_s or (PROGRAM_S if workflow().start_s else LIMIT_S)
     try:
         return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {}, tools, limit_s)))
     finally:
