@@ -75,7 +75,7 @@ def test_a_harness_that_never_ends_ends_at_the_limit_of_acts(name):
 @each_harness
 def test_calls_that_no_tool_can_run_go_back_to_the_model_and_stay_in_one_row(name):
     tool, _ = SHELLS[name]
-    session = played(name, calls((tool, {"wrong": 1})), "I give up.")
+    session = played(name, calls((tool, {"wrong": 1})), "I stop here.")
     assert session.team_reward == 0.0
     check_rows(session, [1, 2])
 

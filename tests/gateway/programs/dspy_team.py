@@ -4,9 +4,9 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 
-def model(agent, gateway):
+def model(name, gateway):
     # From DSPy's cache, every session of a group would get the same reply.
-    return dspy.LM(f"openai/{agent}", api_base=gateway.base_url, api_key=gateway.api_key, cache=False)
+    return dspy.LM(f"openai/{name}", api_base=gateway.base_url, api_key=gateway.api_key, cache=False)
 
 
 class Team(dspy.Module):
