@@ -41,7 +41,7 @@ def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) 
         elif kind == "function_call" and isinstance(item.get("name"), str):
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
-            name = SEPARATOR.join(filter(None, (item.get("namespace"), item["name"])))
+            name = SEPARATOR.join(filter(None, (str(item.get("namespace") or ""), item["name"])))
             call = ToolCall(name, str(item.get("arguments") or "{}"), item.get("call_id"))
             messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", ()), as_call(call)]}
         elif kind == "function_call_output":
