@@ -52,7 +52,6 @@ class Forking(Team):
         return Outcome(answer=candidate, reward=-float(candidate.branch))
 
 
-@pytest.mark.parametrize("workflow", [Forking, *map(WORKFLOWS.find, ("ensemble", "single", "solver_verifier"))])
 class Slow(Team):
     async def run(self, task, team):
         await asyncio.sleep(0.1)
@@ -64,6 +63,7 @@ def test_a_case_may_take_so_many_seconds(limit_s, accepted):
     assert check_workflow(Slow, limit_s=limit_s).ok == accepted
 
 
+@pytest.mark.parametrize("workflow", [Forking, *map(WORKFLOWS.find, ("ensemble", "single", "solver_verifier"))])
 def test_shipped_workflows_pass_and_one_that_does_not_commit_all_acts_of_its_forks(workflow):
     report = check_workflow(workflow, "<verify>approve</verify> \\boxed{4}")
     assert report.ok and len(report.cases) == 11, str(report)
