@@ -70,11 +70,12 @@ sglang-cpu:  ## install SGLang without its kernels in .venv-sglang-cpu, for test
 test-sglang-cpu: sglang-cpu  ## run the tests of SGLang with its own scheduler, and train two policies through it
 	.venv-sglang-cpu/bin/python -m pytest tests/engines/test_sglang.py tests/trainer/test_sglang.py $(ARGS)
 
-frameworks:  ## install the agent frameworks of others in .venv-frameworks and .venv-frameworks-openai-2
+frameworks:  ## install the agent frameworks of others in .venv-frameworks, and those of older clients beside it
 	PYTHON="$(PYTHON)" scripts/frameworks.sh
 
 test-frameworks: $(READY) frameworks  ## run the programs of these frameworks
-	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py $(ARGS)
+	$(BIN)/python -m pytest -m e2e tests/gateway/test_frameworks.py tests/gateway/test_clients.py \
+		tests/gateway/test_harnesses.py $(ARGS)
 
 hubs: $(READY)  ## install the libraries of worlds (TextArena, PettingZoo, ...) and the packages of loggers in environments of their own
 	PYTHON="$(PYTHON)" scripts/hubs.sh

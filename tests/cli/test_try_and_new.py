@@ -17,6 +17,7 @@ from commands import output_of
 import verl_mas
 from verl_mas import cli
 from verl_mas.cli.new import FRAMEWORKS
+from verl_mas.testing.tiny_model import byte_tokenizer
 from verl_mas.workflows.program import ReferredProgram
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,13 @@ class AsyncOpenAI:
 """
 
 
+SUPPORT = str(Path(__file__).parents[1] / "support")
+SILENT = """
+def team(task, gateway):
+    ask(gateway, "gpt-4o", task.messages)
+"""
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_team_of_another_framework_is_that_of_an_endpoint_of_the_run(tmp_path, monkeypatch, capsys, framework):
     monkeypatch.chdir(tmp_path)
@@ -89,6 +97,21 @@ def test_a_team_of_the_client_of_openai_plays_at_the_gateway(tmp_path, monkeypat
     task = verl_mas.Task([{"role": "user", "content": "2 + 3 = ?"}], ground_truth="5")
     session = verl_mas.run(program, task, verl_mas.ScriptedLLM({"writer": "4", "checker": "5"}))
     assert session.team_reward == 1.0 and [reply.agent for reply in session.replies] == ["writer", "checker"]
+
+
+def test_a_program_may_be_tried_with_calls_and_an_empty_answer_is_a_note(tmp_path, capsys):
+    file = tmp_path / "silent.py"
+    file.write_text(f"import sys\nsys.path.append({SUPPORT!r})\nfrom urllib_team import ask\n{SILENT}")
+    args = ["--args", f"function={file}:team", "--args", "models={*:solver}"]
+    reply = '<tool_call>{"name": "final_answer", "arguments": {"answer": "5"}}</tool_call>'
+    assert "the last reply is a call of final_answer" in output_of(capsys, "try", "program", *args, "--reply", reply)
+
+
+def test_the_prompts_of_a_new_program_fit_its_tiny_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    output_of(capsys, "new", "adders", "--framework", "openai")
+    data = yaml.safe_load((tmp_path / "adders/mas/adders.yaml").read_text())["data"]
+    assert data["max_prompt_length"] + data["max_response_length"] <= byte_tokenizer().model_max_length
 
 
 @pytest.mark.parametrize("name", ["MyTeam", "my-team", "class", "1st", "json", "debate", "torch", "task"])

@@ -1,1 +1,40 @@
+"""Programs of others, trained with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from functools import partial
+
+import pytest
 from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
+
+
+@pytest.fixture(scope="session")
+def long_model(letters, tmp_path_factory):
+    """The tiny model, whose tokens are bytes, with room for the instructions of any framework."""
+    folder = shutil.copytree(letters / "model", tmp_path_factory.mktemp("long") / "model")
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 16384}))
+    return folder
+
+
+@pytest.fixture
+def trained(main_ppo, tmp_path, long_model):
+    return partial(train, main_ppo, tmp_path, long_model)
+
+
+def train(main_ppo, folder, model, arguments):
+    run = (
+        f"+mas=program mas.workflow.args={{{arguments}}} algorithm.adv_estimator=agent_grpo data.train_batch_size=2 "
+        f"actor_rollout_ref.model.path={model} data.max_prompt_length=16000 data.max_response_length=16 "
+        "data.val_max_samples=2 actor_rollout_ref.actor.ppo_mini_batch_size=2 actor_rollout_ref.rollout.n=2 "
+        "trainer.test_freq=-1 trainer.total_training_steps=2"
+    )
+    done = main_ppo(folder / "run", *run.split())
+    assert done.exit_code == 0, done.output[-6000:]
+    assert len(done.steps) == 2
+    for metrics in done.steps.values():
+        assert metrics["session/dropped"] == metrics["session/retried"] == 0
+        assert metrics["training/rollout_probs_diff_max"] < 1e-6
+    return list(done.steps.values())

@@ -14,6 +14,7 @@ from verl_mas.workflow.client import Generation, ToolCall
 from verl_mas.workflow.reply import Reply
 
 CALL = ToolCall("add", '{"a": 1}', "c00000001")
+NOISE = ToolCall("add", "no JSON", "c00000002")
 FLAT = [{"type": "function", "name": "add", "parameters": {}}]
 OF_ANTHROPIC = [{"name": "add", "input_schema": {}}]
 
@@ -43,11 +44,12 @@ def as_sent_back(dialect: str, reply: Served) -> list[dict]:
         return read("chat", messages=[whole["choices"][0]["message"]]).messages
     if dialect == "responses":
         return read("responses", input=whole["output"]).messages
-    return read("messages", messages=[{"role": "assistant", "content": whole["content"]}]).messages
+    question = {"role": "user", "content": "q"}
+    return read("messages", messages=[{"role": "assistant", "content": whole["content"]}, question]).messages[:-1]
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-@pytest.mark.parametrize("reply", [served(), served(""), served("4", CALL), served("", CALL, CALL)])
+@pytest.mark.parametrize("reply", [served(), served(""), served("4", CALL), served("", CALL, CALL, NOISE)])
 def test_a_reply_that_a_program_sends_back_is_the_message_that_it_was(dialect, reply):
     assert [canonical(message) for message in as_sent_back(dialect, reply)] == [canonical(reply.message)]
 
@@ -72,6 +74,20 @@ def test_a_stream_has_what_the_whole_reply_has(dialect):
             {"type": "input_json_delta", "partial_json": '{"a": 1}'},
         ]
         assert events[-2]["delta"] == {"stop_reason": "tool_use", "stop_sequence": None}
+
+
+def test_each_chunk_of_a_stream_has_one_call():
+    _, *events = bodies("chat", served("", CALL, CALL))
+    chunks = [event["choices"][0]["delta"].get("tool_calls", []) for event in events]
+    assert [[call["index"] for call in chunk] for chunk in chunks if chunk] == [[0], [1]]
+
+
+def test_an_item_is_named_by_the_id_that_it_was_served_with():
+    output = bodies("responses", served("I add.", CALL))[0]["output"]
+    fields = Fields({"model": "m", "input": [{"type": "item_reference", "id": item["id"]} for item in output]})
+    fields.items = {item["id"]: item for item in output}
+    [message] = DIALECTS["responses"].read(fields).messages
+    assert canonical(message) == canonical(served("I add.", CALL).message)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +151,24 @@ def test_tools_that_must_not_be_called_are_not_in_the_prompt(dialect, none):
     assert len(read(dialect, **ask).tools) == 1 and not read(dialect, **ask, tool_choice=none).tools
 
 
+def test_a_function_of_a_namespace_has_both_names_in_the_prompt_and_is_called_by_both():
+    """Codex has its sub-agents in a namespace."""
+    how, namespace = DIALECTS["responses"], {"type": "namespace", "name": "team", "tools": FLAT}
+    asked = read("responses", input="q", tools=[*FLAT, namespace])
+    own, full = (schema["function"]["name"] for schema in asked.tools)
+    output = how.whole(asked, served("", ToolCall(own, "{}", "c1"), ToolCall(full, "{}", "c2")))["output"]
+    assert [(item.get("namespace"), item["name"]) for item in output] == [(None, "add"), ("team", "add")]
+    [message] = read("responses", input=output).messages
+    assert [call["function"]["name"] for call in message["tool_calls"]] == [own, full]
+
+
 def test_the_schema_of_a_reply_is_in_the_system_prompt_and_its_thought_of_a_tool_is_not_enforced():
     schema = {"type": "object"}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     [system, _] = read("chat", messages=[{"role": "user", "content": "q"}], response_format=form).messages
+    assert system["role"] == "system" and '{"type": "object"}' in system["content"]
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    [system, _] = read("messages", **ASK, output_config=config).messages
     assert system["role"] == "system" and '{"type": "object"}' in system["content"]
     text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
     assert '{"type": "object"}' in read("responses", input="q", text=text).instructions
@@ -162,6 +192,23 @@ def test_half_a_character_is_written_out_and_other_encodings_are_refused():
     for body in (b'{"a": "\xed\xa0\x80"}', '{"a": 1}'.encode("utf-16")):
         with pytest.raises(ApiError, match="not JSON"):
             Fields.of(body)
+
+
+def test_minus_one_is_no_limit():
+    limits = {"chat": "max_tokens", "responses": "max_output_tokens", "messages": "max_tokens"}
+    asks = {"chat": ASK, "responses": {"input": "q"}, "messages": ASK}
+    assert [read(name, **asks[name], **{limit: -1}).max_tokens for name, limit in limits.items()] == [None] * 3
+    assert read("chat", **ASK, max_tokens=-1, max_completion_tokens=7).max_tokens == 7
+
+
+def test_images_of_each_protocol_are_the_same_part():
+    url = "data:image/png;base64,AA=="
+    text, source = {"type": "input_text", "text": "q"}, {"type": "base64", "media_type": "image/png", "data": "AA=="}
+    of_responses = [text, {"type": "input_image", "image_url": url}]
+    of_anthropic = [{**text, "type": "text"}, {"type": "image", "source": source}]
+    [one] = read("responses", input=[{"role": "user", "content": of_responses}]).messages
+    [other] = read("messages", messages=[{"role": "user", "content": of_anthropic}]).messages
+    assert one == other and one["content"][1] == {"type": "image_url", "image_url": {"url": url}}
 
 
 def test_a_user_of_chat_sends_images_as_data():
@@ -193,7 +240,11 @@ ASK = {"messages": [{"role": "user", "content": "q"}]}
         ("responses", {"input": [{"type": "computer_call"}]}, "input[0] is 'computer_call'"),
         ("responses", {"input": "q", "tools": [{"type": "web_search"}]}, "tools[0] is of type web_search"),
         ("responses", {"input": "q", "background": True}, "background is not supported"),
-        ("messages", {"messages": [{"role": "system", "content": "q"}]}, "a role of user or assistant"),
+        ("responses", {"input": "q", "n": 2}, "send 2 requests"),
+        ("responses", {"input": [{"type": "item_reference", "id": "msg_9"}]}, "input[0] names 'msg_9'"),
+        ("messages", {"messages": [{"role": "wizard", "content": "q"}]}, "a role of user, assistant, system"),
+        ("messages", {"messages": [*ASK["messages"], {"role": "assistant", "content": "I"}]}, "messages[1] begins"),
+        ("messages", {**ASK, "thread": {"type": "create"}}, "send the whole conversation"),
         ("messages", {**ASK, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "without an input_schema"),
     ],
 )

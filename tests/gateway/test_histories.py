@@ -266,6 +266,8 @@ class Program:
             turns = list(self.rng.choice(self.acts[-4:]).turns)
         if edit == "fresh" or not turns or len(turns) > 20:
             turns = [Turn("user", self.rng.choice("pq"))]
+        if turns[-1].role == "assistant" and self.protocols[agent].dialect.path == "/v1/messages":
+            turns.append(Turn("user", "more"))  # it would be a prefill
         return tuple(turns)
 
     def _written(self, number: int, tools: Sequence[str], *, stop: bool, alone: bool) -> Written:

@@ -276,7 +276,7 @@ def test_a_session_that_is_cancelled_cancels_its_program():
         finally:
             ended.append(True)
 
-    assert failed(of(waits), session_timeout_s=0.2).kind is FaultKind.SESSION_TIMEOUT
+    assert failed(of(waits, start_s=0.2)).kind is FaultKind.SESSION_TIMEOUT
     deadline = time.monotonic() + 5
     while not ended and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -316,6 +316,23 @@ def test_an_outcome_that_cannot_be_read_is_refused(returned, says):
         return returned
 
     assert says in failed(of(returns)).cause
+
+
+def test_the_time_limit_of_a_session_starts_with_its_first_request():
+    def imports(task, gateway):
+        time.sleep(1.0)
+        return ask(gateway, "writer", task.messages)["content"]
+
+    assert played(of(imports), session_timeout_s=0.7).answer == "w1"
+    assert "sent no request in 0.2 s: it asks another address" in failed(of(imports, start_s=0.2)).cause
+
+
+def test_a_command_gets_the_addresses_of_every_client_that_gets_a_key():
+    openai, others = "OPENAI_BASE_URL OPENAI_API_BASE OPENAI_API_BASE_URL", "ANTHROPIC_BASE_URL AZURE_OPENAI_ENDPOINT"
+    text = f"""for name in {openai}; do [ "${{!name}}" = $ANTHROPIC_BASE_URL/v1 ] || exit 1; done
+for name in {others}; do [ "${{!name}}/v1" = $OPENAI_BASE_URL ] || exit 1; done
+echo '{{"reward": 1}}' >&3"""
+    assert played(shell(text)).team_reward == 1.0
 
 
 def test_numbers_of_other_libraries_are_rewards():

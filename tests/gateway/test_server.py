@@ -129,6 +129,8 @@ async def test_a_fault_has_a_status_one_sentence_and_is_not_to_be_repeated(fault
     ("method", "path", "send", "status"),
     [
         ("POST", "/v1/embeddings", {"json": {}}, 404),
+        ("GET", "/v1/models/gpt-9", {}, 404),
+        ("POST", "/agents/editor/v1/chat/completions", {"json": body()}, 404),
         ("GET", CHAT, {}, 404),
         ("POST", CHAT, {"content": b"{"}, 400),
         ("POST", CHAT, {"json": {**body(), "model": "gpt-9"}}, 404),
@@ -141,6 +143,42 @@ async def test_a_request_that_cannot_be_an_act_is_refused(method, path, send, st
     async with asked() as (_, client):
         reply = await client.request(method, path, **send)
         assert reply.status_code == status and reply.json()["type"] == "error" and reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/chat/completions", "/v1/v1/chat/completions/", "/openai/deployments/gpt-9/chat/completions?api-version=1"],
+)
+async def test_an_address_may_lack_the_version_and_have_the_agent(path):
+    async with asked() as (team, client):
+        key = {"api-key": client.headers.pop("Authorization").removeprefix("Bearer ")}
+        ask = {"json": {**body(), "model": "gpt-9"}, "headers": key}
+        assert (await client.post(f"/agents/critic{path}", **ask)).json()["model"] == "gpt-9"
+        assert [reply.agent for reply in team.session.replies] == ["critic"]
+
+
+async def test_a_client_learns_what_it_may_ask_and_how_long_a_prompt_is():
+    async with asked() as (team, client):
+        assert (await client.get("/v1/models/critic")).json()["id"] == "critic"
+        assert (await client.post(f"{MESSAGES}/count_tokens", json=body("x" * 400))).json()["input_tokens"] > 100
+        refused = (await client.post("/v1/embeddings", json={})).json()["error"]["message"]
+        assert "agents have no embeddings" in refused and team.gateway.fault is None
+
+
+async def test_a_thread_of_anthropics_client_is_refused_and_decides_nothing():
+    async with asked() as (team, client):
+        thread = await client.post(MESSAGES, json=body(thread={"type": "continue", "previous_message_id": "act_1"}))
+        assert thread.status_code == 400
+        assert thread.json()["error"]["details"] == {"error_code": "thread_unsupported_request"}
+        assert (await client.post(MESSAGES, json=body())).status_code == 200 and team.gateway.fault is None
+
+
+async def test_an_item_of_a_reply_is_named_in_the_next_request():
+    async with asked(["a", "b"]) as (team, client):
+        [item] = (await client.post(RESPONSES, json={"model": "solver", "input": "q"})).json()["output"]
+        known = [{"role": "user", "content": "q"}, {"type": "item_reference", "id": item["id"]}]
+        await client.post(RESPONSES, json={"model": "solver", "input": [*known, {"role": "user", "content": "r"}]})
+        assert team.rows == [["a", "b"]]
 
 
 async def test_a_body_without_end_is_not_read(monkeypatch):

@@ -116,7 +116,7 @@ def test_a_request_that_begins_a_row_says_what_is_new():
         "new: the tools changed",
         "new: the first request of b",
         "new: another prompt",
-        "new: another prompt",
+        "new: other tools, and another prompt",
         "new: it was asked before",
         "new: messages[1] (assistant) was edited",
     ]

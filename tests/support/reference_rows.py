@@ -142,7 +142,9 @@ def _of_blocks(message: Json) -> Iterator[Message]:
     for block in blocks:
         if block["type"] == "tool_result":
             yield Message("tool", _text(block.get("content")))
-    calls = tuple((block["name"], _arguments(block["input"])) for block in blocks if block["type"] == "tool_use")
+    used = [block for block in blocks if block["type"] == "tool_use"]
+    # Arguments that are no object are sent in one.
+    calls = tuple((block["name"], _arguments(block["input"].get("invalid", block["input"]))) for block in used)
     text = _text([block for block in blocks if block["type"] == "text"])
     if text or calls or message["role"] == "assistant":
         yield Message(message["role"], text, calls)

@@ -52,6 +52,17 @@ class Forking(Team):
         return Outcome(answer=candidate, reward=-float(candidate.branch))
 
 
+class Slow(Team):
+    async def run(self, task, team):
+        await asyncio.sleep(0.1)
+        return Outcome(answer=await team.a.act("q"))
+
+
+@pytest.mark.parametrize(("limit_s", "accepted"), [(0.05, False), (3.0, True)])
+def test_a_case_may_take_so_many_seconds(limit_s, accepted):
+    assert check_workflow(Slow, limit_s=limit_s).ok == accepted
+
+
 @pytest.mark.parametrize("workflow", [Forking, *map(WORKFLOWS.find, ("ensemble", "single", "solver_verifier"))])
 def test_shipped_workflows_pass_and_one_that_does_not_commit_all_acts_of_its_forks(workflow):
     report = check_workflow(workflow, "<verify>approve</verify> \\boxed{4}")

@@ -84,7 +84,7 @@ def play(run: ExaminedRun, tools: Mapping[str, Tool]) -> Played | None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         return await run_session(partial(resolve, run.mas.workflow), task_of(run, first), config)
 
-    result = apart(lambda: asyncio.run(session()), TIME_LIMIT + 1)
+    result = apart(lambda: asyncio.run(session()), TIME_LIMIT + 1 + resolve(run.mas.workflow).start_s)
     late = result is not None and any(fault.kind is FaultKind.SESSION_TIMEOUT for fault in result.faults)
     return Played(first, client.requests, None if late else result)
 

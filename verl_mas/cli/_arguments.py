@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from os.path import realpath
 from pathlib import Path
 from typing import Any, Protocol
@@ -166,6 +167,13 @@ def _value(name: str, text: str) -> object:
         assert isinstance(read, dict)
         return read["value"]
     except yaml.YAMLError as error:
+        # `{*:solver}` is a mapping on the command line of a run, and no YAML.
+        from hydra.core.override_parser.overrides_parser import OverridesParser
+        from hydra.errors import HydraException
+
+        with suppress(HydraException):
+            read_by_hydra: object = OverridesParser.create().parse_override(f"{name}={text}").value()
+            return read_by_hydra
         raise ConfigError(f"{name}={text}", rule="a value is read as YAML", fix="give a number or a word") from error
 
 

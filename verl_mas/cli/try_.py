@@ -13,6 +13,8 @@ The exit code is 1 if the workflow would fail or lose sessions in a training run
 from __future__ import annotations
 
 import argparse
+import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -20,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.cli._arguments import add_json, add_settings, values
+from verl_mas.cli._arguments import add_json, add_settings, values, whole
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser, UsageError
 from verl_mas.errors import ConfigError, SessionFault
@@ -29,10 +31,13 @@ from verl_mas.registry import closest, nearest
 if TYPE_CHECKING:
     from verl_mas.testing.check_workflow import Replies
     from verl_mas.testing.report import CaseResult
+    from verl_mas.testing.scripted_llm import Answer
     from verl_mas.verl_.types import Fields
     from verl_mas.workflow.base import Workflow
     from verl_mas.workflow.session import Session
     from verl_mas.workflow.task import Task
+
+CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 
 def parser() -> Parser:
@@ -44,8 +49,13 @@ def parser() -> Parser:
     command.add_argument("--truth", metavar="TEXT", help="its ground truth")
     row = "the task: a row of a data file as for training, the first one or number N, from 0"
     command.add_argument("--row", metavar="FILE[:N]", help=row)
-    replies = 'a scripted good reply, or "AGENT: TEXT" of one agent or role; given several times, one after the other'
+    replies = (
+        'a scripted good reply, or "AGENT: TEXT" of one agent or role; given several times, one after the other; a '
+        'call of a tool is <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+    )
     command.add_argument("--reply", action="append", default=[], metavar="TEXT", help=replies)
+    limit = "how long a case may take (default: 3, and 30 for a program), as one with a coding harness takes longer"
+    command.add_argument("--seconds", type=whole(1), metavar="N", help=limit)
     command.add_argument(
         "--endpoint", metavar="URL", help="an OpenAI-compatible server, such as http://localhost:8000/v1"
     )
@@ -68,6 +78,7 @@ def main(argv: list[str]) -> int:
     from verl_mas.checks.refusals import user_code
     from verl_mas.config.values import load_dataclass
     from verl_mas.testing.check_workflow import check_workflow
+    from verl_mas.testing.report import empty_answer
     from verl_mas.workflow.base import find
     from verl_mas.workflow.members import members_of
 
@@ -80,11 +91,12 @@ def main(argv: list[str]) -> int:
         members = members_of(make().agents, {}, {})
     task = _task(options)
     known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
-    report = check_workflow(make, _replies(options.reply, known), task)
+    report = check_workflow(make, _replies(options.reply, known), task, limit_s=options.seconds)
     if options.row:
         first, *others = report.cases
         report = replace(report, cases=[_with_score(first, dict(task.fields)), *others])
     session = _session(options, make(), task) if report.ok and options.endpoint else None
+    report = replace(report, notes=[*report.notes, *(empty_answer(session) if session else ())])
     found = {"accepted": report.ok, "problems": report.problems, "notes": report.notes}
     found |= {"cases": [asdict(case) for case in report.cases]} | ({"session": session.record()} if session else {})
     verdict = report.verdict + ("" if report.ok or not options.endpoint else ", so no session was run")
@@ -144,7 +156,21 @@ def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
     if of_all and by_agent:
         rule, fix = "all replies name their agent, or none does", f"write 'AGENT: TEXT'; {nearest('', known)}"
         raise ConfigError(f"--reply {of_all[0]!r:.60} names no agent", rule=rule, fix=fix)
-    return by_agent or of_all or "fine"
+    of_agents = {name: [_answer(text) for text in texts] for name, texts in by_agent.items()}
+    return of_agents or [_answer(text) for text in of_all] or "fine"
+
+
+def _answer(text: str) -> Answer:
+    """A scripted reply, in which calls of tools are written as Qwen writes them."""
+    from verl_mas.testing.scripted_llm import calls
+
+    try:
+        called = [json.loads(each) for each in CALL.findall(text)]
+        named = [(each["name"], each["arguments"]) for each in called]
+    except (ValueError, KeyError, TypeError) as error:
+        form = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
+        raise ConfigError(f"--reply {text!r:.80}", rule="a call is a JSON object", fix=f"write {form}") from error
+    return calls(*named, text=CALL.sub("", text).strip()) if named else text
 
 
 def _session(options: argparse.Namespace, workflow: Workflow, task: Task) -> Session:

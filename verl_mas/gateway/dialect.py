@@ -18,6 +18,7 @@ from verl_mas.workflow.streaming import Usage
 from verl_mas.workflow.tools import Tool
 
 _REQUIRED = object()
+IMAGES = ("image_url", "input_image", "image")  # in chat, Responses and Messages
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # What OpenAI's servers and ours call the same.
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -25,16 +26,20 @@ SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", *PENALTIES)
 
 
 class ApiError(Exception):
-    """An HTTP error with OpenAI's body."""
+    """An HTTP error with OpenAI's body. `unsupported`: the code by which Anthropic's clients know that they must send
+    the request in another form. Such an error does not decide the session."""
 
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None):
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, unsupported: str = ""
+    ):
         super().__init__(message)
-        self.status, self.param, self.code = status, param, code
+        self.status, self.param, self.code, self.unsupported = status, param, code, unsupported
 
     @property
     def body(self) -> JsonObject:
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
+        details = {"details": {"error_code": self.unsupported}} if self.unsupported else {}
+        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code, **details}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -45,12 +50,14 @@ class ApiError(Exception):
 
 @dataclass
 class Fields:
-    """The body of a request. Each field is taken once; what is left has no effect."""
+    """The body of a request. Each field is taken once; what is left has no effect. `items`: those that the session was
+    served, by id, which a request may send in place of the items."""
 
     left: JsonObject
+    items: Mapping[str, JsonObject] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: bytes) -> Fields:
+    def of(cls, body: bytes, items: Mapping[str, JsonObject] | None = None) -> Fields:
         try:
             given = json.loads(body.decode())
             # Transcripts are long: their texts are looked through only where one could have half a character.
@@ -60,7 +67,7 @@ class Fields:
         if not isinstance(given, dict):
             raise ApiError(400, "the body is not a JSON object")
         # Clients write null for what they do not set.
-        return cls({name: value for name, value in given.items() if value is not None})
+        return cls({name: value for name, value in given.items() if value is not None}, items or {})
 
     def take(self, name: str, kind: Hint, default: object = _REQUIRED) -> Any:
         """The value of a field. A value of another type is refused, and so is a missing one without a default."""
@@ -70,11 +77,19 @@ class Fields:
             raise ApiError(400, f"{name} {given}; it is {describe(kind)}", param=name)
         return value
 
+    def take_limit(self, *names: str) -> int | None:
+        """The smallest of several limits. Some clients write -1 for no limit."""
+        limits = [self.take(name, int, None) for name in names]
+        return min((limit for limit in limits if limit not in (None, -1)), default=None)
+
     def refuse(self, fields: Mapping[str, str]) -> None:
-        """Fields without which the reply would be another one, each with what to do instead."""
+        """Refuse fields without which the reply would be another one, each with what to do instead, and several
+        replies to one request."""
         for name, instead in fields.items():
             if self.left.get(name):
                 raise ApiError(400, f"{name} is not supported: {instead}", param=name)
+        if (n := self.take("n", int, 1)) != 1:
+            raise ApiError(400, f"n={n}: a request is one act; send {n} requests, each is a sample", param="n")
 
 
 @dataclass(frozen=True)
@@ -83,9 +98,11 @@ class Asked:
 
     model: str
     messages: Sequence[Message]
+    agent: str = ""  # the one in the address, whatever the model is
     instructions: str = ""  # a system prompt that is sent anew with each request, and is not a part of the transcript
     after: str | None = None  # the id of the reply that the messages follow
     tools: Sequence[JsonObject] = ()
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # of tools, by their full names
     max_tokens: int | None = None
     stop: Sequence[str] = ()
     stream: bool = False
@@ -149,6 +166,27 @@ def text_of_parts(content: object, where: str, kinds: Sequence[str] = ("text",))
     if other:
         raise ApiError(400, f"{where} has {other[0]}; agents are asked in text", param=where)
     return "".join(str(part.get("text") or part.get("refusal") or "") for part in content)
+
+
+def content_of(role: str, content: object, where: str, kinds: Sequence[str] = ("text",)) -> str | list[Message]:
+    """The content of a message: a text or, of a user, parts of which some are images, in the form of chat."""
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    if role != "user" or not any(part.get("type") in IMAGES for part in parts):
+        return text_of_parts(content, where, kinds)
+    return [_part(part, where, kinds) for part in parts]
+
+
+def _part(part: Message, where: str, kinds: Sequence[str]) -> Message:
+    if part.get("type") not in IMAGES:
+        return {"type": "text", "text": text_of_parts([part], where, kinds)}
+    url = part.get("image_url") or part.get("source")
+    if isinstance(url, dict) and url.get("type") == "base64":
+        url = f"data:{url.get('media_type')};base64,{url.get('data')}"
+    url = url.get("url") if isinstance(url, dict) else url
+    if not isinstance(url, str) or not url.startswith("data:"):
+        message = f"{where} has the image {str(url)[:60]!r}; nothing is downloaded: send data:image/png;base64,..."
+        raise ApiError(400, message, param=where)
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def tool(name: object, description: object, parameters: object) -> JsonObject:

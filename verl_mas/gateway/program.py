@@ -8,15 +8,18 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, field
-from typing import ClassVar, cast
+from importlib import import_module
+from typing import Any, ClassVar, cast
 
+from verl_mas.config.values import Positive
 from verl_mas.endpoints.endpoint import without_key
-from verl_mas.errors import ConfigError, WorkflowError
+from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
 from verl_mas.gateway.host import host_of
 from verl_mas.gateway.runner import Function, Gateway, ProgramTask, played
 from verl_mas.gateway.session import GatewaySession, Rules
 from verl_mas.registry import nearest
 from verl_mas.workflow.base import ANY_TEXT, Workflow
+from verl_mas.workflow.clock import held
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.loop_thread import LoopThread
 from verl_mas.workflow.outcome import Outcome
@@ -34,6 +37,10 @@ class Program(Workflow, Rules):
     pass_env: list[str] = field(default_factory=list)
     """Further variables of the run's environment that the program gets, such as the key of a tool."""
 
+    start_s: Positive = 300.0
+    """Seconds until the first request of a session. The time limits of the session begin there, so the imports of a
+    framework are not in them."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, agent in self.models.items():
@@ -47,9 +54,8 @@ class Program(Workflow, Rules):
         raise NotImplementedError
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        # A command-line tool, a check and a run without programs start without a server.
-        from verl_mas.gateway.server import served
-
+        # A command-line tool, a check and a run without programs start without a server. Its imports take a moment.
+        served = (await asyncio.to_thread(import_module, "verl_mas.gateway.server")).served
         session = GatewaySession(team, self.agents, self)
         async with served(session) as address:
             gateway = Gateway(f"{address}/v1", session.key)
@@ -61,15 +67,22 @@ class Program(Workflow, Rules):
     async def _until_decided(self, played: Awaitable[JsonObject], session: GatewaySession) -> JsonObject:
         """What the program returned. A session whose fate is decided is not played to its end."""
         playing, decided = asyncio.ensure_future(played), asyncio.ensure_future(session.decided.wait())
+        reached = asyncio.ensure_future(session.reached.wait())
+        waiting: set[asyncio.Future[Any]] = {playing, decided, reached}
         try:
+            with held():
+                started, _ = await asyncio.wait(waiting, timeout=self.start_s, return_when=asyncio.FIRST_COMPLETED)
+            if not started:
+                cause = f"the program sent no request in {self.start_s:g} s: it asks another address, or nothing"
+                raise SessionFault(FaultKind.SESSION_TIMEOUT, cause)
             await asyncio.wait({playing, decided}, return_when=asyncio.FIRST_COMPLETED)
             if session.fault is not None:
                 raise session.fault
             return playing.result()
         finally:
-            for each in (playing, decided):
+            for each in waiting:
                 each.cancel()
-            await asyncio.gather(playing, decided, return_exceptions=True)
+            await asyncio.gather(*waiting, return_exceptions=True)
 
 
 class FunctionProgram(Program):

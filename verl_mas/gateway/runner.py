@@ -58,6 +58,10 @@ class Gateway:
     def anthropic_url(self) -> str:
         return self.base_url.removesuffix("/v1")
 
+    def agent(self, name: str) -> Gateway:
+        """The address of one agent, whatever the name of the model: some clients know only the names of real models."""
+        return Gateway(f"{self.anthropic_url}/agents/{name}/v1", self.api_key)
+
 
 def as_outcome(result: Any) -> dict[str, object]:
     """What a program may return: a reward, a text (the answer), a mapping, an Outcome, or None (the last reply)."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -18,15 +20,23 @@ from verl_mas.gateway.session import Exchange, GatewaySession
 from verl_mas.util.bodies import TooLong, disconnected, whole
 from verl_mas.util.http_server import HEAD_S, Server
 from verl_mas.util.loops import PerLoop
+from verl_mas.workflow.codecs import JsonObject
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY = 16 << 20
 # Connections are closed when the last session ends; a client that asks on one that is being closed sends twice.
 IDLE_S = 3600
+CHARACTERS_OF_A_TOKEN = 4  # an estimate, as Anthropic calls its own
 BODY_S = 60.0  # for the whole body of a request
 TICK_S = 1.0
 LAST_S = 1.0  # for the last replies, before connections are left to themselves
-MODELS = "/v1/models"
+MODELS, COUNT = "/v1/models", "/v1/messages/count_tokens"
+# The path may begin with an agent, and Azure's clients write a deployment. Not all clients add /v1, and some twice.
+ADDRESS = re.compile(r"(?:/agents/([^/]+))?(?:/openai)?(?:/v1)*(?:/deployments/([^/]+))?(/.*?)?/*")
+INSTEAD = {
+    "/v1/embeddings": "agents have no embeddings; give their client another base URL",
+    "/v1/completions": "agents are asked by messages; use /v1/chat/completions",
+}
 STATUS = {
     FaultKind.TIMEOUT: (504, "timeout"),
     FaultKind.LIMIT: (400, "context_length_exceeded"),
@@ -88,9 +98,8 @@ class GatewayServer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        dialect = self._dialects.get(request.url.path)
         try:
-            await self._answer(request, dialect, send)
+            await self._answer(request, send)
         except ApiError as problem:
             # Anthropic's clients read a type beside what OpenAI's do.
             error = {"type": "error", **problem.body}
@@ -98,49 +107,79 @@ class GatewayServer:
         except ClientDisconnect:
             pass
 
-    async def _answer(self, request: Request, dialect: Dialect | None, send: Send) -> None:
-        path, host = request.url.path, request.headers.get("host")
+    async def _answer(self, request: Request, send: Send) -> None:
+        host = request.headers.get("host")
         if host != self._host:
             # A name of others can lead here, and then their page is one of this server to a browser.
             raise ApiError(403, f"Host: {host!r:.80} is not {self._host}")
         session = self._session_of(request.headers)
+        session.reached.set()
+        address = ADDRESS.fullmatch(request.scope["path"])
+        agent, deployment, rest = address.groups("") if address else ("", "", "")
+        dialect = self._dialects.get(f"/v1{rest}")
         if dialect is not None and request.method == "POST":
-            await self._post(request, dialect, session, send)
-        elif path == MODELS and request.method == "GET":
-            models = [{"id": name, "object": "model", "owned_by": "verl-mas"} for name in session.agents]
-            await JSONResponse({"object": "list", "data": models})(request.scope, request.receive, send)
+            await self._post(request, dialect, agent, deployment, session, send)
         else:
-            paths = ", ".join([*self._dialects, MODELS])
-            raise ApiError(404, f"{request.method} {path}: agents have {paths}; other models have another base URL")
+            reply = JSONResponse(await self._about(request, f"/v1{rest}", session))
+            await reply(request.scope, request.receive, send)
+
+    async def _about(self, request: Request, path: str, session: GatewaySession) -> JsonObject:
+        """The reply to a request that is no act."""
+        if request.method == "GET" and path == MODELS:
+            return {"object": "list", "data": [_model(name) for name in session.agents]}
+        if request.method == "GET" and path.startswith(f"{MODELS}/"):
+            name = path.removeprefix(f"{MODELS}/")
+            session.agent_of(name)
+            return _model(name)
+        if request.method == "POST" and path == COUNT:
+            return {"input_tokens": len(await _body(request)) // CHARACTERS_OF_A_TOKEN}
+        paths = ", ".join([*self._dialects, MODELS])
+        instead = INSTEAD.get(path, f"agents have {paths}; other models have another base URL")
+        raise ApiError(404, f"{request.method} {path}: {instead}")
 
     def _session_of(self, headers: Mapping[str, str]) -> GatewaySession:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        key = bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        other = headers.get("x-api-key") or headers.get("api-key", "")
+        key = bearer.strip() if scheme.lower() == "bearer" else other
         session = self._sessions.get(_digest(key))
         if session is None or session.over:
             message = "the key is not that of a session that runs: it ends with its session"
             raise ApiError(401, message, code="invalid_api_key")
         return session
 
-    async def _post(self, request: Request, dialect: Dialect, session: GatewaySession, send: Send) -> None:
+    async def _post(
+        self, request: Request, dialect: Dialect, agent: str, deployment: str, session: GatewaySession, send: Send
+    ) -> None:
         try:
-            body = await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
-            asked = dialect.read(Fields.of(body))
-        except (asyncio.TimeoutError, TooLong, ApiError) as error:
-            problem = error if isinstance(error, ApiError) else ApiError(413, f"{error}: the limit of a request")
-            if isinstance(error, asyncio.TimeoutError):
-                problem = ApiError(408, f"the body was not complete after {BODY_S:g} s")
-            session.decide(problem)
-            raise problem from error
+            body = await _body(request)
+            fields = Fields.of(body, session.items)
+            if agent or deployment:
+                fields.left.setdefault("model", agent or deployment)
+            asked = replace(dialect.read(fields), agent=agent)
+        except ApiError as problem:
+            if not problem.unsupported:
+                session.decide(problem)
+            raise
         again = request.headers.get("x-stainless-retry-count", "0") != "0"
-        digest = hashlib.blake2b(body, digest_size=16, person=dialect.path.encode()[-16:]).digest()
+        digest = hashlib.blake2b(request.url.path.encode() + b"\n" + body, digest_size=16).digest()
         with session.exchange(asked, digest, again=again) as exchange:
             reply = await _reply(request, exchange)
+            body_of_reply = dialect.whole(asked, reply)
+            session.items.update((item["id"], item) for item in body_of_reply.get("output", ()))
             # A stream is the whole reply as events: one that is cut must not leave half an act.
             events = "".join(dialect.events(asked, reply)) if asked.stream else None
-            response = JSONResponse(dialect.whole(asked, reply)) if events is None else _stream(events)
+            response = JSONResponse(body_of_reply) if events is None else _stream(events)
             await response(request.scope, request.receive, send)
             exchange.delivered = True
+
+
+async def _body(request: Request) -> bytes:
+    try:
+        return await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
+    except TooLong as error:
+        raise ApiError(413, f"{error}: the limit of a request") from error
+    except asyncio.TimeoutError as error:
+        raise ApiError(408, f"the body was not complete after {BODY_S:g} s") from error
 
 
 async def _close_silent(server: Server) -> None:
@@ -169,6 +208,10 @@ async def _reply(request: Request, exchange: Exchange) -> Served:
         # One sentence: programs are given no traceback.
         status, code = STATUS.get(error.kind, (500, error.kind.value))
         raise ApiError(status, error.line, code=code) from error
+
+
+def _model(name: str) -> JsonObject:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "verl-mas"}
 
 
 def _stream(events: str) -> Response:

@@ -36,7 +36,8 @@ class Rules:
     """How requests become acts."""
 
     models: dict[str, str] = field(default_factory=dict)
-    """The agents that other names of models mean: `{gpt-5-mini: solver}`; `"*"` is every other name."""
+    """The agents that other names of models mean: `{gpt-5-mini: solver}`; `*` is every other name, and
+    `{*:solver}` on a command line."""
 
     thinking: Literal["keep", "drop"] = "keep"
     """When a program leaves the thought of a reply out of its history. keep: later turns see it, in the same row. drop:
@@ -80,7 +81,8 @@ class GatewaySession:
         self.key = secrets.token_urlsafe(16)
         self.over = False
         self.fault: SessionFault | EngineLost | None = None
-        self.decided = asyncio.Event()
+        self.reached, self.decided = asyncio.Event(), asyncio.Event()
+        self.items: dict[str, JsonObject] = {}  # that were served, by id
         self.agents, self._team, self._rules, self._tips = agents, team, rules, Tips()
         self._exchanges: list[Exchange] = []
         self._refused: Counter[bytes] = Counter()  # requests that were sent away, and come again as new ones
@@ -146,7 +148,7 @@ class GatewaySession:
             raise
 
     async def _act(self, asked: Asked) -> Served:
-        agent, messages = self._agent(asked.model), self._transcript(asked)
+        agent, messages = self.agent_of(asked.model, asked.agent), self._transcript(asked)
         given, tools = [canonical(message) for message in messages], json.dumps(asked.tools, sort_keys=True)
         settings = self._settings(agent, asked)
         found = self._tips.find(agent, tools, given)
@@ -162,11 +164,14 @@ class GatewaySession:
         self._tips.add(agent, tools, given, spelled, tip)
         return served
 
-    def _agent(self, model: str) -> str:
-        models = self._rules.models
-        name = models.get(model) or (model if model in self.agents else models.get("*"))
+    def agent_of(self, model: str, agent: str = "") -> str:
+        """The agent of a request: the one in its address, or the one that the name of its model means."""
+        models = {} if agent else self._rules.models
+        asked = agent or model
+        name = models.get(asked) or (asked if asked in self.agents else models.get("*"))
         if name is None:
-            message = f"no agent {model!r:.80}; the name of a model is that of an agent: {nearest(model, self.agents)}"
+            named = "the name in the address" if agent else "the name of a model"
+            message = f"no agent {asked!r:.80}; {named} is that of an agent: {nearest(asked, self.agents)}"
             raise ApiError(404, message, param="model", code="model_not_found")
         return name
 

@@ -134,9 +134,11 @@ class Tips:
         if max(len(_path(root, given)) for root in roots) > max(len(path), 1):
             return "the tools changed"
         known = len(path) - 1
+        if not path:
+            return "other tools, and another prompt"
         if known < len(given) and all(message.role != "assistant" for message in given):
             return "another prompt"
-        return difference(list(path[-1].last_path()) if path else [], given[max(known, 0) :], max(known, 0))
+        return difference(list(path[-1].last_path()), given[known:], known)
 
     def add(self, agent: str, tools: str, given: Sequence[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
         """The reply to `given`, in every spelling."""

@@ -31,7 +31,7 @@ from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 from verl_mas.workflow.tools import ToolLike
 
-LIMIT_S = 3.0
+LIMIT_S, PROGRAM_S = 3.0, 30.0  # of a case; a program has processes of its own, for which it waits on a busy machine
 BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may stand still, and how often that is looked at
 MUTABLE = list, dict, set, bytearray
 LARGE = 100
@@ -60,20 +60,23 @@ def check_workflow(
     task: Task | str = "2 + 2?",
     agents: Mapping[str, AgentSpec] | None = None,
     tools: Sequence[ToolLike] = (),
+    limit_s: float | None = None,
 ) -> Report:
     """Run a workflow through good, malformed and failing replies; `print` the report.
 
     `replies` are the texts of the good cases, of all agents or by agent or role; each case starts with the first one.
     The team must be able to read them.
     `agents` has settings of `mas.agents`, such as a format penalty, and names of `tools`. Agents with tools also make
-    wrong calls, and calls without end. A failed act or a time-out must be recorded as a fault with its place; every
-    other case must end in an Outcome that can be scored.
+    wrong calls, and calls without end. A case may take `limit_s` seconds: 3, and 30 for a program, without its start.
+    A failed act or a time-out must be recorded as a fault with its place; every other case must end in an Outcome that
+    can be scored.
     """
     # A coroutine that an earlier program forgot would be reported here, if its garbage was collected meanwhile.
     frozen = gc.get_freeze_count()
     gc.freeze()
+    limit_s = limit_s or (PROGRAM_S if workflow().start_s else LIMIT_S)
     try:
-        return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {}, tools)))
+        return asyncio.run(_check(_Runner(workflow, Task.of(task), replies, agents or {}, tools, limit_s)))
     finally:
         if not frozen:
             gc.unfreeze()
@@ -83,7 +86,7 @@ async def _check(good: _Runner) -> Report:
     but = partial(replace, good)
     # What is never awaited is reported by its swallowed faults.
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    no_acts = _faults()
+    no_acts = good.faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
     notes: list[str] = []
     shared, once = _shared(good.workflow()), iter([RuntimeError("refused")])
@@ -131,10 +134,6 @@ def _changed(good: _Runner, before: Mapping[tuple[str, str], str | int]) -> Iter
             yield f"sessions change {name}, which belongs to the {owner}\n  rule: {rule}\n  fix:  set it in `run`"
 
 
-def _faults(act_timeout_s: float = LIMIT_S) -> FaultSpec:
-    return FaultSpec(retries=0, backoff_s=0.0, act_timeout_s=act_timeout_s, session_timeout_s=LIMIT_S)
-
-
 @dataclass
 class _Runner:
     """Runs cases, each with a new scripted model."""
@@ -144,12 +143,17 @@ class _Runner:
     replies: Replies
     agents: Mapping[str, AgentSpec]
     tools: Sequence[ToolLike]
+    limit_s: float
     latency: float = 0.0
     fault: Fault | None = None
     wrong: Callable[[str], Calls] | None = None
     endless: bool = False
     uses_tools: bool = False
     acted: set[str] = field(default_factory=set)  # the agents that acted, in all cases
+
+    def faults(self, act_timeout_s: float | None = None) -> FaultSpec:
+        act_s, session_s = act_timeout_s or self.limit_s, self.limit_s
+        return FaultSpec(retries=0, backoff_s=0.0, act_timeout_s=act_s, session_timeout_s=session_s)
 
     async def case(
         self,
@@ -171,8 +175,8 @@ class _Runner:
     async def fault_case(self, name: str, kind: FaultKind) -> CaseResult:
         llm = self._llm()
         # Only here an act is to take too long. With short limits elsewhere, a busy machine would fail the workflow.
-        limit_s = 0.05 if kind is FaultKind.TIMEOUT else LIMIT_S
-        result, problems = await self._run(llm, None, _faults(act_timeout_s=limit_s))
+        limit_s = 0.05 if kind is FaultKind.TIMEOUT else self.limit_s
+        result, problems = await self._run(llm, None, self.faults(limit_s))
         if llm.requests and not result.failed:
             problems.append(f"an act failed ({kind.value}) and its session did not: swallowed, or never awaited")
         problems += [f"was recorded as {described(fault)}" for fault in result.faults if fault.kind is not kind]
@@ -180,10 +184,10 @@ class _Runner:
 
     async def cancelled(self) -> CaseResult:
         llm = self._llm()
-        session = asyncio.ensure_future(self._run(llm, None, _faults(act_timeout_s=60.0)))
+        session = asyncio.ensure_future(self._run(llm, None, self.faults(60.0)))
         await asyncio.sleep(0.05)
         session.cancel()
-        await asyncio.wait({session}, timeout=LIMIT_S)
+        await asyncio.wait({session}, timeout=self.limit_s)
         problems = [] if session.done() else ["does not end after cancellation"]
         return CaseResult("cancelled", [*problems, *_left_over(llm)])
 
@@ -203,7 +207,7 @@ class _Runner:
     ) -> tuple[SessionResult, list[str]]:
         """The session, and what was wrong while it ran."""
         first = self.workflow()
-        limits = faults or _faults()
+        limits = faults or self.faults()
         config = session_config(first, llm, agents=self.agents, tools=self.tools, branch=branch, faults=limits)
         watch, unawaited = Watch(type(first).run.__code__.co_filename), list[str]()
         with _never_awaited(unawaited) as watched, watch.running():

@@ -159,7 +159,7 @@ def wrong_end(session: Session) -> Iterator[str]:
     if not isinstance(outcome, Outcome):
         return
     if not session.replies:
-        yield "no agent acted; is an `await` missing before an act?"
+        yield "no agent acted; is an `await` missing before an act, or does a program ask another address?"
     if needs_score(outcome, session.replies) and outcome.answer is None:
         yield "the Outcome has neither an answer nor a reward, so the session cannot be scored and is dropped"
 
@@ -199,7 +199,18 @@ def _unrewarded(session: Session) -> Iterator[str]:
         )
 
 
+def empty_answer(session: Session) -> Iterator[str]:
+    """Note that the answer is the text of a reply that only calls a tool, as of a program that returns nothing."""
+    outcome, last = session.outcome, next(reversed(session.replies), None)
+    if last is None or not last.tool_calls or not isinstance(outcome, Outcome):
+        return
+    if needs_score(outcome, session.replies) and outcome.answer is not None and not str(outcome.answer).strip():
+        called = ", ".join(call.name for call in last.tool_calls)
+        yield f"the answer is empty, as the last reply is a call of {called}: return the answer, or the reward"
+
+
 def _notes(session: Session) -> Iterator[str]:
+    yield from empty_answer(session)
     rewarded = defaultdict[str, set[bool]](set)
     for row in [row for row in session.rows() if not row.first.probe]:
         rewarded[row.first.agent].add(any(reply.reward is not None for reply in row.replies))

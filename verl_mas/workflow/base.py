@@ -51,6 +51,11 @@ class Workflow:
         return False
 
     @property
+    def start_s(self) -> float:
+        """Seconds that may pass before the first act, in which no time limit of the session runs."""
+        return 0.0
+
+    @property
     def answered_by(self) -> str | None:
         """The agent that acts once, with a reply that is the answer: a server streams it while it is sampled. None: the
         answer is known when the session has ended. It belongs to `run`, too."""

@@ -17,6 +17,12 @@ from verl_mas.gateway.runner import Gateway, ProgramTask
 from verl_mas.workflow import register_workflow
 from verl_mas.workflow.codecs import JsonObject
 
+KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY")
+# By openai; by LlamaIndex, LangChain, LiteLLM and openai 0.28; by CAMEL.
+OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL")
+# By anthropic; by LiteLLM; by CAMEL; by openai's client of Azure.
+ROOTS = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE", "ANTHROPIC_API_BASE_URL", "AZURE_OPENAI_ENDPOINT")
+
 
 @register_workflow("program")
 class ReferredProgram(Program):
@@ -32,8 +38,9 @@ class ReferredProgram(Program):
     """The interpreter of `function`, which needs neither verl nor verl-mas. null: that of the run."""
 
     command: list[str] = field(default_factory=list)
-    """The program and its arguments: a process per session, with OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL
-    and ANTHROPIC_API_KEY. Its task is JSON on stdin, and its outcome JSON on the descriptor $VERL_MAS_OUTCOME_FD."""
+    """The program and its arguments: a process per session, with OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL,
+    ANTHROPIC_API_KEY, and other names that clients read. Its task is JSON on stdin, and its outcome JSON on the
+    descriptor $VERL_MAS_OUTCOME_FD."""
 
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
@@ -66,6 +73,7 @@ class ReferredProgram(Program):
 
 
 def _variables(gateway: Gateway) -> dict[str, str]:
-    """What clients of the two protocols read of the environment."""
-    keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY"), gateway.api_key)
-    return {**keys, "OPENAI_BASE_URL": gateway.base_url, "ANTHROPIC_BASE_URL": gateway.anthropic_url}
+    """What clients of the two protocols read of the environment. A client that finds a key there and no address would
+    send its prompts to a public one."""
+    keys = dict.fromkeys(KEYS, gateway.api_key)
+    return keys | dict.fromkeys(OPENAI, gateway.base_url) | dict.fromkeys(ROOTS, gateway.anthropic_url)

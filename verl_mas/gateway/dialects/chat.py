@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from verl_mas.endpoints.openai import calls_of
-from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, with_schema
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, with_schema
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.record import sampled_of
@@ -19,6 +19,7 @@ INSTEAD = {
     "function_call": "use tool_choice",
     "top_logprobs": "a row has the log-probs of the sampled tokens alone",
     "audio": "agents reply in text",
+    "continue_final_message": "a reply is a new message",
     "web_search_options": "give a tool that searches",
 }
 DONE = event("[DONE]")
@@ -36,7 +37,7 @@ def _message(given: object, where: str) -> Message:
     content = given.get("content")
     if content is None and given["role"] != "assistant":
         raise ApiError(400, f"{where}.content is neither text nor a list of texts", param=where)
-    text = _content(content, f"{where}.content", images=given["role"] == "user")
+    text = content_of(given["role"], content, f"{where}.content", ("text", "refusal"))
     # What clients add of their own is not a part of the prompt.
     kept = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
     message = {"role": ROLES[given["role"]], "content": text, **kept}
@@ -44,25 +45,6 @@ def _message(given: object, where: str) -> Message:
     if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
         raise ApiError(400, f"{where}.tool_calls is not a list of calls of functions", param=where)
     return {**message, "tool_calls": [as_call(call) for call in calls_of(given)]} if calls else message
-
-
-def _content(content: object, where: str, *, images: bool) -> str | list[Message]:
-    """A text, or parts of which some are images."""
-    parts = [part for part in content if isinstance(part, dict)] if images and isinstance(content, list) else []
-    if not any(part.get("type") == "image_url" for part in parts):
-        return text_of_parts(content, where, ("text", "refusal"))
-    return [_part(part, where) for part in parts]
-
-
-def _part(part: Message, where: str) -> Message:
-    if part.get("type") != "image_url":
-        return {"type": "text", "text": text_of_parts([part], where)}
-    image = part.get("image_url")
-    url = image.get("url") if isinstance(image, dict) else None
-    if not isinstance(url, str) or not url.startswith("data:"):
-        message = f"{where} has the image {str(url)[:60]!r}; nothing is downloaded: send data:image/png;base64,..."
-        raise ApiError(400, message, param=where)
-    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _is_call(call: object) -> bool:
@@ -75,17 +57,14 @@ class Chat:
 
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
-        if (n := body.take("n", int, 1)) != 1:
-            raise ApiError(400, f"n={n}: a request is one act; send {n} requests, each is a sample", param="n")
         schema = Fields(body.take("response_format", dict, {})).take("json_schema", dict | None, {}) or {}
         tools, choice = body.take("tools", list[JsonObject], []), body.take("tool_choice", str | dict, "auto")
-        limits = [body.take(name, int, None) for name in ("max_tokens", "max_completion_tokens")]
         stop = body.take("stop", str | list[str], [])
         return Asked(
             model=body.take("model", str),
             messages=with_schema(read_messages(body.take("messages", list)), schema.get("schema")),
             tools=() if choice == "none" else tools,
-            max_tokens=min((limit for limit in limits if limit is not None), default=None),
+            max_tokens=body.take_limit("max_tokens", "max_completion_tokens"),
             stop=[stop] if isinstance(stop, str) else stop,
             stream=body.take("stream", bool, False),
             include_usage=bool(body.take("stream_options", dict, {}).get("include_usage")),
@@ -103,8 +82,9 @@ class Chat:
         writer = ChatWriter(asked.model, served.id)
         log_probs = _log_probs(served) if asked.logprobs else None
         yield writer.piece({"role": "assistant", "content": served.text}, logprobs=log_probs)
-        if served.calls:
-            yield writer.piece({"tool_calls": [{"index": i, **_call(call)} for i, call in enumerate(served.calls)]})
+        # A chunk each: clients read the first call of a chunk.
+        for i, call in enumerate(served.calls):
+            yield writer.piece({"tool_calls": [{"index": i, **_call(call)}]})
         yield writer.piece({}, finish_reason=_reason(served))
         if asked.include_usage:
             yield writer.chunk({"choices": [], "usage": usage_of(served.usage)})

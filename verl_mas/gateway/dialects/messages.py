@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, tool
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, tool, with_schema
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 
 INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
+ROLES = ("user", "assistant", "system")
+INVALID = "invalid"  # has arguments that are not an object, for which the protocol has no place
 # Blocks of a reply that are not a part of its transcript.
 THOUGHTS = ("thinking", "redacted_thinking")
 
@@ -17,23 +19,23 @@ THOUGHTS = ("thinking", "redacted_thinking")
 def read_message(given: object, where: str) -> Iterator[Message]:
     """The messages of one of Anthropic's: results of tools are messages of their own."""
     role = given.get("role") if isinstance(given, dict) else None
-    if not isinstance(given, dict) or role not in ("user", "assistant"):
-        raise ApiError(400, f"{where} is not an object with a role of user or assistant", param=where)
+    if not isinstance(given, dict) or role not in ROLES:
+        raise ApiError(400, f"{where} is not an object with a role of {', '.join(ROLES)}", param=where)
     content = given.get("content")
     if not isinstance(content, list):
-        yield {"role": role, "content": text_of_parts(content, f"{where}.content")}
+        yield {"role": role, "content": content_of(role, content, f"{where}.content")}
         return
     blocks = [block for block in content if isinstance(block, dict) and block.get("type") not in THOUGHTS]
     results = [block for block in blocks if block.get("type") == "tool_result"]
     for block in results:
-        text = text_of_parts(block.get("content"), f"{where}.content")
+        text = content_of("tool", block.get("content"), f"{where}.content")
         yield {"role": "tool", "content": text, "tool_call_id": block.get("tool_use_id")}
     used = [block for block in blocks if block.get("type") == "tool_use"]
     texts = [block for block in blocks if block.get("type") not in ("tool_result", "tool_use")]
     if texts or used or not results:
-        calls = [ToolCall(str(each.get("name")), json.dumps(each.get("input") or {}), each.get("id")) for each in used]
+        calls = [ToolCall(str(each.get("name")), _arguments(each.get("input")), each.get("id")) for each in used]
         called = {"tool_calls": [as_call(call) for call in calls]} if calls else {}
-        yield {"role": role, "content": text_of_parts(texts, f"{where}.content"), **called}
+        yield {"role": role, "content": content_of(role, texts, f"{where}.content"), **called}
 
 
 class Messages:
@@ -41,15 +43,25 @@ class Messages:
 
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
+        if body.take("thread", dict, None):
+            # A thread that goes on has its new messages alone, and neither its system prompt nor its tools.
+            message = "thread is not supported: send the whole conversation"
+            raise ApiError(400, message, param="thread", unsupported="thread_unsupported_request")
         given: Sequence[object] = body.take("messages", list)
         messages = [each for i, one in enumerate(given) for each in read_message(one, f"messages[{i}]")]
-        system = text_of_parts(body.take("system", str | list, ""), "system")
+        if messages and messages[-1]["role"] == "assistant":
+            where = f"messages[{len(given) - 1}] begins the reply (prefill)"
+            raise ApiError(400, f"{where}: say in the prompt how the reply begins instead", param="messages")
+        form = Fields(body.take("output_config", dict, {})).take("format", dict | None, None)
+        form = form or body.take("output_format", dict, {})
+        system = content_of("system", body.take("system", str | list, ""), "system")
+        system_prompt = [{"role": "system", "content": system}] if system else []
         tools = [_tool(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
         return Asked(
             model=body.take("model", str),
-            messages=[*([{"role": "system", "content": system}] if system else []), *messages],
+            messages=with_schema([*system_prompt, *messages], form.get("schema")),
             tools=() if body.take("tool_choice", dict, {}).get("type") == "none" else tools,
-            max_tokens=body.take("max_tokens", int, None),
+            max_tokens=body.take_limit("max_tokens"),
             stop=body.take("stop_sequences", list[str], []),
             stream=body.take("stream", bool, False),
             unused=body.left,
@@ -84,6 +96,12 @@ def _tool(given: JsonObject, where: str) -> JsonObject:
     return tool(given.get("name"), given.get("description"), given["input_schema"])
 
 
+def _arguments(given: object) -> str:
+    """The arguments as they were sampled."""
+    invalid = given.get(INVALID) if isinstance(given, dict) and len(given) == 1 else None
+    return invalid if isinstance(invalid, str) else json.dumps(given or {})
+
+
 def _head(asked: Asked, served: Served) -> JsonObject:
     return {"id": served.id, "type": "message", "role": "assistant", "model": asked.model}
 
@@ -92,8 +110,7 @@ def _blocks(served: Served) -> Iterator[JsonObject]:
     if served.text or not served.calls:
         yield {"type": "text", "text": served.text}
     for call in served.calls:
-        # The protocol has no place for arguments that are not an object.
-        given = {"invalid": call.arguments} if call.parameters is None else call.parameters
+        given = {INVALID: call.arguments} if call.parameters is None else call.parameters
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": given}
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
-from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, event, text_of_parts, tool, with_schema
+from verl_mas.gateway.dialect import DIALECTS, ApiError, Asked, Fields, Served, content_of, event, tool, with_schema
 from verl_mas.gateway.dialects.chat import ROLES
 from verl_mas.workflow.client import Message, ToolCall, as_call
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.streaming import Usage
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
+SEPARATOR = "__"  # between a namespace and the name of its function
 INSTEAD = {
     "conversation": "use previous_response_id, or send the whole transcript",
     "background": "wait for the reply",
@@ -21,8 +22,9 @@ INSTEAD = {
 }
 
 
-def read_items(given: str | Sequence[object]) -> list[Message]:
-    """The messages of a transcript: calls belong to the message before them."""
+def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) -> list[Message]:
+    """The messages of a transcript: calls belong to the message before them. `served`: items by the ids that they may
+    be named by."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[Message] = []
@@ -30,18 +32,23 @@ def read_items(given: str | Sequence[object]) -> list[Message]:
         where = f"input[{number}]"
         if not isinstance(item, dict):
             raise ApiError(400, f"{where} is not an object", param=where)
+        if item.get("type") == "item_reference":
+            item = served.get(str(item.get("id"))) or item
         kind = item.get("type") or "message"
         if kind == "message" and str(item.get("role")) in ROLES:
-            content = text_of_parts(item.get("content"), f"{where}.content", TEXTS)
+            content = content_of(item["role"], item.get("content"), f"{where}.content", TEXTS)
             messages.append({"role": ROLES[item["role"]], "content": content})
         elif kind == "function_call" and isinstance(item.get("name"), str):
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
-            call = ToolCall(item["name"], str(item.get("arguments") or "{}"), item.get("call_id"))
+            name = SEPARATOR.join(filter(None, (str(item.get("namespace") or ""), item["name"])))
+            call = ToolCall(name, str(item.get("arguments") or "{}"), item.get("call_id"))
             messages[-1] = {**messages[-1], "tool_calls": [*messages[-1].get("tool_calls", ()), as_call(call)]}
         elif kind == "function_call_output":
-            content = text_of_parts(item.get("output"), f"{where}.output", TEXTS)
+            content = content_of("tool", item.get("output"), f"{where}.output", TEXTS)
             messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
+        elif kind == "item_reference":
+            raise ApiError(400, f"{where} names {item.get('id')!r:.80}, and no reply here has that id", param=where)
         elif kind != "reasoning":  # a thought is a part of the reply
             raise ApiError(400, f"{where} is {kind!r:.40}, which agents are not asked in", param=where)
     return messages
@@ -53,8 +60,9 @@ class Responses:
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
         form = body.take("text", dict, {}).get("format") or {}
-        tools = [_function(each, f"tools[{i}]") for i, each in enumerate(body.take("tools", list[JsonObject], []))]
-        messages = read_items(body.take("input", str | list))
+        given = enumerate(body.take("tools", list[JsonObject], []))
+        functions = [function for i, one in given for function in _functions(one, f"tools[{i}]")]
+        messages = read_items(body.take("input", str | list), body.items)
         instructions: str = body.take("instructions", str, "")
         # The schema is a part of the system prompt, which is sent anew with each request.
         if isinstance(form, dict) and form.get("schema"):
@@ -65,8 +73,9 @@ class Responses:
             messages=messages,
             instructions=instructions,
             after=body.take("previous_response_id", str, None),
-            tools=() if body.take("tool_choice", str | dict, "auto") == "none" else tools,
-            max_tokens=body.take("max_output_tokens", int, None),
+            tools=() if body.take("tool_choice", str | dict, "auto") == "none" else [schema for _, schema in functions],
+            namespaces={schema["function"]["name"]: name for name, schema in functions if name},
+            max_tokens=body.take_limit("max_output_tokens"),
             stream=body.take("stream", bool, False),
             unused=body.left,
         )
@@ -74,7 +83,7 @@ class Responses:
     def whole(self, asked: Asked, served: Served) -> JsonObject:
         head = _head(asked, served, "incomplete" if served.reply.truncated else "completed")
         cut = {"reason": "max_output_tokens"} if served.reply.truncated else None
-        return {**head, "incomplete_details": cut, "output": list(_items(served)), "usage": _usage(served.usage)}
+        return {**head, "incomplete_details": cut, "output": list(_items(asked, served)), "usage": _usage(served.usage)}
 
     def events(self, asked: Asked, served: Served) -> Iterator[str]:
         numbers = count()
@@ -85,7 +94,7 @@ class Responses:
         opened = _head(asked, served, "in_progress")
         yield sent("response.created", response=opened)
         yield sent("response.in_progress", response=opened)
-        for place, item in enumerate(_items(served)):
+        for place, item in enumerate(_items(asked, served)):
             at = {"item_id": item["id"], "output_index": place}
             if item["type"] == "message":
                 [part] = item["content"]
@@ -105,10 +114,14 @@ class Responses:
         yield sent(end, response=self.whole(asked, served))
 
 
-def _function(given: JsonObject, where: str) -> JsonObject:
-    if given.get("type") != "function":
-        raise ApiError(400, f"{where} is of type {given.get('type')}; a program brings functions", param=where)
-    return tool(given.get("name"), given.get("description"), given.get("parameters"))
+def _functions(given: JsonObject, where: str) -> Iterator[tuple[str, JsonObject]]:
+    """A function, or those of a namespace: each with the namespace, and with the schema of its full name."""
+    namespace = str(given.get("name")) if given.get("type") == "namespace" else ""
+    for each in Fields(given).take("tools", list[JsonObject]) if namespace else [given]:
+        if each.get("type") != "function":
+            raise ApiError(400, f"{where} is of type {each.get('type')}; a program brings functions", param=where)
+        name = SEPARATOR.join(filter(None, (namespace, str(each.get("name")))))
+        yield namespace, tool(name, each.get("description"), each.get("parameters"))
 
 
 def _usage(usage: Usage) -> JsonObject:
@@ -126,14 +139,17 @@ def _head(asked: Asked, served: Served, status: str) -> JsonObject:
     return {**empty, **about, **request, **choice}
 
 
-def _items(served: Served) -> Iterator[JsonObject]:
+def _items(asked: Asked, served: Served) -> Iterator[JsonObject]:
     status = "incomplete" if served.reply.truncated else "completed"
     if served.text or not served.calls:
         part = {"type": "output_text", "text": served.text, "annotations": [], "logprobs": []}
         message = {"type": "message", "role": "assistant", "content": [part]}
         yield {"id": f"msg_{served.id}", "status": status, **message}
     for call in served.calls:
-        named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+        namespace = asked.namespaces.get(call.name)
+        own = {} if namespace is None else {"namespace": namespace}
+        name = call.name.removeprefix(f"{namespace}{SEPARATOR}") if own else call.name
+        named = {"call_id": call.id, "name": name, "arguments": call.arguments, **own}
         yield {"id": f"fc_{served.id}_{call.id}", "status": status, "type": "function_call", **named}
 
 
