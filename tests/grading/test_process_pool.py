@@ -80,7 +80,7 @@ def test_a_lost_fork_server_is_restarted(pool_of):
 def test_a_worker_that_outlives_the_fork_server_blocks_no_further_call(pool_of):
     pool = pool_of("time:sleep", limit_s=0.5)
     pool.call(0)
-    (server,) = (one.pid for one in psutil.Process().children() if "time:sleep" in one.cmdline())
+    (server,) = (one.pid for one in psutil.Process().children() if "time:sleep" in str(one.cmdline()))
     os.kill(server, signal.SIGKILL)
     assert pool.call(60).status is CallStatus.TIMED_OUT
     result = pool.submit(0)
