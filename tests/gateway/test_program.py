@@ -17,7 +17,7 @@ import verl_mas
 from verl_mas.config.schema import FaultSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
-from verl_mas.gateway import host
+from verl_mas.gateway import commands, host
 from verl_mas.gateway.program import FunctionProgram
 from verl_mas.gateway.runner import Gateway, as_outcome
 from verl_mas.testing.scripted_llm import ScriptedLLM
@@ -122,7 +122,7 @@ echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}" >&3"""
     ],
 )
 def test_what_a_command_writes_has_a_limit(monkeypatch, text, says):
-    monkeypatch.setattr(host, "MOST_PRINTED", 50_000)
+    monkeypatch.setattr(commands, "MOST_PRINTED", 50_000)
     assert says in failed(shell(text)).cause
 
 

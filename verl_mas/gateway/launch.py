@@ -1,8 +1,8 @@
-"""Starts a command: `python launch.py DESCRIPTOR COMMAND...`, which a rollout worker calls.
+"""Isolates the program of a session: `python launch.py DESCRIPTOR COMMAND...`, or `isolated` in a fork.
 
-The command gets processes of its own, where the machine allows it: it sees no other process and so none of their keys,
-and whatever it starts ends with it. It writes its process id on the descriptor before it becomes the command, so that
-the worker knows whose outcome to take. Standard library alone, for a start of a few milliseconds.
+The program gets processes of its own, where the machine allows it: it sees no other process and so none of their keys,
+and whatever it starts ends with it. A message on the descriptor comes before the program, so that the worker knows
+whose outcome to take. Standard library alone, for a start of a few milliseconds.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 
 NEW_USER, NEW_MOUNTS, NEW_PIDS = 0x10000000, 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
@@ -21,15 +23,16 @@ IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(descriptor: int, command: list[str]) -> None:
-    # The worker ends the group by SIGTERM: the command may handle it, and this process waits for that.
+def isolated(descriptor: int, program: Callable[[], object]) -> None:
+    """Call a function, which ends its process, in a process of its own; this one ends as that one did."""
+    # The worker ends the group by SIGTERM: the program may handle it, and this process waits for that.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     apart = enter_namespaces()
     reads, writes = os.pipe()
     first = os.fork()
     if not first:
         os.close(reads)
-        os.write(writes, str(played(descriptor, command, apart=apart)).encode())
+        os.write(writes, str(played(descriptor, program, apart=apart)).encode())
         os._exit(0)
     os.close(writes)
     os.close(descriptor)
@@ -49,15 +52,15 @@ def enter_namespaces() -> bool:
     return True
 
 
-def played(descriptor: int, command: list[str], *, apart: bool) -> int:
-    """The status of the command, in the first process of its namespace: its end is the end of all others there."""
+def played(descriptor: int, program: Callable[[], object], *, apart: bool) -> int:
+    """The status of the program, in the first process of its namespace: its end is the end of all others there."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if apart:
         libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
         libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEV | NO_EXEC, None)
     child = os.fork()
     if not child:
-        become(descriptor, command)
+        become(descriptor, program)
     os.close(descriptor)
     while True:
         # Orphans become children of this process.
@@ -66,11 +69,19 @@ def played(descriptor: int, command: list[str], *, apart: bool) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
-def become(descriptor: int, command: list[str]) -> None:
-    for number in (signal.SIGTERM, *IGNORED_BY_PYTHON):
-        signal.signal(number, signal.SIG_DFL)
+def become(descriptor: int, program: Callable[[], object]) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.write(descriptor, b"\n")
     os.dup2(descriptor, OUTCOME)
+    try:
+        program()
+    finally:
+        os._exit(1)
+
+
+def execute(command: list[str]) -> None:
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -79,7 +90,7 @@ def become(descriptor: int, command: list[str]) -> None:
 
 
 def end_as(status: int) -> None:
-    """As the command ended: by a signal, or with a status."""
+    """As the program ended: by a signal, or with a status."""
     if status < 0 and -status not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(-status, signal.SIG_DFL)
     if status < 0:
@@ -88,4 +99,4 @@ def end_as(status: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    isolated(int(sys.argv[1]), partial(execute, sys.argv[2:]))

@@ -1,8 +1,8 @@
 """Calls of one pure function in separate processes, each call bounded in time and memory.
 
 Timeouts by `signal` work neither in threads nor in C code, and a new interpreter that imports sympy takes seconds. So
-a fork server imports the function and warms its caches once, and workers are forks of it. A worker that hangs is killed,
-one that crashes is replaced, and either way the call returns a result.
+a fork server imports the function and warms its caches once, and workers are forks of it. A worker that hangs is
+killed, one that crashes is replaced, and either way the call returns a result.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The process that others are forked from: what it has imported, a fork has after milliseconds.
 
 Standard library alone, so that any Python from 3.10 runs it. It has one thread and holds nothing of any fork: what a
-fork gets passes by as descriptors, so no fork inherits memory of another one. `verl_mas.util.forks` is the caller's side.
+fork gets passes by as descriptors, so no fork inherits memory of another one. The caller's side is
+`verl_mas.util.forks`.
 """
 
 from __future__ import annotations

@@ -77,7 +77,8 @@ class _Connection:
         with self.lock:
             self.lost = True
         self.end()
-        for future in (self.greeting, *self.ended.values()):
+        waiting: list[Future[Any]] = [self.greeting, *self.ended.values()]
+        for future in waiting:
             if not future.done():
                 future.set_exception(ServerLost(self.last_words()))
         self.ended.clear()

@@ -11,7 +11,8 @@ from dataclasses import asdict, field
 
 from verl_mas.errors import ConfigError
 from verl_mas.gateway import runner
-from verl_mas.gateway.host import command, environment, host_of
+from verl_mas.gateway.commands import Command
+from verl_mas.gateway.host import environment, host_of
 from verl_mas.gateway.program import Program
 from verl_mas.gateway.runner import Gateway, ProgramTask
 from verl_mas.workflow import register_workflow
@@ -35,9 +36,17 @@ class ReferredProgram(Program):
     """The program and its arguments: a process per session, with OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL
     and ANTHROPIC_API_KEY. Its task is JSON on stdin, and its outcome JSON on the descriptor $VERL_MAS_OUTCOME_FD."""
 
+    fork: bool = True
+    """A command `python FILE.py` imports the installed packages that its file imports once per rollout worker, and each
+    session is a fork of that process. false: each session is an interpreter of its own."""
+
+    preload: list[str] = field(default_factory=list)
+    """Further modules that are imported once, such as those that the program imports in a function."""
+
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
-            return await command(self.command, asdict(task), _variables(gateway), self.pass_env)
+            command = Command(tuple(self.command), tuple(self.pass_env), self.fork, tuple(self.preload))
+            return await command.play(asdict(task), _variables(gateway))
         file, _, name = self.function.rpartition(":")
         host = host_of(self.python or sys.executable, self.pass_env)
         return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))

@@ -8,7 +8,6 @@ import errno
 import os
 import resource
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from verl_mas.errors import ExecutorFailed
 from verl_mas.execution.contained import harness
@@ -40,22 +41,13 @@ class Contained:
 
     def check(self) -> None:
         """Start one, and try what programs may not do."""
-        waited_for(Contained(self._settings)._check())
-
-    async def _check(self) -> None:
-        try:
-            result = await self.execute("print(1)")
-            if result.stdout != "1\n":
-                raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
-            if escapes := await got_through(self):
-                raise not_contained(escapes)
-        finally:
-            await self.aclose()
+        waited_for(_checked(Contained(self._settings)))
 
     async def layers(self) -> dict[str, str]:
         """What contains programs on this machine: `YES`, or why it is not active."""
         server = await self._opened.started()
-        return server.greeting.result()
+        layers: dict[str, str] = server.greeting.result()
+        return layers
 
     def pids(self) -> list[int]:
         """The fork server's process, if there is one."""
@@ -131,7 +123,16 @@ class Contained:
             if ended is None:
                 slots.release()
             else:
-                ended.add_done_callback(lambda ended: (ended.exception(), slots.release()))
+                ended.add_done_callback(partial(_leave, slots))
+
+
+async def _checked(executor: Contained) -> None:
+    async with contextlib.aclosing(executor):
+        result = await executor.execute("print(1)")
+        if result.stdout != "1\n":
+            raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
+        if escapes := await got_through(executor):
+            raise not_contained(escapes)
 
 
 class _Opened:
@@ -150,7 +151,8 @@ class _Opened:
                 await asyncio.wait_for(asyncio.wrap_future(server.greeting), _START_S)
                 return server
             except Refused as error:
-                raise refused(*error.args, self._packages) from None
+                what, reason = error.args
+                raise refused(what, reason, self._packages) from None
             except ServerLost as error:
                 reason = str(error)
             except asyncio.TimeoutError:
@@ -171,6 +173,11 @@ class _Opened:
             self.closed = True
         if self.server is not None:
             self.server.close()
+
+
+def _leave(slots: asyncio.Semaphore, ended: asyncio.Future[Ended]) -> None:
+    ended.exception()  # seen: whoever waits for it may be cancelled
+    slots.release()
 
 
 async def _end_of(server: ForkServer, fork: Fork, ended: asyncio.Future[Ended], wall_s: float) -> None:

@@ -1,0 +1,250 @@
+"""Programs as commands: a process per session, which is a fork of one that has imported what the program imports, where
+the program is a Python file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import wait
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from signal import SIGKILL, SIGTERM
+from typing import IO, Any, Protocol
+
+from verl_mas.errors import FaultKind, ProgramLost, SessionFault, WorkflowError
+from verl_mas.gateway import launch
+from verl_mas.gateway.host import GONE, TERM_S, end_group, end_of, environment
+from verl_mas.run_folder.records import plain
+from verl_mas.util.fork_server import NOT_STARTED
+from verl_mas.util.forks import Fork, ForkServer, Refused, ServerLost
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.tool_sources import in_thread
+
+LOOK_S = 0.2  # how soon the end of a command is seen
+MOST_OUTCOME, MOST_PRINTED, MOST_VARIABLE = 1 << 20, 64 << 20, 100_000
+# A message of a socket has the ids of its process, user and group.
+CREDENTIALS = struct.Struct("3i")
+FORKED = "verl_mas.gateway.forked:Programs"
+# In the fork server, in place of what each session has its own of: a module that keeps one would use it for all.
+MARK = "verl-mas-preload"
+ADDRESSES = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
+# Of the libraries of linear algebra, which start threads when they are imported. A process with threads is not forked.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+ALONE = "%s: every session is a new interpreter, which imports everything again, as it cannot be forked: %s"
+logger = logging.getLogger(__name__)
+
+
+# The fork server of each command in this process, and the commands that have none, with the reason.
+_SERVERS: dict[Command, ForkServer] = {}
+_ALONE: dict[Command, str] = {}
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program and its arguments, and what it gets of the run's environment."""
+
+    argv: tuple[str, ...]
+    pass_env: tuple[str, ...] = ()
+    fork: bool = True
+    preload: tuple[str, ...] = ()
+
+    async def play(self, task: JsonObject, variables: Mapping[str, str]) -> JsonObject:
+        """The outcome of a process of its own: one JSON object on the descriptor $VERL_MAS_OUTCOME_FD. Its task is on
+        stdin and in $VERL_MAS_TASK. When it ends, all processes of its group do."""
+        name, text = self.argv[0], json.dumps(task, default=plain)
+        # The system refuses longer variables.
+        small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}
+        env = {**environment(self.pass_env), **variables, "VERL_MAS_OUTCOME_FD": str(launch.OUTCOME), **small}
+        server = await self._server(variables) if self.fork and self.file else None
+        with _file(text) as given, tempfile.TemporaryFile() as printed:
+            outcome, process = self._started(server, env, given, printed)
+            try:
+                status = await in_thread(partial(outcome.take, process))
+            except ServerLost as error:
+                raise SessionFault(FaultKind.WORKFLOW, f"{GONE}: {error}") from error
+            finally:
+                threading.Thread(target=process.end, args=(TERM_S,), daemon=True).start()
+            if outcome.excess:
+                raise SessionFault(FaultKind.WORKFLOW, f"{name} was ended: {outcome.excess}")
+            if status:
+                says = end_of(printed)
+                _check_imports(server, says)
+                raise SessionFault(FaultKind.WORKFLOW, f"{name} ended with status {status}\n{says}")
+            return outcome.read(name)
+
+    @property
+    def file(self) -> str | None:
+        """The file of a command `python FILE.py ...`."""
+        if len(self.argv) < 2 or not re.fullmatch(r"python[\d.]*", Path(self.argv[0]).name):
+            return None
+        return os.path.abspath(self.argv[1]) if self.argv[1].endswith(".py") and os.path.isfile(self.argv[1]) else None
+
+    async def _server(self, variables: Mapping[str, str]) -> ForkServer | None:
+        """The fork server, when it has imported what it can; None if this program cannot be forked."""
+        with _LOCK:
+            if self in _ALONE:
+                return None
+            if self not in _SERVERS or not _SERVERS[self].usable:
+                marks = {name: f"http://{MARK}.invalid/v1" if name in ADDRESSES else MARK for name in variables}
+                env, settings = {**ONE_THREAD, **environment(self.pass_env), **marks}, (self.file, self.preload, MARK)
+                _SERVERS[self] = ForkServer(FORKED, settings, python=self.argv[:1], env=env)
+            server = _SERVERS[self]
+        try:
+            await asyncio.wrap_future(server.greeting)
+        except (Refused, ServerLost) as error:
+            with _LOCK:
+                if self not in _ALONE:
+                    _ALONE[self] = str(error)
+                    logger.warning(ALONE, " ".join(self.argv), error.args[-1])
+            return None
+        return server
+
+    def _started(
+        self, server: ForkServer | None, env: Mapping[str, str], given: IO[bytes], printed: IO[bytes]
+    ) -> tuple[Outcome, Process]:
+        ours, theirs = socket.socketpair()
+        outcome = Outcome(ours, printed)
+        with theirs:
+            if server is None:
+                launched = [sys.executable, "-I", "-S", launch.__file__, str(theirs.fileno()), *self.argv]
+                streams = {"stdin": given, "stdout": printed, "stderr": printed}
+                start = partial(subprocess.Popen, launched, env=env, pass_fds=[theirs.fileno()], **streams)
+                return outcome, Launched(start(start_new_session=True))
+            with _file(json.dumps({"argv": self.argv[1:], "environ": env, "folder": os.getcwd()})) as session:
+                files = (session, given, printed, theirs)
+                return outcome, Forked(server.fork(None, [file.fileno() for file in files]))
+
+
+@contextlib.contextmanager
+def _file(text: str) -> Iterator[IO[bytes]]:
+    with tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.seek(0)
+        yield file
+
+
+def _check_imports(server: ForkServer | None, says: str) -> None:
+    """Raise if the program ended with an error that an import had in the fork server, too: so will each session."""
+    for failure in server.greeting.result()["failed"] if server else ():
+        if says.rstrip().endswith(failure.rstrip().rpartition("\n")[2]):
+            raise ProgramLost(f"the program cannot be imported:\n{failure}")
+
+
+class Process(Protocol):
+    """The process of a session."""
+
+    def poll(self) -> int | None:
+        """Its status; None while it runs."""
+
+    def end(self, wait_s: float) -> None:
+        """End it with its children: SIGTERM, and after a while SIGKILL."""
+
+
+@dataclass
+class Launched:
+    """A process of an interpreter, or of another program, of its own."""
+
+    process: subprocess.Popen[Any]
+
+    def poll(self) -> int | None:
+        return self.process.poll()
+
+    def end(self, wait_s: float) -> None:
+        end_group(self.process.pid, wait_s)
+        self.process.wait()
+
+
+@dataclass
+class Forked:
+    """A fork of the process that has imported what the program imports."""
+
+    fork: Fork
+
+    def poll(self) -> int | None:
+        if not self.fork.ended.done():
+            return None
+        ended = self.fork.ended.result()
+        if ended.reason == NOT_STARTED:
+            raise ServerLost(f"no process could be started: {os.strerror(ended.status)}")
+        return os.waitstatus_to_exitcode(ended.status)
+
+    def end(self, wait_s: float) -> None:
+        for number in (SIGTERM, SIGKILL):
+            self.fork.signal(number)
+            wait([self.fork.ended], wait_s)
+
+
+class Outcome:
+    """What a command writes on its descriptor. The kernel names the process of each message: what the processes write
+    that the command starts, such as programs of a model, is not taken."""
+
+    def __init__(self, receives: socket.socket, printed: IO[bytes]):
+        receives.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        receives.settimeout(LOOK_S)
+        self._receives, self._printed = receives, printed
+        self._written, self._author, self._others = bytearray(), 0, 0
+        self.excess = ""
+
+    def take(self, process: Process) -> int:
+        """Read until the command has ended; its status."""
+        with self._receives:
+            while process.poll() is None and not self.excess:
+                self._receive()
+                if os.fstat(self._printed.fileno()).st_size > MOST_PRINTED:
+                    self.excess = f"it printed more than {MOST_PRINTED:,} bytes"
+            process.end(0)
+            self._receives.settimeout(0)
+            while self._receive():
+                pass
+        status = process.poll()
+        return -SIGKILL if status is None else status
+
+    def read(self, name: str) -> JsonObject:
+        if self._others and not self._written:
+            value = f"a process that {name} started wrote the outcome"
+            rule = "the command itself writes it: what programs of a model write there is not taken"
+            raise WorkflowError(value, rule=rule, fix="start it by `exec`, or print it there with the shell's own echo")
+        return _read_outcome(bytes(self._written), name)
+
+    def _receive(self) -> bool:
+        """Take a message; whether there was one."""
+        with contextlib.suppress(TimeoutError, BlockingIOError):
+            message, about, _, _ = self._receives.recvmsg(1 << 16, socket.CMSG_SPACE(CREDENTIALS.size))
+            if not message:  # all of its writers are gone
+                time.sleep(LOOK_S if self._receives.gettimeout() else 0)
+                return False
+            author, _, _ = CREDENTIALS.unpack(about[0][2][: CREDENTIALS.size])
+            self._author = self._author or author  # the first message is that of the launcher
+            if author == self._author:
+                self._written += message.strip() if not self._written else message
+            else:
+                self._others += 1
+            if len(self._written) > MOST_OUTCOME:
+                self.excess = f"its outcome has more than {MOST_OUTCOME:,} bytes"
+            return not self.excess
+        return False
+
+
+def _read_outcome(written: bytes, name: str) -> JsonObject:
+    if not written.strip():
+        return {}
+    with contextlib.suppress(ValueError, RecursionError):
+        if isinstance(found := json.loads(written), dict):
+            return found
+    value = f"the outcome of {name} is {written[:80]!r}"
+    rule = "it is one JSON object on the descriptor $VERL_MAS_OUTCOME_FD"
+    raise WorkflowError(value, rule=rule, fix='write {"reward": 1.0} or {"answer": "..."}')
