@@ -25,7 +25,7 @@ from signal import SIGKILL, SIGTERM
 from typing import IO, Any, Protocol
 
 from verl_mas.errors import FaultKind, ProgramLost, SessionFault, WorkflowError
-from verl_mas.gateway import launch
+from verl_mas.gateway import forked, launch
 from verl_mas.gateway.host import GONE, TERM_S, end_group, end_of, environment
 from verl_mas.run_folder.records import plain
 from verl_mas.util.fork_server import NOT_STARTED
@@ -37,9 +37,8 @@ LOOK_S = 0.2  # how soon the end of a command is seen
 MOST_OUTCOME, MOST_PRINTED, MOST_VARIABLE = 1 << 20, 64 << 20, 100_000
 # A message of a socket has the ids of its process, user and group.
 CREDENTIALS = struct.Struct("3i")
-FORKED = "verl_mas.gateway.forked:Programs"
-# In the fork server, in place of what each session has its own of: a module that keeps one would use it for all.
-MARK = "verl-mas-preload"
+FORKED = f"{forked.__name__}:Programs"
+IN_PLACE = "verl-mas-preload.invalid"
 ADDRESSES = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
 # Of the libraries of linear algebra, which start threads when they are imported. A process with threads is not forked.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -99,9 +98,9 @@ class Command:
             if self in _ALONE:
                 return None
             if self not in _SERVERS or not _SERVERS[self].usable:
-                marks = {name: f"http://{MARK}.invalid/v1" if name in ADDRESSES else MARK for name in variables}
-                env, settings = {**ONE_THREAD, **environment(self.pass_env), **marks}, (self.file, self.preload, MARK)
-                _SERVERS[self] = ForkServer(FORKED, settings, python=self.argv[:1], env=env)
+                marks = {name: f"http://{IN_PLACE}/v1" if name in ADDRESSES else IN_PLACE for name in variables}
+                env = {**ONE_THREAD, **environment(self.pass_env), **marks, forked.MARK: IN_PLACE}
+                _SERVERS[self] = ForkServer(FORKED, (self.file, self.preload), python=self.argv[:1], env=env)
             server = _SERVERS[self]
         try:
             await asyncio.wrap_future(server.greeting)

@@ -28,22 +28,24 @@ from verl_mas.util.fork_server import CONTROL, CannotFork, Forks, unsafe_state, 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Where imports are found, and what they read: such statements of a file are executed, too.
 SETTINGS = ("sys.path", "os.environ")
+# In place of what each session has its own of, the variables of the fork server contain the value of this one.
+MARK = "VERL_MAS_MARK"
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
 
 
 class Programs(Forks):
-    """`settings`: the file, further modules to import, and a text in the variables that each session has its own of."""
+    """`settings`: the file, and further modules to import."""
 
-    def __init__(self, settings: tuple[str, Sequence[str], str]):
-        self._file, modules, mark = settings
+    def __init__(self, settings: tuple[str, Sequence[str]]):
+        self._file, modules = settings
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, os.path.dirname(os.path.realpath(self._file)))
         more = [ast.Import([ast.alias(name)], lineno=1, col_offset=0) for name in modules]
         failed = [_executed(ast.fix_missing_locations(node), "preload", {}) for node in more]
         self.greeting = {"failed": [*imported(self._file, set()), *filter(None, failed)]}
         gc.collect()
-        if reason := unsafe_state() or _open_socket() or _cuda() or _kept(mark) or why_not(_trial):
+        if reason := unsafe_state() or _open_socket() or _cuda() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -158,15 +160,17 @@ def _cuda() -> str:
     return "an import initialised CUDA" if torch and torch.cuda.is_initialized() else ""
 
 
-def _kept(mark: str) -> str:
-    """What has a variable of the environment that each session has its own of."""
+def _kept() -> str:
+    """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
+    mark = os.environ[MARK]  # nothing but this frame has it
     for holder in gc.get_objects():
         for value in gc.get_referents(holder):
             inside = value.values() if type(value) is dict and not gc.is_tracked(value) else (value,)
-            if any(type(text) is str and mark in text for text in inside):
-                kind = holder if isinstance(holder, type) else type(holder)
-                place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
-                return f"an import keeps OPENAI_BASE_URL or another variable of a session ({place})"
+            for text in inside:
+                if type(text) is str and mark in text:
+                    kind = type(holder)
+                    place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
+                    return f"an import keeps the address or key of a session, in {place}"
     return ""
 
 
