@@ -4,8 +4,8 @@ packages, and as an interpreter per session.
     python -m benchmarks.gateway_programs [--python /env/bin/python] [--program openai,langgraph] [--sessions 10]
 
 `--python` has langgraph and langchain-openai. Processor time is that of all processes of a session; a program measures
-its own from the line after its imports. Memory is the proportional set size (PSS) of all processes, with the fork
-server's, divided by the sessions that are open at once. Ratios are of one run.
+its own from the line after its imports. Memory is the proportional set size (PSS) that one more open session adds to
+that of all processes; a program's own is what an interpreter grows by after its imports. Ratios are of one run.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import psutil
 
@@ -26,28 +27,32 @@ from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflows.program import ReferredProgram
 
 MOST_MS, MOST_MB = 60.0, 15.0
-HEAD = "import json, os, sys, tempfile, time\n"
+HEAD = """import json, os, sys, tempfile, time
+def pss():
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) / 1000 for line in file if line.startswith("Pss:"))
+"""
 # While the file `gate` is there, sessions wait for the measurement of their memory.
 TAIL = """
 task = json.load(sys.stdin)
 answer = ask(task["messages"])
-cpu = time.process_time() - started
+own = {"cpu": time.process_time() - started, "mb": pss() - held}
 tempfile.mkstemp(dir=sys.argv[2])
 while os.path.exists(sys.argv[1]):
     time.sleep(0.02)
-outcome = {"answer": answer, "reward": 1.0, "info": {"cpu": cpu}}
+outcome = {"answer": answer, "reward": 1.0, "info": own}
 os.write(int(os.environ["VERL_MAS_OUTCOME_FD"]), json.dumps(outcome).encode())
 """
 PROGRAMS = {
     "openai": """import openai
-started = time.process_time()
+held, started = pss(), time.process_time()
 client = openai.OpenAI()
 def ask(messages):
     return client.chat.completions.create(model="solver", messages=messages).choices[0].message.content
 """,
     "langgraph": """from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, MessagesState, StateGraph
-started = time.process_time()
+held, started = pss(), time.process_time()
 model = ChatOpenAI(model="solver")
 graph = StateGraph(MessagesState)
 graph.add_node("solve", lambda state: {"messages": [model.invoke(state["messages"])]})
@@ -62,14 +67,15 @@ def ask(messages):
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of a session, all and above its own work, and its megabytes."""
+    """Milliseconds and megabytes of a session, and those of its own work."""
 
-    all_ms: float
-    more_ms: float
+    ms: float
+    own_ms: float
     mb: float
+    own_mb: float
 
     def __str__(self) -> str:
-        return f"{self.all_ms:.0f} ms, {self.more_ms:.0f} ms above its own work, {self.mb:.1f} MB"
+        return f"{self.ms:.0f} ms with {self.own_ms:.0f} of its own work, {self.mb:.1f} MB"
 
 
 class Measured:
@@ -85,16 +91,17 @@ class Measured:
     def cost(self, sessions: int) -> Cost:
         asyncio.run(self._play())  # imports, in the fork server
         before = processor_s()
-        own = sum(asyncio.run(self._play()) for _ in range(sessions))
+        own = [asyncio.run(self._play()) for _ in range(sessions)]
         spent = processor_s() - before
         mb = (asyncio.run(self._held(sessions + 1)) - asyncio.run(self._held(1))) / sessions
-        return Cost(1000 * spent / sessions, 1000 * (spent - own) / sessions, mb)
+        cpu, own_mb = (fmean(each[name] for each in own) for name in ("cpu", "mb"))
+        return Cost(1000 * spent / sessions, 1000 * cpu, mb, own_mb)
 
-    async def _play(self) -> float:
-        """The processor seconds of the program's own work."""
+    async def _play(self) -> dict[str, float]:
+        """The processor seconds and megabytes of the program's own work."""
         session = await verl_mas.arun(self._program, "2 + 2 = ?", ScriptedLLM("4"), faults=FaultSpec(retries=0))
         assert session.answer == "4" and session.team_reward == 1.0
-        return float(session.info["cpu"])
+        return {name: float(session.info[name]) for name in ("cpu", "mb")}
 
     async def _held(self, sessions: int) -> float:
         """Megabytes of all processes while so many sessions have asked, and wait."""
@@ -139,8 +146,10 @@ def main() -> None:
             )
         print(f"{program}, forked: {forked}")
         print(f"{program}, an interpreter each: {alone}")
-        print(f"  ms above its own work: {against(forked.more_ms, MOST_MS)}; 1/{alone.more_ms / forked.more_ms:.0f}")
-        print(f"  MB: {against(forked.mb, MOST_MB)}; 1/{alone.mb / forked.mb:.1f}", flush=True)
+        more, as_one = forked.ms - forked.own_ms, alone.ms - alone.own_ms
+        print(f"  ms above its own work: {against(more, MOST_MS)}; 1/{as_one / more:.0f} of an interpreter's")
+        more, as_one = forked.mb - alone.own_mb, alone.mb - alone.own_mb
+        print(f"  MB above its own {alone.own_mb:.1f}: {against(more, MOST_MB)}; 1/{as_one / more:.1f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,6 @@ MOST_OUTCOME, MOST_PRINTED, MOST_VARIABLE = 1 << 20, 64 << 20, 100_000
 CREDENTIALS = struct.Struct("3i")
 FORKED = f"{forked.__name__}:Programs"
 IN_PLACE = "verl-mas-preload.invalid"
-ADDRESSES = ("OPENAI_BASE_URL", "ANTHROPIC_BASE_URL")
 # Of the libraries of linear algebra, which start threads when they are imported. A process with threads is not forked.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 ALONE = "%s: every session is a new interpreter, which imports everything again, as it cannot be forked: %s"
@@ -83,7 +82,10 @@ class Command:
                 says = end_of(printed)
                 _check_imports(server, says)
                 raise SessionFault(FaultKind.WORKFLOW, f"{name} ended with status {status}\n{says}")
-            return outcome.read(name)
+            written = outcome.read(name)
+            if self in _ALONE:
+                written["info"] = {**(written.get("info") or {}), "imported_again": 1.0}
+            return written
 
     @property
     def file(self) -> str | None:
@@ -98,7 +100,7 @@ class Command:
             if self in _ALONE:
                 return None
             if self not in _SERVERS or not _SERVERS[self].usable:
-                marks = {name: f"http://{IN_PLACE}/v1" if name in ADDRESSES else IN_PLACE for name in variables}
+                marks = dict.fromkeys(variables, f"http://{IN_PLACE}/v1")
                 env = {**ONE_THREAD, **environment(self.pass_env), **marks, forked.MARK: IN_PLACE}
                 _SERVERS[self] = ForkServer(FORKED, (self.file, self.preload), python=self.argv[:1], env=env)
             server = _SERVERS[self]

@@ -45,7 +45,7 @@ class Programs(Forks):
         failed = [_executed(ast.fix_missing_locations(node), "preload", {}) for node in more]
         self.greeting = {"failed": [*imported(self._file, set()), *filter(None, failed)]}
         gc.collect()
-        if reason := unsafe_state() or _open_socket() or _cuda() or _kept() or why_not(_trial):
+        if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -153,11 +153,6 @@ def _open_socket() -> str:
             if (link := os.readlink(f"/proc/self/fd/{number}")).startswith(("socket:", "anon_inode:")):
                 return f"an import opened {link}"
     return ""
-
-
-def _cuda() -> str:
-    torch = sys.modules.get("torch")
-    return "an import initialised CUDA" if torch and torch.cuda.is_initialized() else ""
 
 
 def _kept() -> str:
