@@ -40,7 +40,7 @@ def program(tmp_path, monkeypatch):
         return Command((sys.executable, str(tmp_path / "program.py"), "an argument"), **settings)
 
     yield write
-    for server in commands._SERVERS.values():
+    for server in commands.SERVERS.values():
         server.close()
 
 
@@ -83,7 +83,7 @@ def test_imports_are_found(program, tmp_path, text, imported, more):
     (tmp_path / "lib" / "more" / "site-packages").mkdir(parents=True)
     (tmp_path / "lib" / "more" / "beside.py").write_text("")
     command = program(text + "\nanswer(1)", imported=imported, **more)
-    assert played(command, sessions=2) == [1, 1] and command not in commands._ALONE
+    assert played(command, sessions=2) == [1, 1] and command not in commands.ALONE
     assert not imported or (tmp_path / "log").read_text().count("heavy") == 1
 
 
@@ -146,8 +146,8 @@ def test_a_fork_server_that_is_killed_is_replaced(program):
     command = program("import time\ntime.sleep(float(os.environ['SLEEP']))\nanswer(os.getpid())", pass_env=("SLEEP",))
     os.environ["SLEEP"] = "0"
     played(command)
-    first = commands._SERVERS[command].pid
+    first = commands.SERVERS[command].pid
     os.kill(first, signal.SIGKILL)
-    while commands._SERVERS[command].usable:
+    while commands.SERVERS[command].usable:
         pass
-    assert played(command) and commands._SERVERS[command].pid != first
+    assert played(command) and commands.SERVERS[command].pid != first

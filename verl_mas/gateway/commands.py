@@ -41,14 +41,14 @@ FORKED = f"{forked.__name__}:Programs"
 IN_PLACE = "verl-mas-preload.invalid"
 # Of the libraries of linear algebra, which start threads when they are imported. A process with threads is not forked.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-ALONE = "%s: every session is a new interpreter, which imports everything again, as it cannot be forked: %s"
+SAID = "%s: every session is a new interpreter, which imports everything again, as it cannot be forked: %s"
 logger = logging.getLogger(__name__)
 
 
 # The fork server of each command in this process, and the commands that have none, with the reason.
-_SERVERS: dict[Command, ForkServer] = {}
-_ALONE: dict[Command, str] = {}
-_LOCK = threading.Lock()
+SERVERS: dict[Command, ForkServer] = {}
+ALONE: dict[Command, str] = {}
+LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Command:
                 _check_imports(server, says)
                 raise SessionFault(FaultKind.WORKFLOW, f"{name} ended with status {status}\n{says}")
             written = outcome.read(name)
-            if self in _ALONE:
+            if self in ALONE:
                 written["info"] = {**(written.get("info") or {}), "imported_again": 1.0}
             return written
 
@@ -96,21 +96,21 @@ class Command:
 
     async def _server(self, variables: Mapping[str, str]) -> ForkServer | None:
         """The fork server, when it has imported what it can; None if this program cannot be forked."""
-        with _LOCK:
-            if self in _ALONE:
+        with LOCK:
+            if self in ALONE:
                 return None
-            if self not in _SERVERS or not _SERVERS[self].usable:
+            if self not in SERVERS or not SERVERS[self].usable:
                 marks = dict.fromkeys(variables, f"http://{IN_PLACE}/v1")
                 env = {**ONE_THREAD, **environment(self.pass_env), **marks, forked.MARK: IN_PLACE}
-                _SERVERS[self] = ForkServer(FORKED, (self.file, self.preload), python=self.argv[:1], env=env)
-            server = _SERVERS[self]
+                SERVERS[self] = ForkServer(FORKED, (self.file, self.preload), python=self.argv[:1], env=env)
+            server = SERVERS[self]
         try:
             await asyncio.wrap_future(server.greeting)
         except (Refused, ServerLost) as error:
-            with _LOCK:
-                if self not in _ALONE:
-                    _ALONE[self] = str(error)
-                    logger.warning(ALONE, " ".join(self.argv), error.args[-1])
+            with LOCK:
+                if self not in ALONE:
+                    ALONE[self] = str(error)
+                    logger.warning(SAID, " ".join(self.argv), error.args[-1])
             return None
         return server
 
