@@ -146,8 +146,8 @@ def test_a_fork_server_that_is_killed_is_replaced(program):
     command = program("import time\ntime.sleep(float(os.environ['SLEEP']))\nanswer(os.getpid())", pass_env=("SLEEP",))
     os.environ["SLEEP"] = "0"
     played(command)
-    first = commands.SERVERS[command].pid
+    first = commands.SERVERS[command].usable().pid
     os.kill(first, signal.SIGKILL)
-    while commands.SERVERS[command].usable:
+    while commands.SERVERS[command].server.usable:
         pass
-    assert played(command) and commands.SERVERS[command].pid != first
+    assert played(command) and commands.SERVERS[command].usable().pid != first

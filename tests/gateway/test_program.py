@@ -117,7 +117,8 @@ def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_way_out(kind
 def test_a_command_sees_no_other_process_and_no_key_of_the_run(monkeypatch, kind):
     monkeypatch.setenv("REMOTE_KEY", "secret")
     monkeypatch.setenv("TOOL_KEY", "given")
-    text = """outcome keys=$(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep ^OPENAI_API_KEY | grep -v preload | sort -u | wc -l)
+    text = """outcome variables=$(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep ^OPENAI_API_KEY | sort -u)
+keys=$(echo "$variables" | grep -vc preload) # which the fork server has in place of a key
 echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}";"""
     with ThreadPoolExecutor() as both:
         sessions = list(both.map(lambda _: played(KINDS[kind](text, pass_env=["TOOL_KEY"])), range(2)))

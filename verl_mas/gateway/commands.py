@@ -11,25 +11,21 @@ import os
 import re
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from concurrent.futures import wait
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
-from typing import IO, Any, Protocol
+from typing import IO
 
 from verl_mas.errors import FaultKind, ProgramLost, SessionFault, WorkflowError
 from verl_mas.gateway import forked, launch
-from verl_mas.gateway.host import GONE, TERM_S, end_group, end_of, environment
+from verl_mas.gateway.host import TERM_S, end_of, environment
 from verl_mas.run_folder.records import plain
-from verl_mas.util.fork_server import NOT_STARTED
-from verl_mas.util.forks import Fork, ForkServer, Refused, ServerLost
+from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tool_sources import in_thread
 
@@ -45,9 +41,9 @@ SAID = "%s: every session is a new interpreter, which imports everything again, 
 logger = logging.getLogger(__name__)
 
 
-# The fork server of each command in this process, and the commands that have none, with the reason.
-SERVERS: dict[Command, ForkServer] = {}
-ALONE: dict[Command, str] = {}
+# The fork servers of this process, by what they import, and the commands that cannot be forked.
+SERVERS: dict[Command, Restarted] = {}
+ALONE: set[Command] = set()
 LOCK = threading.Lock()
 
 
@@ -67,15 +63,16 @@ class Command:
         # The system refuses longer variables.
         small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}
         env = {**environment(self.pass_env), **variables, "VERL_MAS_OUTCOME_FD": str(launch.OUTCOME), **small}
-        server = await self._server(variables) if self.fork and self.file else None
+        server = await self._server(variables)
+        ours, theirs = socket.socketpair()
         with _file(text) as given, tempfile.TemporaryFile() as printed:
-            outcome, process = self._started(server, env, given, printed)
+            outcome = Outcome(ours, printed)
+            with theirs, _file(json.dumps([self.argv, env, os.getcwd()])) as session:
+                fork = server.fork(None, [file.fileno() for file in (session, given, printed, theirs)])
             try:
-                status = await in_thread(partial(outcome.take, process))
-            except ServerLost as error:
-                raise SessionFault(FaultKind.WORKFLOW, f"{GONE}: {error}") from error
+                status = await in_thread(partial(outcome.take, fork))
             finally:
-                threading.Thread(target=process.end, args=(TERM_S,), daemon=True).start()
+                threading.Thread(target=fork.end, args=(TERM_S,), daemon=True).start()
             if outcome.excess:
                 raise SessionFault(FaultKind.WORKFLOW, f"{name} was ended: {outcome.excess}")
             if status:
@@ -90,44 +87,34 @@ class Command:
     @property
     def file(self) -> str | None:
         """The file of a command `python FILE.py ...`."""
-        if len(self.argv) < 2 or not re.fullmatch(r"python[\d.]*", Path(self.argv[0]).name):
+        if not self.fork or len(self.argv) < 2 or not re.fullmatch(r"python[\d.]*", Path(self.argv[0]).name):
             return None
         return os.path.abspath(self.argv[1]) if self.argv[1].endswith(".py") and os.path.isfile(self.argv[1]) else None
 
-    async def _server(self, variables: Mapping[str, str]) -> ForkServer | None:
-        """The fork server, when it has imported what it can; None if this program cannot be forked."""
-        with LOCK:
-            if self in ALONE:
-                return None
-            if self not in SERVERS or not SERVERS[self].usable:
-                marks = dict.fromkeys(variables, f"http://{IN_PLACE}/v1")
-                env = {**ONE_THREAD, **environment(self.pass_env), **marks, forked.MARK: IN_PLACE}
-                SERVERS[self] = ForkServer(FORKED, (self.file, self.preload), python=self.argv[:1], env=env)
-            server = SERVERS[self]
-        try:
-            await asyncio.wrap_future(server.greeting)
-        except (Refused, ServerLost) as error:
-            with LOCK:
-                if self not in ALONE:
-                    ALONE[self] = str(error)
-                    logger.warning(SAID, " ".join(self.argv), error.args[-1])
-            return None
-        return server
+    async def _server(self, variables: Mapping[str, str]) -> ForkServer:
+        """The fork server that has imported what the program imports; the one that has imported nothing, if there is no
+        such program or it cannot be forked."""
+        if self.file and self not in ALONE:
+            marks = dict.fromkeys(variables, f"http://{IN_PLACE}/v1")
+            env = {**ONE_THREAD, **environment(self.pass_env), **marks, forked.MARK: IN_PLACE}
+            try:
+                return await _greeted(self, (self.file, self.preload), self.argv[:1], env)
+            except (Refused, ServerLost) as error:
+                with LOCK:
+                    if self not in ALONE:
+                        logger.warning(SAID, " ".join(self.argv), error.args[-1])
+                    ALONE.add(self)
+        return await _greeted(Command(()), (None, ()), (sys.executable, "-I", "-S"), environment())
 
-    def _started(
-        self, server: ForkServer | None, env: Mapping[str, str], given: IO[bytes], printed: IO[bytes]
-    ) -> tuple[Outcome, Process]:
-        ours, theirs = socket.socketpair()
-        outcome = Outcome(ours, printed)
-        with theirs:
-            if server is None:
-                launched = [sys.executable, "-I", "-S", launch.__file__, str(theirs.fileno()), *self.argv]
-                streams = {"stdin": given, "stdout": printed, "stderr": printed}
-                start = partial(subprocess.Popen, launched, env=env, pass_fds=[theirs.fileno()], **streams)
-                return outcome, Launched(start(start_new_session=True))
-            with _file(json.dumps({"argv": self.argv[1:], "environ": env, "folder": os.getcwd()})) as session:
-                files = (session, given, printed, theirs)
-                return outcome, Forked(server.fork(None, [file.fileno() for file in files]))
+
+async def _greeted(
+    command: Command, settings: tuple[str | None, Sequence[str]], python: Sequence[str], env: Mapping[str, str]
+) -> ForkServer:
+    with LOCK:
+        start = partial(ForkServer, FORKED, settings, python=python, env=env)
+        server = SERVERS.setdefault(command, Restarted(start)).usable()
+    await asyncio.wrap_future(server.greeting)
+    return server
 
 
 @contextlib.contextmanager
@@ -138,55 +125,11 @@ def _file(text: str) -> Iterator[IO[bytes]]:
         yield file
 
 
-def _check_imports(server: ForkServer | None, says: str) -> None:
+def _check_imports(server: ForkServer, says: str) -> None:
     """Raise if the program ended with an error that an import had in the fork server, too: so will each session."""
-    for failure in server.greeting.result()["failed"] if server else ():
+    for failure in server.greeting.result()["failed"]:
         if says.rstrip().endswith(failure.rstrip().rpartition("\n")[2]):
             raise ProgramLost(f"the program cannot be imported:\n{failure}")
-
-
-class Process(Protocol):
-    """The process of a session."""
-
-    def poll(self) -> int | None:
-        """Its status; None while it runs."""
-
-    def end(self, wait_s: float) -> None:
-        """End it with its children: SIGTERM, and after a while SIGKILL."""
-
-
-@dataclass
-class Launched:
-    """A process of an interpreter, or of another program, of its own."""
-
-    process: subprocess.Popen[Any]
-
-    def poll(self) -> int | None:
-        return self.process.poll()
-
-    def end(self, wait_s: float) -> None:
-        end_group(self.process.pid, wait_s)
-        self.process.wait()
-
-
-@dataclass
-class Forked:
-    """A fork of the process that has imported what the program imports."""
-
-    fork: Fork
-
-    def poll(self) -> int | None:
-        if not self.fork.ended.done():
-            return None
-        ended = self.fork.ended.result()
-        if ended.reason == NOT_STARTED:
-            raise ServerLost(f"no process could be started: {os.strerror(ended.status)}")
-        return os.waitstatus_to_exitcode(ended.status)
-
-    def end(self, wait_s: float) -> None:
-        for number in (SIGTERM, SIGKILL):
-            self.fork.signal(number)
-            wait([self.fork.ended], wait_s)
 
 
 class Outcome:
@@ -200,19 +143,18 @@ class Outcome:
         self._written, self._author, self._others = bytearray(), 0, 0
         self.excess = ""
 
-    def take(self, process: Process) -> int:
+    def take(self, fork: Fork) -> int:
         """Read until the command has ended; its status."""
         with self._receives:
-            while process.poll() is None and not self.excess:
+            while not fork.ended.done() and not self.excess:
                 self._receive()
                 if os.fstat(self._printed.fileno()).st_size > MOST_PRINTED:
                     self.excess = f"it printed more than {MOST_PRINTED:,} bytes"
-            process.end(0)
+            fork.end(0)
             self._receives.settimeout(0)
             while self._receive():
                 pass
-        status = process.poll()
-        return -SIGKILL if status is None else status
+        return fork.status()
 
     def read(self, name: str) -> JsonObject:
         if self._others and not self._written:

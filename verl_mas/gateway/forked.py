@@ -1,4 +1,5 @@
-"""The fork server of a Python program: it imports what the file of the program imports, and each session is a fork.
+"""The fork server of programs. Of a Python program it imports what its file imports, and each session is a fork; any
+other command is started in a fork that has imported nothing.
 
 The file itself and modules of the user run in the fork alone, as they make clients of the session's address and key.
 Standard library alone, so that any interpreter can run it.
@@ -17,7 +18,7 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -35,15 +36,20 @@ SEEDED = ("numpy.random", "torch")
 
 
 class Programs(Forks):
-    """`settings`: the file, and further modules to import."""
+    """`settings`: the file, and further modules to import. Without a file, forks become the commands of sessions."""
 
-    def __init__(self, settings: tuple[str, Sequence[str]]):
+    def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
+        self.greeting = {"failed": []}
+        if self._file is not None:
+            self._import(self._file, modules)
+
+    def _import(self, file: str, modules: Sequence[str]) -> None:
         if not getattr(sys.flags, "safe_path", False):
-            sys.path.insert(0, os.path.dirname(os.path.realpath(self._file)))
+            sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
         more = [ast.Import([ast.alias(name)], lineno=1, col_offset=0) for name in modules]
         failed = [_executed(ast.fix_missing_locations(node), "preload", {}) for node in more]
-        self.greeting = {"failed": [*imported(self._file, set()), *filter(None, failed)]}
+        self.greeting = {"failed": [*imported(file, set()), *filter(None, failed)]}
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
@@ -58,13 +64,15 @@ class Programs(Forks):
         os.close(stdin)
         os.close(printed)
         with open(session) as file:
-            launch.isolated(outcome, partial(_run, self._file, **json.load(file)))
+            argv, environ, folder = json.load(file)
+        os.chdir(folder)
+        become = partial(launch.execute, argv) if self._file is None else partial(_run, self._file, argv[1:])
+        launch.isolated(outcome, partial(become, environ))
 
 
-def _run(file: str, argv: Sequence[str], environ: dict[str, str], folder: str) -> None:
+def _run(file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
     code = 1
     try:
-        os.chdir(folder)
         os.environ.clear()
         os.environ.update(environ)
         for name in SEEDED:

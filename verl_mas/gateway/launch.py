@@ -1,8 +1,8 @@
-"""Isolates the program of a session: `python launch.py DESCRIPTOR COMMAND...`, or `isolated` in a fork.
+"""Isolates the program of a session in a fork.
 
 The program gets processes of its own, where the machine allows it: it sees no other process and so none of their keys,
 and whatever it starts ends with it. A message on the descriptor comes before the program, so that the worker knows
-whose outcome to take. Standard library alone, for a start of a few milliseconds.
+whose outcome to take. Standard library alone.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 
 NEW_USER, NEW_MOUNTS, NEW_PIDS = 0x10000000, 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
@@ -79,11 +77,11 @@ def become(descriptor: int, program: Callable[[], object]) -> None:
         os._exit(1)
 
 
-def execute(command: list[str]) -> None:
+def execute(command: list[str], environ: Mapping[str, str]) -> None:
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
     try:
-        os.execvp(command[0], command)
+        os.execvpe(command[0], command, environ)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         os._exit(127)
@@ -96,7 +94,3 @@ def end_as(status: int) -> None:
     if status < 0:
         os.kill(os.getpid(), -status)
     os._exit(status)
-
-
-if __name__ == "__main__":
-    isolated(int(sys.argv[1]), partial(execute, sys.argv[2:]))

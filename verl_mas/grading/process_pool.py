@@ -14,16 +14,16 @@ import os
 import queue
 import socket
 import sys
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import TypeAlias
 
 from verl_mas.errors import MasError
 from verl_mas.grading import pool_worker
-from verl_mas.util.forks import Fork, ForkServer, ServerLost
+from verl_mas.util.forks import Fork, ForkServer, Restarted, ServerLost
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
@@ -61,9 +61,9 @@ class BoundedPool:
         warm_up: Sequence[tuple[Json, ...]] = (),
     ):
         self.limit_s = limit_s
+        kind, env = f"{pool_worker.__name__}:Calls", {**os.environ, "OMP_NUM_THREADS": "1"}
         self._settings = (function, memory_mb, list(warm_up), sys.path)
-        self._server: ForkServer | None = None  # started on first use, and again if it is lost
-        self._lock = threading.Lock()
+        self._server = Restarted(partial(ForkServer, kind, self._settings, env=env))
         # Each worker with the pipe to it; None: it is forked on use, at first and after each loss.
         self._workers: queue.SimpleQueue[tuple[Fork, Connection] | None] = queue.SimpleQueue()
         for _ in range(workers):
@@ -81,8 +81,7 @@ class BoundedPool:
 
     def close(self) -> None:
         self._threads.shutdown(cancel_futures=True)
-        if self._server is not None:
-            self._server.close()
+        self._server.close()
 
     def _call(self, message: bytes) -> CallResult:
         worker = self._workers.get()
@@ -106,19 +105,11 @@ class BoundedPool:
     def _fork(self) -> tuple[Fork, Connection]:
         for _ in range(2):
             try:
-                server = self._started()
+                server = self._server.usable()
+                server.greeting.result()
                 ours, theirs = socket.socketpair()
                 with theirs:
                     return server.fork(None, [theirs.fileno()]), Connection(ours.detach())
             except ServerLost as error:
                 lost = error
         raise MasError(f"the worker process of {self._settings[0]} does not start: {lost}")
-
-    def _started(self) -> ForkServer:
-        with self._lock:
-            if self._server is None or not self._server.usable:
-                kind, env = f"{pool_worker.__name__}:Calls", {**os.environ, "OMP_NUM_THREADS": "1"}
-                self._server = ForkServer(kind, self._settings, env=env)
-            server = self._server
-        server.greeting.result()
-        return server

@@ -12,18 +12,18 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from verl_mas.util.fork_server import MAX_MESSAGE, Ended, Order, Stop
+from verl_mas.util.fork_server import MAX_MESSAGE, NOT_STARTED, Ended, Order, Stop
 
 # Its files are found without this package, which imports more, and which other interpreters do not have.
 _START = (
-    "import sys, types; sys.path.remove(''); package = sys.modules['verl_mas'] = types.ModuleType('verl_mas'); "
+    "import sys, types; sys.path[:] = filter(None, sys.path); package = sys.modules['verl_mas'] = types.ModuleType('verl_mas'); "
     "package.__path__ = [sys.argv[1]]; from verl_mas.util.fork_server import main; main()"
 )
 _PACKAGE = str(Path(__file__).parents[1])
@@ -51,6 +51,19 @@ class Fork:
         """Send a signal to it and to the processes of its group, if it has not ended."""
         with contextlib.suppress(OSError):
             self._connection.socket.send(json.dumps(Stop(self.number, number)).encode())
+
+    def end(self, wait_s: float) -> None:
+        """SIGTERM, and after a while SIGKILL."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            self.signal(number)
+            wait([self.ended], wait_s)
+
+    def status(self) -> int:
+        """The exit code, or a negative signal; waits for the end."""
+        ended = self.ended.result()
+        if ended.reason == NOT_STARTED:
+            raise ServerLost(f"no process could be started: {os.strerror(ended.status)}")
+        return os.waitstatus_to_exitcode(ended.status)
 
 
 @dataclass
@@ -157,6 +170,24 @@ class ForkServer:
         with contextlib.suppress(ConnectionError):
             socket.send_fds(self._connection.socket, [json.dumps(order).encode()], descriptors)
         return Fork(order.number, ended, self._connection)
+
+
+class Restarted:
+    """A fork server that starts on first use, and again if it is lost. For all threads."""
+
+    def __init__(self, start: Callable[[], ForkServer]):
+        self._start, self._lock = start, threading.Lock()
+        self.server: ForkServer | None = None
+
+    def usable(self) -> ForkServer:
+        with self._lock:
+            if self.server is None or not self.server.usable:
+                self.server = self._start()
+            return self.server
+
+    def close(self) -> None:
+        if self.server is not None:
+            self.server.close()
 
 
 def _running(future: Future[Any]) -> Future[Any]:

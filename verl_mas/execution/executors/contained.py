@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -18,7 +17,7 @@ from verl_mas.execution.contained.start import refused, start
 from verl_mas.execution.executor import Execution, register_executor
 from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
 from verl_mas.util.fork_server import BY_LIMIT, NOT_STARTED, Ended
-from verl_mas.util.forks import Fork, ForkServer, Refused, ServerLost
+from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
 from verl_mas.util.loops import PerLoop, waited_for
 
 _MB = 2**20
@@ -51,7 +50,7 @@ class Contained:
 
     def pids(self) -> list[int]:
         """The fork server's process, if there is one."""
-        server = self._opened.server
+        server = self._opened.servers.server
         return [server.pid] if server is not None and server.usable else []
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
@@ -139,14 +138,16 @@ class _Opened:
     """The fork server, and those that replace it when it is lost, until the executor is closed."""
 
     def __init__(self, settings: Execution):
-        self.server: ForkServer | None = None
+        self.servers = Restarted(partial(start, settings.packages))
         self.closed = False
-        self._packages, self._lock = settings.packages, threading.Lock()
+        self._packages = settings.packages
 
     async def started(self) -> ForkServer:
         reason = ""
         for _ in range(_TRIES):
-            server = self._usable()
+            if self.closed:
+                raise ExecutorFailed(_CLOSED)
+            server = self.servers.usable()
             try:
                 await asyncio.wait_for(asyncio.wrap_future(server.greeting), _START_S)
                 return server
@@ -160,19 +161,9 @@ class _Opened:
                 reason = f"it took more than {_START_S:.0f} s"
         raise ExecutorFailed(f"the sandbox did not start: {reason}")
 
-    def _usable(self) -> ForkServer:
-        with self._lock:
-            if self.closed:
-                raise ExecutorFailed(_CLOSED)
-            if self.server is None or not self.server.usable:
-                self.server = start(self._packages)
-            return self.server
-
     def close(self) -> None:
-        with self._lock:
-            self.closed = True
-        if self.server is not None:
-            self.server.close()
+        self.closed = True
+        self.servers.close()
 
 
 def _leave(slots: asyncio.Semaphore, ended: asyncio.Future[Ended]) -> None:
