@@ -86,7 +86,7 @@ class Measured:
         self._waiting.mkdir(exist_ok=True)
         file.write_text(HEAD + PROGRAMS[program] + TAIL)
         command = [python, str(file), str(self._gate), str(self._waiting)]
-        self._program = ReferredProgram(agents=("solver",), command=command, fork=fork)
+        self._program = ReferredProgram(agents=("solver",), command=command, import_once=fork)
 
     def cost(self, sessions: int) -> Cost:
         asyncio.run(self._play())  # imports, in the fork server

@@ -109,7 +109,7 @@ def test_a_program_that_cannot_be_forked_is_an_interpreter_per_session_which_is_
 
 @pytest.mark.parametrize("fork", [True, False])
 def test_a_missing_package_ends_the_run_with_the_traceback_of_the_program(program, fork):
-    command = program("import own", own="import no_such_package", fork=fork)
+    command = program("import own", own="import no_such_package", import_once=fork)
     if not fork:
         assert "No module named 'no_such_package'" in failed(command)
         return
@@ -131,7 +131,7 @@ ENDS = {
 
 @pytest.mark.parametrize("text", ENDS)
 def test_a_fork_ends_as_an_interpreter_does(program, text):
-    causes = [failed(program("import sys\n" + text, fork=fork)) for fork in (True, False)]
+    causes = [failed(program("import sys\n" + text, import_once=fork)) for fork in (True, False)]
     assert ENDS[text] in causes[0] and causes[0] == causes[1]
 
 

@@ -83,7 +83,7 @@ def python(*parts: str, **more: object) -> ReferredProgram:
     return ReferredProgram(agents=AGENTS, command=[sys.executable, f"{HERE}/shell_team.py", *parts], **more)
 
 
-KINDS = {"command": shell, "forked": python, "interpreter": partial(python, fork=False)}
+KINDS = {"command": shell, "forked": python, "interpreter": partial(python, import_once=False)}
 TRUE_OUTCOME = """outcome echo '{"reward": 0.25}';"""
 # As code does that a model wrote, and that the program runs.
 FORGERIES = {

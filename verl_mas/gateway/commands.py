@@ -34,7 +34,6 @@ MOST_OUTCOME, MOST_PRINTED, MOST_VARIABLE = 1 << 20, 64 << 20, 100_000
 # A message of a socket has the ids of its process, user and group.
 CREDENTIALS = struct.Struct("3i")
 FORKED = f"{forked.__name__}:Programs"
-IN_PLACE = "verl-mas-preload.invalid"
 # Of the libraries of linear algebra, which start threads when they are imported. A process with threads is not forked.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 SAID = "%s: every session is a new interpreter, which imports everything again, as it cannot be forked: %s"
@@ -53,7 +52,7 @@ class Command:
 
     argv: tuple[str, ...]
     pass_env: tuple[str, ...] = ()
-    fork: bool = True
+    import_once: bool = True
     preload: tuple[str, ...] = ()
 
     async def play(self, task: JsonObject, variables: Mapping[str, str]) -> JsonObject:
@@ -68,7 +67,7 @@ class Command:
         with _file(text) as given, tempfile.TemporaryFile() as printed:
             outcome = Outcome(ours, printed)
             with theirs, _file(json.dumps([self.argv, env, os.getcwd()])) as session:
-                fork = server.fork(None, [file.fileno() for file in (session, given, printed, theirs)])
+                fork = server.fork([file.fileno() for file in (session, given, printed, theirs)])
             try:
                 status = await in_thread(partial(outcome.take, fork))
             finally:
@@ -87,7 +86,7 @@ class Command:
     @property
     def file(self) -> str | None:
         """The file of a command `python FILE.py ...`."""
-        if not self.fork or len(self.argv) < 2 or not re.fullmatch(r"python[\d.]*", Path(self.argv[0]).name):
+        if not self.import_once or len(self.argv) < 2 or not re.fullmatch(r"python[\d.]*", Path(self.argv[0]).name):
             return None
         return os.path.abspath(self.argv[1]) if self.argv[1].endswith(".py") and os.path.isfile(self.argv[1]) else None
 
@@ -95,8 +94,8 @@ class Command:
         """The fork server that has imported what the program imports; the one that has imported nothing, if there is no
         such program or it cannot be forked."""
         if self.file and self not in ALONE:
-            marks = dict.fromkeys(variables, f"http://{IN_PLACE}/v1")
-            env = {**ONE_THREAD, **environment(self.pass_env), **marks, forked.MARK: IN_PLACE}
+            marks = dict.fromkeys(variables, f"http://{'-'.join(forked.MARK)}/v1")
+            env = {**ONE_THREAD, **environment(self.pass_env), **marks}
             try:
                 return await _greeted(self, (self.file, self.preload), self.argv[:1], env)
             except (Refused, ServerLost) as error:
@@ -127,8 +126,8 @@ def _file(text: str) -> Iterator[IO[bytes]]:
 
 def _check_imports(server: ForkServer, says: str) -> None:
     """Raise if the program ended with an error that an import had in the fork server, too: so will each session."""
-    for failure in server.greeting.result()["failed"]:
-        if says.rstrip().endswith(failure.rstrip().rpartition("\n")[2]):
+    for line, failure in server.greeting.result().items():
+        if says.rstrip().endswith(line):
             raise ProgramLost(f"the program cannot be imported:\n{failure}")
 
 

@@ -20,7 +20,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from verl_mas.gateway import launch
 from verl_mas.util import as_main
@@ -29,8 +28,8 @@ from verl_mas.util.fork_server import CONTROL, CannotFork, Forks, unsafe_state, 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Where imports are found, and what they read: such statements of a file are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# In place of what each session has its own of, the variables of the fork server contain the value of this one.
-MARK = "VERL_MAS_MARK"
+# Joined, they are in the variables of the fork server in place of what each session has its own of.
+MARK = ("verl-mas", "preload.invalid")
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
 
@@ -40,7 +39,7 @@ class Programs(Forks):
 
     def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
-        self.greeting = {"failed": []}
+        self.greeting = {}
         if self._file is not None:
             self._import(self._file, modules)
 
@@ -49,7 +48,9 @@ class Programs(Forks):
             sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
         more = [ast.Import([ast.alias(name)], lineno=1, col_offset=0) for name in modules]
         failed = [_executed(ast.fix_missing_locations(node), "preload", {}) for node in more]
-        self.greeting = {"failed": [*imported(file, set()), *filter(None, failed)]}
+        failed += imported(file, set())
+        # By the line that an error ends with.
+        self.greeting = {text.rstrip().rpartition("\n")[2]: text for text in filter(None, failed)}
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
@@ -57,7 +58,7 @@ class Programs(Forks):
         sys.stderr.flush()
         gc.freeze()  # The collector of a fork would write to, and so copy, each page.
 
-    def play(self, settings: Any, descriptors: Sequence[int], slot: int) -> None:
+    def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         session, stdin, printed, outcome = descriptors
         for number, descriptor in enumerate((stdin, printed, printed)):
             os.dup2(descriptor, number)
@@ -165,7 +166,7 @@ def _open_socket() -> str:
 
 def _kept() -> str:
     """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
-    mark = os.environ[MARK]  # nothing but this frame has it
+    mark = "-".join(MARK)  # nothing but this frame has it
     for holder in gc.get_objects():
         for value in gc.get_referents(holder):
             inside = value.values() if type(value) is dict and not gc.is_tracked(value) else (value,)

@@ -12,9 +12,10 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 
-NEW_USER, NEW_MOUNTS, NEW_PIDS = 0x10000000, 0x00020000, 0x20000000
+from verl_mas.util.fork_server import die_with_parent, own_namespaces
+
+NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
-PR_SET_PDEATHSIG = 1
 OUTCOME = 3  # shells redirect to one digit
 # Python ignores these, and a program expects to be ended by them.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -25,7 +26,11 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
     """Call a function, which ends its process, in a process of its own; this one ends as that one did."""
     # The worker ends the group by SIGTERM: the program may handle it, and this process waits for that.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    apart = enter_namespaces()
+    try:
+        own_namespaces(NEW_MOUNTS | NEW_PIDS)
+        apart = True
+    except OSError:
+        apart = False
     reads, writes = os.pipe()
     first = os.fork()
     if not first:
@@ -38,21 +43,9 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
     end_as(int(os.read(reads, 16) or -signal.SIGKILL))
 
 
-def enter_namespaces() -> bool:
-    """Own processes and mounts for what is forked afterwards; whether the machine allows it."""
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(NEW_MOUNTS | NEW_PIDS | (NEW_USER if user else 0)):
-        return False
-    if user:
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{file}", "w") as out:
-                out.write(text)
-    return True
-
-
 def played(descriptor: int, program: Callable[[], object], *, apart: bool) -> int:
     """The status of the program, in the first process of its namespace: its end is the end of all others there."""
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent(os.getppid())
     if apart:
         libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
         libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEV | NO_EXEC, None)

@@ -11,7 +11,6 @@ import resource
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
 from verl_mas.util.fork_server import Forks
 
@@ -22,15 +21,15 @@ class Calls(Forks):
     """`settings`: the function as "package.module:name", the memory of a fork in MB, the arguments of the calls that
     warm up the server, and the folders in which Python finds modules."""
 
-    def __init__(self, settings: tuple[str, int, Sequence[Sequence[Any]], Sequence[str]]):
+    def __init__(self, settings: tuple[str, int, Sequence[Sequence[object]], Sequence[str]]):
         name, memory_mb, warm_up, sys.path[:] = settings
         module, _, attribute = name.partition(":")
         self._memory, self.greeting = memory_mb * 2**20, {}
-        self._function: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
+        self._function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
         for args in warm_up:
             self._function(*args)
 
-    def play(self, settings: Any, descriptors: Sequence[int], slot: int) -> None:
+    def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         """Answer one call after another until the other end closes."""
         resource.setrlimit(resource.RLIMIT_AS, (self._memory, self._memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -41,7 +40,7 @@ class Calls(Forks):
             except (EOFError, ConnectionError):
                 return
             try:
-                answer: list[Any] = [RETURNED, self._function(*args), ""]
+                answer = [RETURNED, self._function(*args), ""]
             except Exception as error:  # noqa: BLE001  boundary: any exception of the function is data for the caller
                 answer = [RAISED, None, f"{type(error).__name__}: {error}"[:500]]
             pipe.send_bytes(json.dumps(answer).encode())

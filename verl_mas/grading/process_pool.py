@@ -109,7 +109,7 @@ class BoundedPool:
                 server.greeting.result()
                 ours, theirs = socket.socketpair()
                 with theirs:
-                    return server.fork(None, [theirs.fileno()]), Connection(ours.detach())
+                    return server.fork([theirs.fileno()]), Connection(ours.detach())
             except ServerLost as error:
                 lost = error
         raise MasError(f"the worker process of {self._settings[0]} does not start: {lost}")

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 CONTROL = 3  # the descriptor of the socket to the caller
 MAX_MESSAGE, MAX_DESCRIPTORS = 65_536, 8
@@ -29,14 +29,15 @@ FAILURE = 4  # the descriptor on which a trial says why it failed
 _IDLE_S, _TRIAL_S = 5.0, 10
 _CPUS = os.cpu_count() or 1
 _PR_SET_PDEATHSIG = 1
+NEW_USER = 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Order(NamedTuple):
-    """A fork to start. `settings` are for the kind of forks; descriptors are sent beside it."""
+    """A fork to start. `limits` are for the kind of forks; descriptors are sent beside it."""
 
     number: int
-    settings: Any
+    limits: Sequence[float]
     cpu_s: float = math.inf
     wall_s: float = math.inf
 
@@ -66,13 +67,13 @@ class CannotFork(Exception):
 class Forks:
     """A kind of forks. It is made once, in the server, from its settings; or it raises CannotFork."""
 
-    greeting: dict[str, Any]
+    greeting: dict[str, str]
     """Sent to the caller before the first fork."""
 
     def before_fork(self) -> None:
         """Called in the server."""
 
-    def play(self, settings: Any, descriptors: Sequence[int], slot: int) -> None:
+    def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         """Called in the fork, which ends after it. `slot` is a small number that no other fork has at the time."""
         raise NotImplementedError
 
@@ -91,7 +92,7 @@ def main() -> None:
     wakeup, woken = os.pipe()
     os.set_blocking(woken, False)
     module, _, name = kind.partition(":")
-    make: Callable[[Any], Forks] = getattr(importlib.import_module(module), name)
+    make: Callable[[object], Forks] = getattr(importlib.import_module(module), name)
     # `verl_mas` is no real package here; whoever imports it gets that one.
     for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == __name__.split(".")[0]]:
         del sys.modules[loaded]
@@ -183,7 +184,7 @@ class Server:
             self.control.close()
             for descriptor in self.wakeup:
                 os.close(descriptor)
-            self.forks.play(order.settings, descriptors, slot)
+            self.forks.play(order.limits, descriptors, slot)
         finally:
             os._exit(1)
 
@@ -249,6 +250,17 @@ def die_with_parent(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
     if os.getppid() != parent:
         os._exit(1)
+
+
+def own_namespaces(flags: int) -> None:
+    """Enter new namespaces; who is not root needs one of users, too. An OSError says that the machine refuses it."""
+    user, group = os.getuid(), os.getgid()
+    if _libc.unshare(flags | (NEW_USER if user else 0)):
+        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
+    if user:
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{file}", "w") as out:
+                out.write(text)
 
 
 def unsafe_state() -> str:

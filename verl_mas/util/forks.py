@@ -17,15 +17,17 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
 from verl_mas.util.fork_server import MAX_MESSAGE, NOT_STARTED, Ended, Order, Stop
 
 # Its files are found without this package, which imports more, and which other interpreters do not have.
 _START = (
-    "import sys, types; sys.path[:] = filter(None, sys.path); package = sys.modules['verl_mas'] = types.ModuleType('verl_mas'); "
-    "package.__path__ = [sys.argv[1]]; from verl_mas.util.fork_server import main; main()"
+    "import sys, types; sys.path[:] = filter(None, sys.path); package = types.ModuleType('verl_mas'); "
+    "package.__path__ = [sys.argv[1]]; sys.modules['verl_mas'] = package; "
+    "from verl_mas.util.fork_server import main; main()"
 )
+T = TypeVar("T")
 _PACKAGE = str(Path(__file__).parents[1])
 _MOST_PRINTED = 4000
 _LOST = "the fork server died"
@@ -71,7 +73,7 @@ class _Connection:
     process: subprocess.Popen[bytes]
     socket: socket.socket
     printed: IO[bytes]
-    greeting: Future[dict[str, Any]]
+    greeting: Future[dict[str, str]]
     ended: dict[int, Future[Ended]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     lost: bool = False
@@ -90,10 +92,11 @@ class _Connection:
         with self.lock:
             self.lost = True
         self.end()
-        waiting: list[Future[Any]] = [self.greeting, *self.ended.values()]
-        for future in waiting:
-            if not future.done():
-                future.set_exception(ServerLost(self.last_words()))
+        lost = ServerLost(self.last_words())
+        if not self.greeting.done():
+            self.greeting.set_exception(lost)
+        for future in self.ended.values():
+            future.set_exception(lost)
         self.ended.clear()
         self.socket.close()
         self.printed.close()
@@ -144,7 +147,7 @@ class ForkServer:
                 start_new_session=True,
             )
         self.pid, self._numbers, self._owner = process.pid, count(), os.getpid()
-        self.greeting = _running(Future[dict[str, Any]]())
+        self.greeting = _running(Future[dict[str, str]]())
         self._connection = _Connection(process, ours, printed, self.greeting)
         # The thread has no reference to this object, whose end is that of the process.
         threading.Thread(target=self._connection.listen, name="fork server", daemon=True).start()
@@ -157,10 +160,15 @@ class ForkServer:
         return not self._connection.lost and self.close.alive and os.getpid() == self._owner
 
     def fork(
-        self, settings: object, descriptors: Sequence[int], *, cpu_s: float = math.inf, wall_s: float = math.inf
+        self,
+        descriptors: Sequence[int],
+        limits: Sequence[float] = (),
+        *,
+        cpu_s: float = math.inf,
+        wall_s: float = math.inf,
     ) -> Fork:
         """Start a process, which ends at the limits of CPU seconds and seconds."""
-        order = Order(next(self._numbers), settings, cpu_s, wall_s)
+        order = Order(next(self._numbers), limits, cpu_s, wall_s)
         ended = _running(Future[Ended]())
         with self._connection.lock:
             if self._connection.lost:
@@ -190,7 +198,7 @@ class Restarted:
             self.server.close()
 
 
-def _running(future: Future[Any]) -> Future[Any]:
+def _running(future: Future[T]) -> Future[T]:
     """One that whoever waits for it cannot cancel."""
     future.set_running_or_notify_cancel()
     return future

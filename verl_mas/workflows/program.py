@@ -36,7 +36,7 @@ class ReferredProgram(Program):
     """The program and its arguments: a process per session, with OPENAI_BASE_URL, OPENAI_API_KEY, ANTHROPIC_BASE_URL
     and ANTHROPIC_API_KEY. Its task is JSON on stdin, and its outcome JSON on the descriptor $VERL_MAS_OUTCOME_FD."""
 
-    fork: bool = True
+    import_once: bool = True
     """A command `python FILE.py` imports the installed packages that its file imports once per rollout worker, and each
     session is a fork of that process. false: each session is an interpreter of its own."""
 
@@ -45,7 +45,7 @@ class ReferredProgram(Program):
 
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
-            command = Command(tuple(self.command), tuple(self.pass_env), self.fork, tuple(self.preload))
+            command = Command(tuple(self.command), tuple(self.pass_env), self.import_once, tuple(self.preload))
             return await command.play(asdict(task), _variables(gateway))
         file, _, name = self.function.rpartition(":")
         host = host_of(self.python or sys.executable, self.pass_env)

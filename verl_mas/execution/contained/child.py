@@ -21,11 +21,17 @@ from typing import NamedTuple
 
 from verl_mas.execution.contained import isolation
 from verl_mas.execution.contained.harness import run_calls
-from verl_mas.execution.contained.protocol import ANSWERS, NO_MEMORY, NOT_COMPILED, PROGRAM, Job
 from verl_mas.execution.contained.seccomp import Filter
 from verl_mas.util import as_main
 from verl_mas.util.fork_server import die_with_parent
 
+# Descriptors of a program: its input, output, errors, the program itself, and for calls the answers. All are files in
+# memory.
+STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
+YES = "yes"  # of a layer that is active; otherwise the reason
+# Exit codes of a program that did not compile and of one that ended with a MemoryError. A program that exits with one
+# of them is taken for such a program.
+NOT_COMPILED, NO_MEMORY = 251, 250
 # Ids without files and processes of their own: systemd's range for services with dynamic users.
 FIRST_USER, USERS = 61_184, 4_335
 NAME = "program.py"
@@ -37,6 +43,15 @@ _MORE_TASKS = 512
 _LONG_LINE = 1000
 _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _open = io.open
+
+
+class Job(NamedTuple):
+    """The limits of a program beside its seconds; `cpu_s` is also a limit of the kernel."""
+
+    cpu_s: float
+    memory: int
+    file_size: int
+    threads: int
 
 
 class Seal(NamedTuple):
@@ -78,7 +93,7 @@ class Seal(NamedTuple):
         if self.user is not None:
             isolation.set_user(self.user)
         elif self.user_namespace:
-            isolation.unshare(isolation.NEW_USER)
+            isolation.leave_users()
             isolation.drop_capabilities()  # It has all of them in its own namespace.
         if self.counted:
             threads = self.tasks + _MORE_TASKS

@@ -12,11 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 
 from verl_mas.execution.contained import child, isolation, library, seccomp
-from verl_mas.execution.contained.protocol import YES, Job
 from verl_mas.util.fork_server import CONTROL, FAILURE, CannotFork, Forks, die_with_parent, unsafe_state, why_not
 
 _MAX_DESCRIPTORS = 256
-_TRIAL = Job(cpu_s=5.0, memory=64 * 2**20, file_size=4096, threads=16)
+_TRIAL = child.Job(cpu_s=5.0, memory=64 * 2**20, file_size=4096, threads=16)
 _COUNT_S = 5.0
 
 
@@ -46,7 +45,7 @@ class Sealed(Forks):
         self._seal, self._count_again = _separate_user(seal, number, layers), 0.0
         if reason := why_not(lambda: _check_sealed(self._seal.of_slot(0))):
             raise CannotFork("seccomp", reason)
-        self.greeting = {"seccomp": YES, **layers}
+        self.greeting = {"seccomp": child.YES, **layers}
 
     def before_fork(self) -> None:
         """Count the tasks of this user, if programs' threads are among them. It takes some 30 ms."""
@@ -54,12 +53,14 @@ class Sealed(Forks):
             self._seal = self._seal._replace(tasks=isolation.tasks_of_user())
             self._count_again = time.monotonic() + _COUNT_S
 
-    def play(self, settings: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
-        child.run(self._seal.of_slot(slot), Job(*settings), descriptors)  # type: ignore[arg-type]
+    def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
+        cpu_s, memory, file_size, threads = limits
+        job = child.Job(cpu_s, int(memory), int(file_size), int(threads))
+        child.run(self._seal.of_slot(slot), job, descriptors)
 
 
 def _isolate() -> dict[str, str]:
-    """Enter what the machine allows, once for all programs: YES, or why not."""
+    """Enter what the machine allows, once for all programs: child.YES, or why not."""
     namespaces = why_not(isolation.enter_namespaces)
     if not namespaces:
         isolation.enter_namespaces()
@@ -67,22 +68,24 @@ def _isolate() -> dict[str, str]:
     landlock = why_not(isolation.restrict_files)
     if not landlock:
         isolation.restrict_files()
-    return {"namespaces": namespaces or YES, "landlock": landlock or YES}
+    return {"namespaces": namespaces or child.YES, "landlock": landlock or child.YES}
 
 
 def _separate_user(seal: child.Seal, number: int, layers: dict[str, str]) -> child.Seal:
     """How a program's process leaves this user, which also bounds its threads."""
     if os.getuid() == 0:
         reason = why_not(lambda: isolation.set_user(child.FIRST_USER + number % child.USERS))
-        layers["user"] = reason or YES
+        layers["user"] = reason or child.YES
         if not reason:
-            layers["threads"] = YES
+            layers["threads"] = child.YES
             return seal._replace(users=number)
     else:
         layers["user"] = "not root"
     isolation.drop_capabilities()
-    reason = why_not(lambda: isolation.unshare(isolation.NEW_USER))
-    layers["threads"] = YES if not reason or isolation.tasks_of_user() else "the kernel does not limit root's threads"
+    reason = why_not(isolation.leave_users)
+    layers["threads"] = (
+        child.YES if not reason or isolation.tasks_of_user() else "the kernel does not limit root's threads"
+    )
     return seal._replace(user_namespace=not reason, counted=bool(reason))
 
 

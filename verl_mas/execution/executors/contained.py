@@ -11,8 +11,8 @@ from functools import partial
 
 from verl_mas.errors import ExecutorFailed
 from verl_mas.execution.contained import harness
+from verl_mas.execution.contained.child import NO_MEMORY, NOT_COMPILED, Job
 from verl_mas.execution.contained.probes import got_through, not_contained
-from verl_mas.execution.contained.protocol import NO_MEMORY, NOT_COMPILED, Job
 from verl_mas.execution.contained.start import refused, start
 from verl_mas.execution.executor import Execution, register_executor
 from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
@@ -45,8 +45,7 @@ class Contained:
     async def layers(self) -> dict[str, str]:
         """What contains programs on this machine: `YES`, or why it is not active."""
         server = await self._opened.started()
-        layers: dict[str, str] = server.greeting.result()
-        return layers
+        return server.greeting.result()
 
     def pids(self) -> list[int]:
         """The fork server's process, if there is one."""
@@ -110,7 +109,7 @@ class Contained:
         try:
             server = await opened.started()
             with _files(*files, outputs) as descriptors:
-                fork = server.fork(job, descriptors, cpu_s=job.cpu_s, wall_s=wall_s)
+                fork = server.fork(descriptors, job, cpu_s=job.cpu_s, wall_s=wall_s)
                 ended = asyncio.wrap_future(fork.ended)
                 await _end_of(server, fork, ended, wall_s)
                 written = (descriptors[1], descriptors[2], *descriptors[4:])
