@@ -117,6 +117,11 @@ def test_a_missing_package_ends_the_run_with_the_traceback_of_the_program(progra
         played(command)
 
 
+def test_a_module_to_preload_that_cannot_be_imported_ends_the_run(program):
+    with pytest.raises(ProgramLost, match=r"preload cannot be imported:\n(.*\n)*.*'no_such_module'"):
+        played(program("answer(1)", preload=("no_such_module",)))
+
+
 ENDS = {
     "sys.exit(3)": "status 3",
     "sys.exit('no luck')": "no luck",

@@ -99,6 +99,8 @@ class Command:
             try:
                 return await _greeted(self, (self.file, self.preload), self.argv[:1], env)
             except (Refused, ServerLost) as error:
+                if error.args[0] == "preload":
+                    raise ProgramLost(f"mas.workflow.args.preload cannot be imported:\n{error.args[1]}") from None
                 with LOCK:
                     if self not in ALONE:
                         logger.warning(SAID, " ".join(self.argv), error.args[-1])

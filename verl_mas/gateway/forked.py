@@ -46,11 +46,11 @@ class Programs(Forks):
     def _import(self, file: str, modules: Sequence[str]) -> None:
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
-        more = [ast.Import([ast.alias(name)], lineno=1, col_offset=0) for name in modules]
-        failed = [_executed(ast.fix_missing_locations(node), "preload", {}) for node in more]
-        failed += imported(file, set())
+        for name in modules:
+            if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
+                raise CannotFork("preload", failure)
         # By the line that an error ends with.
-        self.greeting = {text.rstrip().rpartition("\n")[2]: text for text in filter(None, failed)}
+        self.greeting = {failure.rstrip().rpartition("\n")[2]: failure for failure in imported(file, set())}
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
