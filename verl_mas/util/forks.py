@@ -186,6 +186,7 @@ class Restarted:
     def __init__(self, start: Callable[[], ForkServer]):
         self._start, self._lock = start, threading.Lock()
         self.server: ForkServer | None = None
+        self.closed = False
 
     def usable(self) -> ForkServer:
         with self._lock:
@@ -194,8 +195,10 @@ class Restarted:
             return self.server
 
     def close(self) -> None:
-        if self.server is not None:
-            self.server.close()
+        with self._lock:
+            self.closed = True
+            if self.server is not None:
+                self.server.close()
 
 
 def _running(future: Future[T]) -> Future[T]:

@@ -36,7 +36,7 @@ class Contained:
     def __init__(self, settings: Execution):
         self._settings = settings
         self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
-        self._opened = _Opened(settings)
+        self._servers = Restarted(partial(start, settings.packages))
 
     def check(self) -> None:
         """Start one, and try what programs may not do."""
@@ -44,12 +44,12 @@ class Contained:
 
     async def layers(self) -> dict[str, str]:
         """What contains programs on this machine: `YES`, or why it is not active."""
-        server = await self._opened.started()
+        server = await self._started(self._servers)
         return server.greeting.result()
 
     def pids(self) -> list[int]:
         """The fork server's process, if there is one."""
-        server = self._opened.servers.server
+        server = self._servers.server
         return [server.pid] if server is not None and server.usable else []
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
@@ -76,8 +76,8 @@ class Contained:
 
     async def aclose(self) -> None:
         """End the fork server and its programs."""
-        opened, self._opened = self._opened, _Opened(self._settings)
-        opened.close()
+        servers, self._servers = self._servers, Restarted(partial(start, self._settings.packages))
+        servers.close()
 
     async def _run(
         self, program: bytes, stdin: bytes, limits: Limits, file_size: int, outputs: int
@@ -85,10 +85,10 @@ class Contained:
         """How the program ended, and what it wrote to each output. Lost with the sandbox, it is run again."""
         # One byte more, to tell a program at its limit from one beyond it.
         job = Job(limits.cpu_s, limits.memory_mb * _MB, file_size + 1, limits.threads)
-        opened, reasons = self._opened, list[str]()
+        servers, reasons = self._servers, list[str]()
         while len(reasons) < _TRIES:
             try:
-                ended, written = await self._run_once(opened, job, (program, stdin), outputs, limits.seconds)
+                ended, written = await self._run_once(servers, job, (program, stdin), outputs, limits.seconds)
             except ServerLost as error:
                 reasons.append(f"it died: {error}")
                 continue
@@ -100,14 +100,28 @@ class Contained:
             reasons.append(reason)
         raise ExecutorFailed(f"the sandbox failed {_TRIES} times: {'; '.join(reasons)}")
 
+    async def _started(self, servers: Restarted) -> ForkServer:
+        if servers.closed:
+            raise ExecutorFailed(_CLOSED)
+        server = servers.usable()
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(server.greeting), _START_S)
+        except Refused as error:
+            what, reason = error.args
+            raise refused(what, reason, self._settings.packages) from None
+        except asyncio.TimeoutError:
+            server.close()
+            raise ServerLost(f"it did not start within {_START_S:.0f} s") from None
+        return server
+
     async def _run_once(
-        self, opened: _Opened, job: Job, files: tuple[bytes, bytes], outputs: int, wall_s: float
+        self, servers: Restarted, job: Job, files: tuple[bytes, bytes], outputs: int, wall_s: float
     ) -> tuple[Ended, list[bytes]]:
         slots = self._slots.here()
         await slots.acquire()
         ended: asyncio.Future[Ended] | None = None
         try:
-            server = await opened.started()
+            server = await self._started(servers)
             with _files(*files, outputs) as descriptors:
                 fork = server.fork(descriptors, job, cpu_s=job.cpu_s, wall_s=wall_s)
                 ended = asyncio.wrap_future(fork.ended)
@@ -115,7 +129,7 @@ class Contained:
                 written = (descriptors[1], descriptors[2], *descriptors[4:])
                 return ended.result(), [os.pread(descriptor, job.file_size, 0) for descriptor in written]
         except ServerLost as error:
-            raise ExecutorFailed(_CLOSED) if opened.closed else error from None
+            raise ExecutorFailed(_CLOSED) if servers.closed else error from None
         finally:
             # A cancelled call leaves its slot when its process has ended.
             if ended is None:
@@ -131,38 +145,6 @@ async def _checked(executor: Contained) -> None:
             raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
         if escapes := await got_through(executor):
             raise not_contained(escapes)
-
-
-class _Opened:
-    """The fork server, and those that replace it when it is lost, until the executor is closed."""
-
-    def __init__(self, settings: Execution):
-        self.servers = Restarted(partial(start, settings.packages))
-        self.closed = False
-        self._packages = settings.packages
-
-    async def started(self) -> ForkServer:
-        reason = ""
-        for _ in range(_TRIES):
-            if self.closed:
-                raise ExecutorFailed(_CLOSED)
-            server = self.servers.usable()
-            try:
-                await asyncio.wait_for(asyncio.wrap_future(server.greeting), _START_S)
-                return server
-            except Refused as error:
-                what, reason = error.args
-                raise refused(what, reason, self._packages) from None
-            except ServerLost as error:
-                reason = str(error)
-            except asyncio.TimeoutError:
-                server.close()
-                reason = f"it took more than {_START_S:.0f} s"
-        raise ExecutorFailed(f"the sandbox did not start: {reason}")
-
-    def close(self) -> None:
-        self.closed = True
-        self.servers.close()
 
 
 def _leave(slots: asyncio.Semaphore, ended: asyncio.Future[Ended]) -> None:
