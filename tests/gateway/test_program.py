@@ -132,7 +132,7 @@ echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}";"""
     ("text", "says"),
     [
         ("yes | head -c 100000 >&2; sleep 30", "printed more than 50,000 bytes"),
-        ("outcome printf '{%2000000s' x; sleep 30;", "more than 1,048,576 bytes"),
+        ("outcome printf '{%2000000s' x;", "more than 1,048,576 bytes"),
     ],
 )
 def test_what_a_command_writes_has_a_limit(monkeypatch, kind, text, says):

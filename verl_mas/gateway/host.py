@@ -10,11 +10,9 @@ import logging
 import os
 import re
 import signal
-import struct
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import count
@@ -30,9 +28,7 @@ from verl_mas.workflow.codecs import JsonObject
 END_S = 10.0
 LAST_LINES_S = 1.0  # for what it has written, when a process has ended
 GONE = "the process of the program is gone"
-TERM_S = 5.0  # between SIGTERM and SIGKILL
-LOOK_S = 0.2  # how soon the end of a command is seen
-MOST_OUTCOME, MOST_PRINTED, MOST_ERROR, MOST_VARIABLE = 1 << 20, 64 << 20, 4000, 100_000
+MOST_ERROR = 4000
 # Requests to this machine go to no proxy.
 DIRECT = "127.0.0.1,localhost"
 # What programs need to find their files, packages, certificates and proxies.
@@ -41,8 +37,6 @@ PASSED = re.compile(
     "|CONDA_PREFIX|NODE_PATH|NODE_OPTIONS|NODE_EXTRA_CA_CERTS|CUDA_.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
     "|(?i:https?_proxy|all_proxy)"
 )
-# A message of a socket has the ids of its process, user and group.
-CREDENTIALS = struct.Struct("3i")
 logger = logging.getLogger(__name__)
 
 
@@ -94,7 +88,7 @@ class Host:
 
     def end(self) -> None:
         atexit.unregister(self.end)
-        end_group(self.pid, wait_s=0)
+        end_group(self.pid)
         if not end_of(self._printed):
             Path(self._printed.name).unlink(missing_ok=True)
 
@@ -135,7 +129,7 @@ class Host:
             except (ValueError, TypeError, KeyError, RecursionError):
                 # A program wrote into the pipe, or the process was killed in the middle of a line.
                 logger.error("the process of programs wrote %r, which is no outcome; it is replaced", text[:80])
-                end_group(self.pid, wait_s=0)
+                end_group(self.pid)
                 return
 
 
@@ -162,12 +156,7 @@ def end_of(printed: IO[bytes]) -> str:
     return os.pread(printed.fileno(), MOST_ERROR, max(0, size - MOST_ERROR)).decode(errors="replace")
 
 
-def end_group(leader: int, wait_s: float = TERM_S) -> None:
-    """End a process with its children: SIGTERM, and after a while SIGKILL."""
-    until = time.monotonic() + wait_s
+def end_group(leader: int) -> None:
+    """End a process with its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGTERM)
-        while time.monotonic() < until:
-            time.sleep(0.05)
-            os.killpg(leader, 0)
         os.killpg(leader, signal.SIGKILL)

@@ -37,8 +37,8 @@ class ReferredProgram(Program):
     and ANTHROPIC_API_KEY. Its task is JSON on stdin, and its outcome JSON on the descriptor $VERL_MAS_OUTCOME_FD."""
 
     import_once: bool = True
-    """A command `python FILE.py` imports the installed packages that its file imports once per rollout worker, and each
-    session is a fork of that process. false: each session is an interpreter of its own."""
+    """If the command is a Python file, the installed packages that it imports are imported once per rollout worker, and
+    each session is a fork of that process. false: each session is an interpreter of its own."""
 
     preload: list[str] = field(default_factory=list)
     """Further modules that are imported once, such as those that the program imports in a function."""
