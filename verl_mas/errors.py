@@ -114,6 +114,10 @@ class EngineLost(MasError):
     """An inference engine or a reward worker died or failed; the run ends, and the message names it."""
 
 
+class ProgramLost(EngineLost):
+    """The program of a team cannot be imported, in this session as in each; the run ends with its traceback."""
+
+
 class SessionsFailed(MasError):
     """So many sessions of a step or a validation failed that the run ends; the message has counts and first causes."""
 

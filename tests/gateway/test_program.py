@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import psutil
 import pytest
@@ -18,7 +19,7 @@ import verl_mas
 from verl_mas.config.schema import FaultSpec
 from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, FaultKind, SessionFault, WorkflowError
-from verl_mas.gateway import host
+from verl_mas.gateway import commands, host
 from verl_mas.gateway.program import FunctionProgram
 from verl_mas.gateway.runner import Gateway, as_outcome
 from verl_mas.testing.scripted_llm import ScriptedLLM
@@ -70,14 +71,22 @@ def test_a_program_is_a_session_of_its_agents(program):
     assert "continued after 2 messages" in str(session)
 
 
-def shell(text: str, **more: object) -> ReferredProgram:
-    """A command that asks its agent once."""
+def shell(*parts: str, **more: object) -> ReferredProgram:
+    """A shell that asks its agent once, and writes its outcome where a part begins with `outcome`."""
     ask = f"{sys.executable} -c 'import sys; sys.path.insert(0, sys.argv[1])\nfrom urllib_team import *\nsay()' {HERE}"
-    return ReferredProgram(agents=AGENTS, command=["bash", "-c", f"{ask} &&\n{text}\ntrue"], **more)
+    texts = [f"{{ {part[7:]} }} >&3" if part.startswith("outcome") else part for part in parts]
+    text = "\n".join([f"{ask} &&", *texts, "true"])
+    return ReferredProgram(agents=AGENTS, command=["bash", "-c", text], **more)
 
 
-TRUE_OUTCOME = """echo '{"reward": 0.25}' >&3\n"""
-# As code does that a model wrote, and that the command runs.
+def python(*parts: str, **more: object) -> ReferredProgram:
+    """The same by a Python program, which runs each part in a shell."""
+    return ReferredProgram(agents=AGENTS, command=[sys.executable, f"{HERE}/shell_team.py", *parts], **more)
+
+
+KINDS = {"command": shell, "forked": python, "interpreter": partial(python, import_once=False)}
+TRUE_OUTCOME = """outcome echo '{"reward": 0.25}';"""
+# As code does that a model wrote, and that the program runs.
 FORGERIES = {
     "inherited": """bash -c 'echo "{\\"reward\\": 1}" >&3'\n""",
     "found": f"""{sys.executable} -c '
@@ -92,43 +101,49 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
 }
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("forgery", FORGERIES)
 @pytest.mark.parametrize("first", [True, False])
-def test_what_a_command_starts_does_not_write_its_outcome(forgery, first):
+def test_what_a_command_starts_does_not_write_its_outcome(kind, forgery, first):
     parts = [FORGERIES[forgery], TRUE_OUTCOME]
-    assert played(shell("".join(parts if first else reversed(parts)))).team_reward == 0.25
+    assert played(KINDS[kind](*(parts if first else reversed(parts)))).team_reward == 0.25
 
 
-def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_way_out():
-    assert "start it by `exec`" in failed(shell(FORGERIES["inherited"])).cause
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outcome_that_only_a_child_has_written_is_refused_with_a_way_out(kind):
+    assert "start it by `exec`" in failed(KINDS[kind](FORGERIES["inherited"])).cause
 
 
-def test_a_command_sees_no_other_process_and_no_key_of_the_run(monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_command_sees_no_other_process_and_no_key_of_the_run(monkeypatch, kind):
     monkeypatch.setenv("REMOTE_KEY", "secret")
     monkeypatch.setenv("TOOL_KEY", "given")
-    text = """keys=$(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep ^OPENAI_API_KEY | sort -u | wc -l)
-echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}" >&3"""
+    text = """outcome variables=$(cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep ^OPENAI_API_KEY | sort -u)
+keys=$(echo "$variables" | grep -vc preload) # which the fork server has in place of a key
+echo "{\\"reward\\": $keys, \\"answer\\": \\"$REMOTE_KEY $TOOL_KEY\\"}";"""
     with ThreadPoolExecutor() as both:
-        sessions = list(both.map(lambda _: played(shell(text, pass_env=["TOOL_KEY"])), range(2)))
+        sessions = list(both.map(lambda _: played(KINDS[kind](text, pass_env=["TOOL_KEY"])), range(2)))
     assert [(session.team_reward, session.answer) for session in sessions] == [(1.0, " given")] * 2
     with pytest.raises(WorkflowError, match="NO_SUCH_KEY, which is not set"):
-        shell(text, pass_env=["NO_SUCH_KEY"]).check()
+        KINDS[kind](text, pass_env=["NO_SUCH_KEY"]).check()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("yes | head -c 100000 && sleep 30", "printed more than 50,000 bytes"),
-        ("printf '{%2000000s' x >&3", "more than 1,048,576 bytes"),
+        ("yes | head -c 100000 >&2; sleep 30", "printed more than 50,000 bytes"),
+        ("outcome printf '{%2000000s' x;", "more than 1,048,576 bytes"),
     ],
 )
-def test_what_a_command_writes_has_a_limit(monkeypatch, text, says):
-    monkeypatch.setattr(host, "MOST_PRINTED", 50_000)
-    assert says in failed(shell(text)).cause
+def test_what_a_command_writes_has_a_limit(monkeypatch, kind, text, says):
+    monkeypatch.setattr(commands, "MOST_PRINTED", 50_000)
+    assert says in failed(KINDS[kind](text)).cause
 
 
-def test_a_child_that_leaves_the_group_of_a_command_ends_with_it():
-    assert played(shell("setsid sleep 977 &\n" + TRUE_OUTCOME)).team_reward == 0.25
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_child_that_leaves_the_group_of_a_command_ends_with_it(kind):
+    assert played(KINDS[kind]("setsid sleep 977 >&2 &\n", TRUE_OUTCOME)).team_reward == 0.25
     assert gone(lambda process: process.info["cmdline"] == ["sleep", "977"])
 
 

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import time
 
-import psutil
 import pytest
 
 from verl_mas.grading.process_pool import BoundedPool, CallStatus
@@ -71,25 +69,10 @@ def test_many_concurrent_calls_are_all_answered(pool_of):
 def test_a_lost_fork_server_is_restarted(pool_of):
     pool = pool_of("os:getppid")
     server = pool.call().value
-    os.killpg(server, signal.SIGKILL)
+    os.kill(server, signal.SIGKILL)
     time.sleep(0.05)
     assert pool.call().status is CallStatus.CRASHED
     assert pool.call().value != server
-
-
-def test_a_worker_that_outlives_the_fork_server_blocks_no_further_call(pool_of):
-    pool = pool_of("time:sleep", limit_s=0.5)
-    pool.call(0)
-    (server,) = (one.pid for one in psutil.Process().children() if "time:sleep" in one.cmdline())
-    os.kill(server, signal.SIGKILL)
-    assert pool.call(60).status is CallStatus.TIMED_OUT
-    result = pool.submit(0)
-    try:
-        assert result.result(timeout=20).status is CallStatus.RETURNED
-    finally:
-        # Otherwise the call, and with it this test, would wait indefinitely.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(server, signal.SIGKILL)
 
 
 def test_closing_ends_every_process(pool_of):

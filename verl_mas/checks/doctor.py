@@ -20,8 +20,8 @@ from verl_mas.engines.contract import contracts
 from verl_mas.engines.facts import ENGINES
 from verl_mas.engines.kinds.vllm import CPU_FIX, missing_on_cpu
 from verl_mas.errors import ConfigError, ConfigWarning, ExecutorFailed
+from verl_mas.execution.contained.child import YES
 from verl_mas.execution.contained.probes import PROBES, got_through, not_contained
-from verl_mas.execution.contained.protocol import YES
 from verl_mas.execution.executor import Execution
 from verl_mas.execution.executors.contained import Contained
 from verl_mas.registry import installed

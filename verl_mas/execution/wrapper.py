@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_mas.execution.contained import harness
-from verl_mas.execution.contained.protocol import NOT_COMPILED
+from verl_mas.execution.contained.child import NOT_COMPILED
 from verl_mas.execution.executor import Executor
 from verl_mas.execution.limits import Answer, Call, Limits, Status
 

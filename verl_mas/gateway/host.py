@@ -10,33 +10,25 @@ import logging
 import os
 import re
 import signal
-import socket
-import struct
 import subprocess
-import sys
 import tempfile
 import threading
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError
-from verl_mas.gateway import launch, runner
+from verl_mas.gateway import runner
 from verl_mas.run_folder.records import plain
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.tool_sources import in_thread
 
 # A session that is cancelled has so long to end; then its host is replaced.
 END_S = 10.0
 LAST_LINES_S = 1.0  # for what it has written, when a process has ended
 GONE = "the process of the program is gone"
-TERM_S = 5.0  # between SIGTERM and SIGKILL
-LOOK_S = 0.2  # how soon the end of a command is seen
-MOST_OUTCOME, MOST_PRINTED, MOST_ERROR, MOST_VARIABLE = 1 << 20, 64 << 20, 4000, 100_000
+MOST_ERROR = 4000
 # Requests to this machine go to no proxy.
 DIRECT = "127.0.0.1,localhost"
 # What programs need to find their files, packages, certificates and proxies.
@@ -45,8 +37,6 @@ PASSED = re.compile(
     "|CONDA_PREFIX|NODE_PATH|NODE_OPTIONS|NODE_EXTRA_CA_CERTS|CUDA_.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
     "|(?i:https?_proxy|all_proxy)"
 )
-# A message of a socket has the ids of its process, user and group.
-CREDENTIALS = struct.Struct("3i")
 logger = logging.getLogger(__name__)
 
 
@@ -98,8 +88,8 @@ class Host:
 
     def end(self) -> None:
         atexit.unregister(self.end)
-        end_group(self.pid, wait_s=0)
-        if not _end_of(self._printed):
+        end_group(self.pid)
+        if not end_of(self._printed):
             Path(self._printed.name).unlink(missing_ok=True)
 
     def _cancel(self, number: int) -> None:
@@ -128,7 +118,7 @@ class Host:
         self._over = True
         error = f"the process of the program ended with status {status}, and all of its sessions with it"
         while self._waiting:
-            self._waiting.popitem()[1].set_result({"error": error, "traceback": _end_of(self._printed)})
+            self._waiting.popitem()[1].set_result({"error": error, "traceback": end_of(self._printed)})
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -139,7 +129,7 @@ class Host:
             except (ValueError, TypeError, KeyError, RecursionError):
                 # A program wrote into the pipe, or the process was killed in the middle of a line.
                 logger.error("the process of programs wrote %r, which is no outcome; it is replaced", text[:80])
-                end_group(self.pid, wait_s=0)
+                end_group(self.pid)
                 return
 
 
@@ -161,107 +151,12 @@ def outcome_of(line: JsonObject) -> JsonObject:
     return outcome
 
 
-async def command(
-    argv: Sequence[str], task: JsonObject, variables: Mapping[str, str], pass_env: Sequence[str] = ()
-) -> JsonObject:
-    """The outcome of a process of its own: one JSON object on the descriptor $VERL_MAS_OUTCOME_FD. Its task is on stdin
-    and in $VERL_MAS_TASK. When it ends, all processes of its group do."""
-    text = json.dumps(task, default=plain)
-    # The system refuses longer variables.
-    small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}
-    ours, theirs = socket.socketpair()
-    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as printed:
-        given.write(text.encode())
-        given.seek(0)
-        with theirs:
-            env = {**environment(pass_env), **variables, "VERL_MAS_OUTCOME_FD": str(launch.OUTCOME), **small}
-            launched = [sys.executable, "-I", "-S", launch.__file__, str(theirs.fileno()), *argv]
-            start = partial(subprocess.Popen, launched, env=env, start_new_session=True)
-            outcome = Outcome(ours, printed)
-            process = start(stdin=given, stdout=printed, stderr=printed, pass_fds=[theirs.fileno()])
-        try:
-            status = await in_thread(partial(outcome.take, process))
-        finally:
-            threading.Thread(target=end_group, args=(process.pid,), daemon=True).start()
-        if outcome.excess:
-            raise SessionFault(FaultKind.WORKFLOW, f"{argv[0]} was ended: {outcome.excess}")
-        if status:
-            raise SessionFault(FaultKind.WORKFLOW, f"{argv[0]} ended with status {status}\n{_end_of(printed)}")
-        return outcome.read(argv[0])
-
-
-class Outcome:
-    """What a command writes on its descriptor. The kernel names the process of each message: what the processes write
-    that the command starts, such as programs of a model, is not taken."""
-
-    def __init__(self, receives: socket.socket, printed: IO[bytes]):
-        receives.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        receives.settimeout(LOOK_S)
-        self._receives, self._printed = receives, printed
-        self._written, self._author, self._others = bytearray(), 0, 0
-        self.excess = ""
-
-    def take(self, process: subprocess.Popen[Any]) -> int:
-        """Read until the command has ended; its status."""
-        with self._receives:
-            while process.poll() is None and not self.excess:
-                self._receive()
-                if os.fstat(self._printed.fileno()).st_size > MOST_PRINTED:
-                    self.excess = f"it printed more than {MOST_PRINTED:,} bytes"
-            end_group(process.pid, wait_s=0)
-            self._receives.settimeout(0)
-            while self._receive():
-                pass
-        return process.wait()
-
-    def read(self, name: str) -> JsonObject:
-        if self._others and not self._written:
-            value = f"a process that {name} started wrote the outcome"
-            rule = "the command itself writes it: what programs of a model write there is not taken"
-            raise WorkflowError(value, rule=rule, fix="start it by `exec`, or print it there with the shell's own echo")
-        return _read_outcome(bytes(self._written), name)
-
-    def _receive(self) -> bool:
-        """Take a message; whether there was one."""
-        with contextlib.suppress(TimeoutError, BlockingIOError):
-            message, about, _, _ = self._receives.recvmsg(1 << 16, socket.CMSG_SPACE(CREDENTIALS.size))
-            if not message:  # all of its writers are gone
-                time.sleep(LOOK_S if self._receives.gettimeout() else 0)
-                return False
-            author, _, _ = CREDENTIALS.unpack(about[0][2][: CREDENTIALS.size])
-            self._author = self._author or author  # the first message is that of the launcher
-            if author == self._author:
-                self._written += message.strip() if not self._written else message
-            else:
-                self._others += 1
-            if len(self._written) > MOST_OUTCOME:
-                self.excess = f"its outcome has more than {MOST_OUTCOME:,} bytes"
-            return not self.excess
-        return False
-
-
-def _end_of(printed: IO[bytes]) -> str:
+def end_of(printed: IO[bytes]) -> str:
     size = os.fstat(printed.fileno()).st_size
     return os.pread(printed.fileno(), MOST_ERROR, max(0, size - MOST_ERROR)).decode(errors="replace")
 
 
-def _read_outcome(written: bytes, name: str) -> JsonObject:
-    if not written.strip():
-        return {}
-    with contextlib.suppress(ValueError, RecursionError):
-        if isinstance(found := json.loads(written), dict):
-            return found
-    value = f"the outcome of {name} is {written[:80]!r}"
-    rule = "it is one JSON object on the descriptor $VERL_MAS_OUTCOME_FD"
-    raise WorkflowError(value, rule=rule, fix='write {"reward": 1.0} or {"answer": "..."}')
-
-
-def end_group(leader: int, wait_s: float = TERM_S) -> None:
-    """End a process with its children: SIGTERM, and after a while SIGKILL."""
-    until = time.monotonic() + wait_s
+def end_group(leader: int) -> None:
+    """End a process with its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGTERM)
-        while time.monotonic() < until:
-            time.sleep(0.05)
-            os.killpg(leader, 0)
         os.killpg(leader, signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""Starts a command: `python launch.py DESCRIPTOR COMMAND...`, which a rollout worker calls.
+"""Isolates the program of a session in a fork.
 
-The command gets processes of its own, where the machine allows it: it sees no other process and so none of their keys,
-and whatever it starts ends with it. It writes its process id on the descriptor before it becomes the command, so that
-the worker knows whose outcome to take. Standard library alone, for a start of a few milliseconds.
+The program gets processes of its own, where the machine allows it: it sees no other process and so none of their keys,
+and whatever it starts ends with it. A message on the descriptor comes before the program, so that the worker knows
+whose outcome to take. Standard library alone.
 """
 
 from __future__ import annotations
@@ -10,27 +10,32 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import sys
+from collections.abc import Callable, Mapping
 
-NEW_USER, NEW_MOUNTS, NEW_PIDS = 0x10000000, 0x00020000, 0x20000000
+from verl_mas.util.fork_server import die_with_parent, own_namespaces
+
+NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
-PR_SET_PDEATHSIG = 1
 OUTCOME = 3  # shells redirect to one digit
 # Python ignores these, and a program expects to be ended by them.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(descriptor: int, command: list[str]) -> None:
-    ends_with_parent()
-    # The worker ends the group by SIGTERM: the command may handle it, and this process waits for that.
+def isolated(descriptor: int, program: Callable[[], object]) -> None:
+    """Call a function, which ends its process, in a process of its own; this one ends as that one did."""
+    # The worker ends the group by SIGTERM: the program may handle it, and this process waits for that.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    apart = enter_namespaces()
+    try:
+        own_namespaces(NEW_MOUNTS | NEW_PIDS)
+        apart = True
+    except OSError:
+        apart = False
     reads, writes = os.pipe()
     first = os.fork()
     if not first:
         os.close(reads)
-        os.write(writes, str(played(descriptor, command, apart=apart)).encode())
+        os.write(writes, str(played(descriptor, program, apart=apart)).encode())
         os._exit(0)
     os.close(writes)
     os.close(descriptor)
@@ -38,32 +43,15 @@ def main(descriptor: int, command: list[str]) -> None:
     end_as(int(os.read(reads, 16) or -signal.SIGKILL))
 
 
-def ends_with_parent() -> None:
-    """Also where the parent is killed, or ends before it has ended this process."""
-    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def enter_namespaces() -> bool:
-    """Own processes and mounts for what is forked afterwards; whether the machine allows it."""
-    user, group = os.getuid(), os.getgid()
-    if libc.unshare(NEW_MOUNTS | NEW_PIDS | (NEW_USER if user else 0)):
-        return False
-    if user:
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{file}", "w") as out:
-                out.write(text)
-    return True
-
-
-def played(descriptor: int, command: list[str], *, apart: bool) -> int:
-    """The status of the command, in the first process of its namespace: its end is the end of all others there."""
-    ends_with_parent()
+def played(descriptor: int, program: Callable[[], object], *, apart: bool) -> int:
+    """The status of the program, in the first process of its namespace: its end is the end of all others there."""
+    die_with_parent(os.getppid())
     if apart:
         libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
         libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEV | NO_EXEC, None)
     child = os.fork()
     if not child:
-        become(descriptor, command)
+        become(descriptor, program)
     os.close(descriptor)
     while True:
         # Orphans become children of this process.
@@ -72,27 +60,31 @@ def played(descriptor: int, command: list[str], *, apart: bool) -> int:
             return os.waitstatus_to_exitcode(status)
 
 
-def become(descriptor: int, command: list[str]) -> None:
-    ends_with_parent()
-    for number in (signal.SIGTERM, *IGNORED_BY_PYTHON):
-        signal.signal(number, signal.SIG_DFL)
+def become(descriptor: int, program: Callable[[], object]) -> None:
+    die_with_parent(os.getppid())
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.write(descriptor, b"\n")
     os.dup2(descriptor, OUTCOME)
     try:
-        os.execvp(command[0], command)
+        program()
+    finally:
+        os._exit(1)
+
+
+def execute(command: list[str], environ: Mapping[str, str]) -> None:
+    for number in IGNORED_BY_PYTHON:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvpe(command[0], command, environ)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
         os._exit(127)
 
 
 def end_as(status: int) -> None:
-    """As the command ended: by a signal, or with a status."""
+    """As the program ended: by a signal, or with a status."""
     if status < 0 and -status not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(-status, signal.SIG_DFL)
     if status < 0:
         os.kill(os.getpid(), -status)
     os._exit(status)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])

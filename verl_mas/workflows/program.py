@@ -11,7 +11,8 @@ from dataclasses import asdict, field
 
 from verl_mas.errors import ConfigError
 from verl_mas.gateway import runner
-from verl_mas.gateway.host import command, environment, host_of
+from verl_mas.gateway.commands import Command
+from verl_mas.gateway.host import environment, host_of
 from verl_mas.gateway.program import Program
 from verl_mas.gateway.runner import Gateway, ProgramTask
 from verl_mas.workflow import register_workflow
@@ -42,9 +43,17 @@ class ReferredProgram(Program):
     ANTHROPIC_API_KEY, and other names that clients read. Its task is JSON on stdin, and its outcome JSON on the
     descriptor $VERL_MAS_OUTCOME_FD."""
 
+    import_once: bool = True
+    """If the command is a Python file, the installed packages that it imports are imported once per rollout worker, and
+    each session is a fork of that process. false: each session is an interpreter of its own."""
+
+    preload: list[str] = field(default_factory=list)
+    """Further modules that are imported once, such as those that the program imports in a function."""
+
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
-            return await command(self.command, asdict(task), _variables(gateway), self.pass_env)
+            command = Command(tuple(self.command), tuple(self.pass_env), self.import_once, tuple(self.preload))
+            return await command.play(asdict(task), _variables(gateway))
         file, _, name = self.function.rpartition(":")
         host = host_of(self.python or sys.executable, self.pass_env)
         return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import builtins
 import fcntl
 import gc
@@ -16,17 +15,23 @@ import signal
 import site
 import socket
 import sys
-import threading
 import traceback
-import types
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from . import isolation
-from .harness import run_calls
-from .protocol import ANSWERS, NO_MEMORY, NOT_COMPILED, PROGRAM, Job
-from .seccomp import Filter
+from verl_mas.execution.contained import isolation
+from verl_mas.execution.contained.harness import run_calls
+from verl_mas.execution.contained.seccomp import Filter
+from verl_mas.util import as_main
+from verl_mas.util.fork_server import die_with_parent
 
+# Descriptors of a program: its input, output, errors, the program itself, and for calls the answers. All are files in
+# memory.
+STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
+YES = "yes"  # of a layer that is active; otherwise the reason
+# Exit codes of a program that did not compile and of one that ended with a MemoryError. A program that exits with one
+# of them is taken for such a program.
+NOT_COMPILED, NO_MEMORY = 251, 250
 # Ids without files and processes of their own: systemd's range for services with dynamic users.
 FIRST_USER, USERS = 61_184, 4_335
 NAME = "program.py"
@@ -38,6 +43,15 @@ _MORE_TASKS = 512
 _LONG_LINE = 1000
 _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _open = io.open
+
+
+class Job(NamedTuple):
+    """The limits of a program beside its seconds; `cpu_s` is also a limit of the kernel."""
+
+    cpu_s: float
+    memory: int
+    file_size: int
+    threads: int
 
 
 class Seal(NamedTuple):
@@ -57,8 +71,6 @@ class Seal(NamedTuple):
 
     def apply(self, job: Job, descriptors: Sequence[int]) -> None:
         """Leave everything but the descriptors. The descriptors' numbers are above those that they get."""
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
         os.closerange(len(descriptors), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -74,14 +86,14 @@ class Seal(NamedTuple):
         _limit(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
         self._leave_user(job.threads)
         isolation.leave_no_core_dump()
-        isolation.die_with_parent(self.server)
+        die_with_parent(self.server)  # again: who changes its user loses it
         self.filter.install()
 
     def _leave_user(self, threads: int) -> None:
         if self.user is not None:
             isolation.set_user(self.user)
         elif self.user_namespace:
-            isolation.unshare(isolation.NEW_USER)
+            isolation.leave_users()
             isolation.drop_capabilities()  # It has all of them in its own namespace.
         if self.counted:
             threads = self.tasks + _MORE_TASKS
@@ -135,7 +147,7 @@ def run(seal: Seal, job: Job, descriptors: Sequence[int]) -> None:
     except BaseException:  # noqa: BLE001  boundary: the program may break anything, here as well
         code = 1
     finally:
-        _finish(code)
+        as_main.finish(code)
 
 
 def _answer(line: str) -> None:
@@ -152,54 +164,12 @@ def _run_main(source: bytes) -> int:
             error.text = None  # It would be printed.
         traceback.print_exception(type(error), error, None)
         return NOT_COMPILED
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__file__=NAME, __builtins__=builtins)
-    sys.modules["__main__"] = main
-    sys.argv[:] = [NAME]
     try:
-        exec(code, main.__dict__)
-    except SystemExit as leaving:
-        return _exit_code(leaving.code)
+        return as_main.run(code, NAME, [NAME], raises=MemoryError)
     except MemoryError:
-        main.__dict__.clear()
+        sys.modules["__main__"].__dict__.clear()
         os.write(2, b"MemoryError\n")
         return NO_MEMORY
-    except BaseException as error:  # noqa: BLE001  boundary: any exception of the program is its own
-        _report(error)
-        return 1
-    return 0
-
-
-def _exit_code(code: object) -> int:
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return int(code) & 0xFF if abs(code) < 2**63 else 255
-    sys.stderr.write(f"{code}\n")
-    return 1
-
-
-def _report(error: BaseException) -> None:
-    frames = error.__traceback__.tb_next if error.__traceback__ else None
-    if sys.excepthook is sys.__excepthook__:
-        traceback.print_exception(type(error), error, frames)
-    else:
-        sys.excepthook(type(error), error, frames)
-
-
-def _finish(code: int) -> None:
-    """What the interpreter does at its end. An exception in it changes no exit code but that of success."""
-    try:
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-        atexit._run_exitfuncs()  # noqa: SLF001
-    except BaseException:  # noqa: BLE001  boundary: the program's own functions
-        code = code or 1
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:  # noqa: BLE001  boundary: the program may have closed or replaced them
-        code = code or 120
-    os._exit(code)
 
 
 def open_stream(file, *args, **kwargs):  # type: ignore[no-untyped-def]

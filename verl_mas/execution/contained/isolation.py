@@ -10,12 +10,13 @@ import os
 import resource
 import struct
 
+from verl_mas.util.fork_server import NEW_USER, own_namespaces
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.mount.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p]
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
-NEW_USER = 0x10000000
+_PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 # mount, PID, network, IPC, UTS and cgroup namespaces
 _NAMESPACES = 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000 | 0x02000000
 _READ_ONLY, _NO_SUID, _NO_DEV, _NO_EXEC, _REMOUNT, _RECURSIVE, _PRIVATE = 1, 2, 4, 8, 32, 16384, 1 << 18
@@ -30,32 +31,19 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def die_with_parent(parent: int) -> None:
-    """End this process when the thread that forked it ends."""
-    _checked(_libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0), "prctl")
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def leave_no_core_dump() -> None:
     """A limit of 0 does not keep the kernel from starting the machine's crash reporter."""
     _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
 
 
-def unshare(flags: int) -> None:
-    _checked(_libc.unshare(flags), "unshare")
+def leave_users() -> None:
+    """Enter a namespace of users in which this one has no id."""
+    _checked(_libc.unshare(NEW_USER), "unshare")
 
 
 def enter_namespaces() -> None:
     """Own users, mounts, network, and processes that are forked afterwards; an empty root."""
-    user, group = os.getuid(), os.getgid()
-    if user:
-        unshare(NEW_USER | _NAMESPACES)
-        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{file}", "w") as out:
-                out.write(text)
-    else:
-        unshare(_NAMESPACES)
+    own_namespaces(_NAMESPACES)
     _mount(None, b"/", None, _RECURSIVE | _PRIVATE)
     flags = _NO_SUID | _NO_DEV | _NO_EXEC
     _mount(b"tmpfs", b"/tmp", b"tmpfs", flags, b"size=4k")

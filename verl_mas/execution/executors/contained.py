@@ -1,4 +1,4 @@
-"""The default executor: programs in processes that can open nothing, one fork server per event loop."""
+"""The default executor: programs in processes that can open nothing, forked from one server."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import asyncio
 import contextlib
 import os
 import signal
-import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from verl_mas.errors import ExecutorFailed
 from verl_mas.execution.contained import harness
+from verl_mas.execution.contained.child import NO_MEMORY, NOT_COMPILED, Job
 from verl_mas.execution.contained.probes import got_through, not_contained
-from verl_mas.execution.contained.protocol import BY_LIMIT, NO_MEMORY, NOT_COMPILED, NOT_STARTED, Job, ProgramEnd
-from verl_mas.execution.contained.server_process import ServerLost, ServerProcess, check_machine, package_folders
+from verl_mas.execution.contained.start import refused, start
 from verl_mas.execution.executor import Execution, register_executor
 from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
-from verl_mas.util.loops import waited_for
+from verl_mas.util.fork_server import BY_LIMIT, NOT_STARTED, Ended
+from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
+from verl_mas.util.loops import PerLoop, waited_for
 
 _MB = 2**20
 # Of a start, and of a program: the fork server may be killed by others, for example if the machine has no memory left.
 _TRIES = 3
+_START_S = 60.0
 # A fork server that does not end a program this long after its limit is taken for dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
@@ -31,35 +34,23 @@ class Contained:
     """Runs programs without files, network, processes, environment, or memory of other programs."""
 
     def __init__(self, settings: Execution):
-        self._slots = settings.slots
-        self._packages = settings.packages
-        self._servers: list[_Attached] = []
-        self._lock = threading.Lock()
+        self._settings = settings
+        self._slots = PerLoop(lambda: asyncio.Semaphore(settings.slots))
+        self._servers = Restarted(partial(start, settings.packages))
 
     def check(self) -> None:
-        """Start it once, and try what programs may not do."""
-        try:
-            waited_for(self._check())
-        finally:
-            with self._lock:
-                for server in self._servers:
-                    if server.process.free:
-                        server.process.close()
-
-    async def _check(self) -> None:
-        result = await self.execute("print(1)")
-        if result.stdout != "1\n":
-            raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
-        if escapes := await got_through(self):
-            raise not_contained(escapes)
+        """Start one, and try what programs may not do."""
+        waited_for(_checked(Contained(self._settings)))
 
     async def layers(self) -> dict[str, str]:
         """What contains programs on this machine: `YES`, or why it is not active."""
-        return (await self._server()).process.layers
+        server = await self._started(self._servers)
+        return server.greeting.result()
 
     def pids(self) -> list[int]:
-        """The fork servers' processes."""
-        return [server.process.pid for server in self._servers if server.usable]
+        """The fork server's process, if there is one."""
+        server = self._servers.server
+        return [server.pid] if server is not None and server.usable else []
 
     async def execute(self, program: str, stdin: str = "", limits: Limits = DEFAULT) -> Result:
         files = _encoded(program), stdin.encode("utf-8", "replace")
@@ -84,26 +75,22 @@ class Contained:
         return [Answer(*pair) for pair in harness.read_answers(answers.decode("utf-8", "replace"), len(calls), missing)]
 
     async def aclose(self) -> None:
-        """End all fork servers and their programs."""
-        with self._lock:
-            servers, self._servers = self._servers, []
-        for server in servers:
-            server.closed = True
-            server.process.close(_CLOSED, ExecutorFailed)
+        """End the fork server and its programs."""
+        servers, self._servers = self._servers, Restarted(partial(start, self._settings.packages))
+        servers.close()
 
     async def _run(
         self, program: bytes, stdin: bytes, limits: Limits, file_size: int, outputs: int
-    ) -> tuple[ProgramEnd, list[bytes]]:
+    ) -> tuple[Ended, list[bytes]]:
         """How the program ended, and what it wrote to each output. Lost with the sandbox, it is run again."""
         # One byte more, to tell a program at its limit from one beyond it.
-        job = Job(0, limits.cpu_s, limits.seconds, limits.memory_mb * _MB, file_size + 1, limits.threads)
-        reasons: list[str] = []
+        job = Job(limits.cpu_s, limits.memory_mb * _MB, file_size + 1, limits.threads)
+        servers, reasons = self._servers, list[str]()
         while len(reasons) < _TRIES:
             try:
-                server = await self._free_server()
-                ended, written = await server.run(job, program, stdin, outputs)
+                ended, written = await self._run_once(servers, job, (program, stdin), outputs, limits.seconds)
             except ServerLost as error:
-                reasons.append(f"it died{error}")
+                reasons.append(f"it died: {error}")
                 continue
             except OSError as error:  # such as too many open files
                 raise ExecutorFailed(f"the sandbox: {error}") from error
@@ -113,92 +100,71 @@ class Contained:
             reasons.append(reason)
         raise ExecutorFailed(f"the sandbox failed {_TRIES} times: {'; '.join(reasons)}")
 
-    async def _free_server(self) -> _Attached:
-        """The fork server of this event loop, with one of its slots taken."""
-        while True:
-            server = await self._server()
-            await server.slots.acquire()
-            if not server.process.lost:
-                return server
-            server.slots.release()
-            if server.closed:
-                raise ExecutorFailed(_CLOSED)
-
-    async def _server(self) -> _Attached:
-        loop, reason = asyncio.get_running_loop(), ""
-        for _ in range(_TRIES):
-            with self._lock:
-                server = self._find(loop)
-            try:
-                await server.process.started()
-            except ServerLost as error:
-                reason = str(error)
-                continue
-            return server
-        raise ExecutorFailed(f"the sandbox did not start: it died{reason}")
-
-    def _find(self, loop: asyncio.AbstractEventLoop) -> _Attached:
-        self._servers = [server for server in self._servers if server.usable]
-        for server in self._servers:
-            if server.process.loop is loop:
-                return server
-        # One of a loop that was closed is used again; more are of no use.
-        free = [server for server in self._servers if server.process.free]
-        for server in free[1:]:
-            server.process.close()
-        if free:
-            process = free[0].process
-        else:
-            check_machine()
-            process = ServerProcess(package_folders(self._packages))
-        process.attach(loop)
-        attached = _Attached(process, self._slots)
-        self._servers = [*(server for server in self._servers if server not in free), attached]
-        return attached
-
-
-class _Attached:
-    """A fork server in an event loop, and the programs that may run at once."""
-
-    def __init__(self, process: ServerProcess, slots: int):
-        self.process = process
-        self.slots = asyncio.Semaphore(slots)
-        self.closed = False
-        self._owner = os.getpid()
-
-    @property
-    def usable(self) -> bool:
-        return not self.process.lost and self._owner == os.getpid()
-
-    async def run(self, job: Job, program: bytes, stdin: bytes, outputs: int) -> tuple[ProgramEnd, list[bytes]]:
-        """Run a program in a slot that was taken for it: how it ended, and what it wrote to each output."""
-        future: asyncio.Future[ProgramEnd] | None = None
+    async def _started(self, servers: Restarted) -> ForkServer:
+        if servers.closed:
+            raise ExecutorFailed(_CLOSED)
+        server = servers.usable()
         try:
-            with _files(program, stdin, outputs) as descriptors:
-                future = self.process.submit(job, descriptors)
-                ended = await self._end_of(future, job)
+            await asyncio.wait_for(asyncio.wrap_future(server.greeting), _START_S)
+        except Refused as error:
+            what, reason = error.args
+            raise refused(what, reason, self._settings.packages) from None
+        except asyncio.TimeoutError:
+            server.close()
+            raise ServerLost(f"it did not start within {_START_S:.0f} s") from None
+        return server
+
+    async def _run_once(
+        self, servers: Restarted, job: Job, files: tuple[bytes, bytes], outputs: int, wall_s: float
+    ) -> tuple[Ended, list[bytes]]:
+        slots = self._slots.here()
+        await slots.acquire()
+        ended: asyncio.Future[Ended] | None = None
+        try:
+            server = await self._started(servers)
+            with _files(*files, outputs) as descriptors:
+                fork = server.fork(descriptors, job, cpu_s=job.cpu_s, wall_s=wall_s)
+                ended = asyncio.wrap_future(fork.ended)
+                await _end_of(server, fork, ended, wall_s)
                 written = (descriptors[1], descriptors[2], *descriptors[4:])
-                return ended, [os.pread(descriptor, job.file_size, 0) for descriptor in written]
+                return ended.result(), [os.pread(descriptor, job.file_size, 0) for descriptor in written]
+        except ServerLost as error:
+            raise ExecutorFailed(_CLOSED) if servers.closed else error from None
         finally:
             # A cancelled call leaves its slot when its process has ended.
-            if future is None:
-                self.slots.release()
+            if ended is None:
+                slots.release()
             else:
-                future.add_done_callback(lambda _: self.slots.release())
+                ended.add_done_callback(partial(_leave, slots))
 
-    async def _end_of(self, future: asyncio.Future[ProgramEnd], job: Job) -> ProgramEnd:
-        try:
-            await asyncio.wait([future], timeout=job.wall_s + _SILENCE_S)
-        except asyncio.CancelledError:
-            self.process.kill(future)
-            asyncio.get_running_loop().call_later(_SILENCE_S, self._close_if_silent, future)
-            raise
-        self._close_if_silent(future)
-        return future.result()
 
-    def _close_if_silent(self, future: asyncio.Future[ProgramEnd]) -> None:
-        if not future.done():
-            self.process.close(": it does not answer")
+async def _checked(executor: Contained) -> None:
+    async with contextlib.aclosing(executor):
+        result = await executor.execute("print(1)")
+        if result.stdout != "1\n":
+            raise ExecutorFailed(f"the sandbox does not run print(1): {result}")
+        if escapes := await got_through(executor):
+            raise not_contained(escapes)
+
+
+def _leave(slots: asyncio.Semaphore, ended: asyncio.Future[Ended]) -> None:
+    ended.exception()  # seen: whoever waits for it may be cancelled
+    slots.release()
+
+
+async def _end_of(server: ForkServer, fork: Fork, ended: asyncio.Future[Ended], wall_s: float) -> None:
+    def close_if_silent() -> None:
+        if not ended.done():
+            server.close()
+
+    try:
+        await asyncio.wait([ended], timeout=wall_s + _SILENCE_S)
+    except asyncio.CancelledError:
+        fork.signal()
+        asyncio.get_running_loop().call_later(_SILENCE_S, close_if_silent)
+        raise
+    close_if_silent()
+    await asyncio.wait([ended])
 
 
 @contextlib.contextmanager
@@ -224,7 +190,7 @@ def _text(written: bytes, limits: Limits) -> str:
     return written[: limits.output_bytes].decode("utf-8", "replace")
 
 
-def _fault(ended: ProgramEnd, limits: Limits) -> str:
+def _fault(ended: Ended, limits: Limits) -> str:
     """Why this end is not the program's; empty if it is."""
     if ended.reason == NOT_STARTED:
         return f"no process could be started: {os.strerror(ended.status)}"
@@ -238,7 +204,7 @@ def _fault(ended: ProgramEnd, limits: Limits) -> str:
     return ""
 
 
-def _status(ended: ProgramEnd, flooded: bool) -> Status:
+def _status(ended: Ended, flooded: bool) -> Status:
     number = os.WTERMSIG(ended.status) if os.WIFSIGNALED(ended.status) else 0
     if number in (signal.SIGXCPU, signal.SIGKILL):
         return Status.TIMED_OUT

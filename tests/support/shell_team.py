@@ -1,0 +1,17 @@
+"""A program that asks its agent once and runs each argument in a shell. It writes what those that begin with `outcome`
+print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from urllib_team import say
+
+if __name__ == "__main__":
+    say()
+    for text in sys.argv[1:]:
+        shell = ["bash", "-c", text.removeprefix("outcome")]
+        printed = subprocess.run(shell, close_fds=False, stdout=subprocess.PIPE, check=False).stdout
+        os.write(3 if text.startswith("outcome") else 1, printed)

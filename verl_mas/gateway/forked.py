@@ -1,0 +1,183 @@
+"""The fork server of programs. Of a Python program it imports what its file imports, and each session is a fork; any
+other command is started in a fork that has imported nothing.
+
+The file itself and modules of the user run in the fork alone, as they make clients of the session's address and key.
+Standard library alone, so that any interpreter can run it.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import gc
+import importlib.util
+import json
+import os
+import re
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from verl_mas.gateway import launch
+from verl_mas.util import as_main
+from verl_mas.util.fork_server import CONTROL, CannotFork, Forks, unsafe_state, why_not
+
+INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
+# Where imports are found, and what they read: such statements of a file are executed, too.
+SETTINGS = ("sys.path", "os.environ")
+# Joined, they are in the variables of the fork server in place of what each session has its own of.
+MARK = ("verl-mas", "preload.invalid")
+# These have random numbers of their own, which a fork would share with the others.
+SEEDED = ("numpy.random", "torch")
+
+
+class Programs(Forks):
+    """`settings`: the file, and further modules to import. Without a file, forks become the commands of sessions."""
+
+    def __init__(self, settings: tuple[str | None, Sequence[str]]):
+        self._file, modules = settings
+        self.greeting = {}
+        if self._file is not None:
+            self._import(self._file, modules)
+
+    def _import(self, file: str, modules: Sequence[str]) -> None:
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
+        for name in modules:
+            if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
+                raise CannotFork("preload", failure)
+        # By the line that an error ends with.
+        self.greeting = {failure.rstrip().rpartition("\n")[2]: failure for failure in imported(file, set())}
+        gc.collect()
+        if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
+            raise CannotFork("forks", reason)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        gc.freeze()  # The collector of a fork would write to, and so copy, each page.
+
+    def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
+        session, stdin, printed, outcome = descriptors
+        for number, descriptor in enumerate((stdin, printed, printed)):
+            os.dup2(descriptor, number)
+        os.close(stdin)
+        os.close(printed)
+        with open(session) as file:
+            argv, environ, folder = json.load(file)
+        os.chdir(folder)
+        become = partial(launch.execute, argv) if self._file is None else partial(_run, self._file, argv[1:])
+        launch.isolated(outcome, partial(become, environ))
+
+
+def _run(file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    code = 1
+    try:
+        os.environ.clear()
+        os.environ.update(environ)
+        for name in SEEDED:
+            if name in sys.modules:
+                sys.modules[name].seed()
+        with open(file, "rb") as source:
+            code = as_main.run(compile(source.read(), file, "exec", dont_inherit=True), file, argv)
+    except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
+        traceback.print_exception(type(error), error, None)
+    finally:
+        as_main.finish(code)
+
+
+def imported(file: str, seen: set[str]) -> Iterator[str]:
+    """Import the installed packages that a file imports at its top level, and those of the user's modules that it
+    imports. The tracebacks of imports that fail."""
+    seen.add(file)
+    names: dict[str, object] = {"__file__": file, "__name__": "__verl_mas__"}
+    try:
+        with open(file, "rb") as source:
+            body = ast.parse(source.read(), file).body
+    except (SyntaxError, ValueError, OSError):  # which the session says
+        return
+    for node, needed in _statements(body):
+        own = _own_files(node, file)
+        for each in (own or set()) - seen:
+            yield from imported(each, seen)
+        if own is None and (failure := _executed(node, file, names)) and needed:
+            yield failure
+
+
+def _statements(body: Sequence[ast.stmt], needed: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
+    """The imports, and whether the program needs them; and what is set before them."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((ast.copy_location(ast.Import([alias]), node), needed) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node, needed
+        elif isinstance(node, ast.Try):
+            yield from _statements(node.body, False)
+        elif isinstance(node, ast.Expr | ast.Assign) and ast.unparse(node).startswith(SETTINGS):
+            yield node, False
+
+
+def _executed(node: ast.stmt, file: str, names: dict[str, object]) -> str:
+    """The traceback if it fails."""
+    try:
+        exec(compile(ast.Module([node], []), file, "exec", dont_inherit=True), names)
+    except BaseException as error:  # noqa: BLE001  boundary: the session fails as well, or the program handles it
+        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        return "".join(traceback.format_exception(type(error), error, frames))
+    return ""
+
+
+def _own_files(node: ast.stmt, file: str) -> set[str] | None:
+    """The files of the user's modules that a statement imports; None if they are not the user's."""
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+        return None
+    names = [alias.name for alias in node.names]
+    module = names.pop() if isinstance(node, ast.Import) else node.module or ""
+    parts = module.split(".") if module else []
+    if isinstance(node, ast.ImportFrom) and node.level:
+        base = os.path.normpath(os.path.join(os.path.dirname(file), *[".."] * (node.level - 1)))
+    elif not (base := _own_folder(parts[0])):
+        return None
+    modules = [*(parts[: end + 1] for end in range(len(parts))), *([*parts, name] for name in names)]
+    files = {os.path.join(base, *each) + ending for each in modules for ending in (".py", "/__init__.py")}
+    return set(filter(os.path.isfile, files))
+
+
+def _own_folder(module: str) -> str:
+    """The folder in which a module of the user is; empty if it is installed or unknown."""
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(module)
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        place = folders[0] if folders else spec.origin if spec and spec.has_location else None
+        if place and not INSTALLED.search(os.path.realpath(place)):
+            return os.path.dirname(os.path.realpath(place))
+    return ""
+
+
+def _open_socket() -> str:
+    """A connection, or the selector of an event loop, which all forks would share."""
+    for number in set(os.listdir("/proc/self/fd")) - {str(CONTROL)}:
+        with contextlib.suppress(OSError):  # that of the folder itself
+            if (link := os.readlink(f"/proc/self/fd/{number}")).startswith(("socket:", "anon_inode:")):
+                return f"an import opened {link}"
+    return ""
+
+
+def _kept() -> str:
+    """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
+    mark = "-".join(MARK)  # nothing but this frame has it
+    for holder in gc.get_objects():
+        for value in gc.get_referents(holder):
+            inside = value.values() if type(value) is dict and not gc.is_tracked(value) else (value,)
+            for text in inside:
+                if type(text) is str and mark in text:
+                    kind = type(holder)
+                    place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
+                    return f"an import keeps the address or key of a session, in {place}"
+    return ""
+
+
+def _trial() -> None:
+    """Use an event loop, a thread and the resolver."""
+    asyncio.run(asyncio.to_thread(socket.getaddrinfo, "127.0.0.1", 80))

@@ -1,0 +1,46 @@
+"""The processes of a `BoundedPool`: the fork server imports and warms up one function, and a fork answers its calls.
+
+Standard library alone beside the function, like the fork server.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import resource
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+
+from verl_mas.util.fork_server import Forks
+
+RETURNED, RAISED = "returned", "raised"
+
+
+class Calls(Forks):
+    """`settings`: the function as "package.module:name", the memory of a fork in MB, the arguments of the calls that
+    warm up the server, and the folders in which Python finds modules."""
+
+    def __init__(self, settings: tuple[str, int, Sequence[Sequence[object]], Sequence[str]]):
+        name, memory_mb, warm_up, sys.path[:] = settings
+        module, _, attribute = name.partition(":")
+        self._memory, self.greeting = memory_mb * 2**20, {}
+        self._function: Callable[..., object] = getattr(importlib.import_module(module), attribute)
+        for args in warm_up:
+            self._function(*args)
+
+    def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
+        """Answer one call after another until the other end closes."""
+        resource.setrlimit(resource.RLIMIT_AS, (self._memory, self._memory))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        pipe = Connection(descriptors[0])
+        while True:
+            try:
+                args = json.loads(pipe.recv_bytes())
+            except (EOFError, ConnectionError):
+                return
+            try:
+                answer = [RETURNED, self._function(*args), ""]
+            except Exception as error:  # noqa: BLE001  boundary: any exception of the function is data for the caller
+                answer = [RAISED, None, f"{type(error).__name__}: {error}"[:500]]
+            pipe.send_bytes(json.dumps(answer).encode())

@@ -1,0 +1,62 @@
+"""Code as `__main__` of this process, from its start to its end as the interpreter would. Standard library alone."""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import os
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Sequence
+
+
+def run(code: types.CodeType, file: str, argv: Sequence[str], raises: type[BaseException] | tuple[()] = ()) -> int:
+    """The exit code. Exceptions of the kind `raises` are left to the caller."""
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__file__=file, __builtins__=builtins)
+    sys.modules["__main__"] = main
+    sys.argv[:] = argv
+    try:
+        exec(code, main.__dict__)
+    except SystemExit as leaving:
+        return _exit_code(leaving.code)
+    except raises:
+        raise
+    except BaseException as error:  # noqa: BLE001  boundary: any exception of the code is its own
+        _report(error)
+        return 1
+    return 0
+
+
+def _exit_code(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return int(code) & 0xFF if abs(code) < 2**63 else 255
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def _report(error: BaseException) -> None:
+    frames = error.__traceback__.tb_next if error.__traceback__ else None
+    if sys.excepthook is sys.__excepthook__:
+        traceback.print_exception(type(error), error, frames)
+    else:
+        sys.excepthook(type(error), error, frames)
+
+
+def finish(code: int) -> None:
+    """End the process. An exception in it changes no exit code but that of success."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        atexit._run_exitfuncs()  # noqa: SLF001
+    except BaseException:  # noqa: BLE001  boundary: the program's own functions
+        code = code or 1
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # noqa: BLE001  boundary: the program may have closed or replaced them
+        code = code or 120
+    os._exit(code)
