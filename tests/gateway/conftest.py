@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
 
 
 @pytest.fixture(scope="session")
-def long_model(letters, tmp_path_factory):
+def long_model(letters: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny model, whose tokens are bytes, with room for the instructions of any framework."""
     folder = shutil.copytree(letters / "model", tmp_path_factory.mktemp("long") / "model")
     config = folder / "config.json"
@@ -20,11 +23,11 @@ def long_model(letters, tmp_path_factory):
 
 
 @pytest.fixture
-def trained(main_ppo, tmp_path, long_model):
+def trained(main_ppo: Callable[..., Any], tmp_path: Path, long_model: Path) -> Callable[[str], list[Any]]:
     return partial(train, main_ppo, tmp_path, long_model)
 
 
-def train(main_ppo, folder, model, arguments):
+def train(main_ppo: Callable[..., Any], folder: Path, model: Path, arguments: str) -> list[Any]:
     run = (
         f"+mas=program mas.workflow.args={{{arguments}}} algorithm.adv_estimator=agent_grpo data.train_batch_size=2 "
         f"actor_rollout_ref.model.path={model} data.max_prompt_length=16000 data.max_response_length=16 "

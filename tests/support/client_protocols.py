@@ -145,4 +145,4 @@ def _object(arguments: str) -> Any:
     try:
         return json.loads(arguments)
     except ValueError:
-        return {"invalid": arguments}
+        return {"not_a_json_object": arguments}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 Json = Mapping[str, Any]
+INVALID = "not_a_json_object"  # the only argument of a call whose arguments are no object
 
 
 class Message(NamedTuple):
@@ -138,13 +139,12 @@ def _of_items(items: Sequence[Json]) -> Iterator[Message]:
 
 def _of_blocks(message: Json) -> Iterator[Message]:
     content = message["content"]
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    blocks: Sequence[Json] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     for block in blocks:
         if block["type"] == "tool_result":
             yield Message("tool", _text(block.get("content")))
     used = [block for block in blocks if block["type"] == "tool_use"]
-    # Arguments that are no object are sent in one.
-    calls = tuple((block["name"], _arguments(block["input"].get("invalid", block["input"]))) for block in used)
+    calls = tuple((block["name"], _arguments(block["input"].get(INVALID, block["input"]))) for block in used)
     text = _text([block for block in blocks if block["type"] == "text"])
     if text or calls or message["role"] == "assistant":
         yield Message(message["role"], text, calls)

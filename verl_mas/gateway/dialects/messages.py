@@ -11,7 +11,8 @@ from verl_mas.workflow.codecs import JsonObject
 
 INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
 ROLES = ("user", "assistant", "system")
-INVALID = "invalid"  # has arguments that are not an object, for which the protocol has no place
+# Has arguments that are not an object, for which the protocol has no place; no tool has an argument of this name.
+INVALID = "not_a_json_object"
 # Blocks of a reply that are not a part of its transcript.
 THOUGHTS = ("thinking", "redacted_thinking")
 
