@@ -34,6 +34,10 @@ class ExaminedRun(Run):
         """Every agent by name; none in a run without a team."""
         return agents_of(self.mas) if self.mode else {}
 
+    def learners(self, view: View) -> dict[str, Member]:
+        """The agents that a policy learns from."""
+        return {name: one for name, one in self.members.items() if one.trainable and view.name in one.policies}
+
     @cached_property
     def estimator(self) -> Estimator | None:
         """None: one of verl's own."""

@@ -113,9 +113,7 @@ def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
 @rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True, of="learning")
 def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """An agent that is trained samples different replies."""
-    for name, member in run.members.items():
-        if not member.trainable or member.spec.policy != view.name:
-            continue
+    for name, member in run.learners(view).items():
         own = flat(member.spec.sampling)
         drawn = {key: own.get(key, view.get(f"rollout.{key}")) for key in SAME}
         fixed: dict[str, object] = {key: value for key, value in drawn.items() if value == SAME[key]}
@@ -129,9 +127,9 @@ def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
 @rule(seen="commit 6cf930eb: agents of different temperatures on fused kernels", team=True, of="learning")
 def one_temperature(run: ExaminedRun, view: View) -> ConfigError | None:
     """verl's fused kernels score all rows of a policy at one temperature."""
-    acting = [one for one in run.members.values() if one.trainable and view.name in one.policies]
     usual, key = view.get("rollout.temperature"), "model.use_fused_kernels"
-    if not view.get(key) or len({one.spec.sampling.get("temperature", usual) for one in acting}) < 2:
+    temperatures = {one.spec.sampling.get("temperature", usual) for one in run.learners(view).values()}
+    if not view.get(key) or len(temperatures) < 2:
         return None
     rule = "verl's fused kernels score all rows of a policy at one temperature, and its agents have several"
     return ConfigError(stated(view, key), rule=rule, fix=f"set {setting(view, key)}=False, or one temperature")

@@ -198,9 +198,7 @@ def truncated_sampling(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     stale = run.staleness and run.staleness.warmup and any(view.correction.get(key) for key in READERS)
     if not (stale or view.correction.get("bypass_mode")):
         return
-    for name, member in run.members.items():
-        if not member.trainable or view.name not in member.policies:
-            continue
+    for name, member in run.learners(view).items():
         own = flat(member.spec.sampling)
         for key, harmless in TRUNCATING.items():
             value = own.get(key, view.get(f"rollout.{key}") if key != "min_p" else None)
