@@ -40,7 +40,8 @@ def test_an_adapter_has_the_overrides_and_the_pool_of_its_base(make):
         "base": {"trainable": False, "pool": "big", "overrides": {"model": {"path": "/m"}}},
         "solver": {"adapter_of": "base", "overrides": {"model": {"lora_rank": 4}}},
     }
-    solver = load(make(mas__policies=policies).mas).policies["solver"]
+    config = make(mas__policies=policies, mas__pools={"big": {"n_gpus_per_node": 2}})
+    solver = load(config.mas).policies["solver"]
     assert (solver.pool, solver.overrides) == ("big", {"model": {"path": "/m", "lora_rank": 4}})
 
 

@@ -24,7 +24,7 @@ from verl_since import PAGE, touched
 # Private names of other packages.
 OTHERS = {
     *("_actor_id", "_global_node", "_return_value"),  # of Ray
-    *("_current_frames", "_exit", "_interp", "_linear_pointwise", "_replace"),
+    *("_actions", "_current_frames", "_exit", "_fields", "_interp", "_linear_pointwise", "_replace"),
     *("_run_exitfuncs", "_shutdown"),  # of Python, at the end of a contained program
     "_adapter_manager",  # of vLLM
 }
