@@ -107,7 +107,7 @@ def test_the_page_leads_from_an_empty_folder_to_a_served_team(tmp_path, warm_pyt
                 else:
                     walk.run(words)
     team = walk.folder / "treasure_team"
-    assert {"README.md", "team.yaml", "main", "validation.svg"} <= {path.name for path in team.iterdir()}
+    assert {"README.md", "team.yaml", "main"} <= {path.name for path in team.iterdir()}
     assert (walk.folder / "runs/first/view.html").is_file()
     assert len(walk.outputs["curl"]) <= 4, "a reply of 4 tokens, each of them a byte"
     asked = walk.outputs["python ask.py"]
