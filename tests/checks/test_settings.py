@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from verl_mas.checks.examined import ExaminedRun
+from verl_mas.checks.run import validate
 from verl_mas.checks.settings import VALUES, check_keys, check_overrides, check_validated, check_values, takes
 from verl_mas.config.compose import compose
 from verl_mas.config.values import problems
@@ -71,3 +72,13 @@ def test_what_verl_does_not_take_is_refused_also_by_verl_itself(make, settings, 
     run = ExaminedRun.of(make(**settings))
     (error,) = [*check_values(run.config), *check_overrides(run)] or check_validated(run)
     assert says in str(error)
+
+
+def test_an_engine_that_a_plugin_of_the_run_registers_is_known(make, tmp_path, monkeypatch):
+    monkeypatch.setattr("verl.workers.rollout.replica.RolloutReplicaRegistry._registry", {})
+    plugin = tmp_path / "late.py"
+    plugin.write_text(
+        "from verl.workers.rollout.replica import RolloutReplicaRegistry\n"
+        "RolloutReplicaRegistry.register('late', lambda: object)\n"
+    )
+    validate(make(mas__plugins=[str(plugin)], actor_rollout_ref__rollout__name="late"))

@@ -166,7 +166,7 @@ def test_heads_that_vllm_cannot_serve_on_a_cpu_are_refused_before_it_starts(tmp_
 async def test_a_weight_sync_with_a_dead_engine_ends_and_names_it(on_the_cpu):
     import torch
     from ray.exceptions import RayActorError
-    from verl_mas.engines.vllm_cpu.adapter import CpuServerAdapter
+    from verl_mas_vllm_cpu.adapter import CpuServerAdapter
 
     class Adapter(CpuServerAdapter):
         def __init__(self) -> None:

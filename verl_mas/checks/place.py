@@ -69,7 +69,7 @@ def check_order(config: DictConfig) -> Iterator[ConfigError]:
     mode, now = groups.get("mas/mode"), mode_of(config)
     shipped = any(mode == each.verl for each in MODES.values())
     replaced = shipped and now is not None and now.verl != mode and not was_written(KEY)
-    if replaced or (list(groups)[:2] == ["recipe", "mas"] and _sets_team(groups["recipe"])):
+    if replaced or ([key for key in groups if key != "mas/mode"] == ["recipe", "mas"] and _sets_team(groups["recipe"])):
         value, right = (" ".join(f"+{key}={groups[key]}" for key in keys if key in groups) for keys in (groups, order))
         rule = "Hydra merges them in this order, and the team's defaults would replace the settings before them"
         yield ConfigError(value, rule=rule, fix=f"write {right}")

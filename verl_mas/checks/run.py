@@ -121,10 +121,11 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
     if config.get("mas") is None and OmegaConf.select(config, KEY) in MODES:
         refusals.of([no_team(OmegaConf.select(config, KEY))])
         return None
-    # The rules calculate with these values.
-    sound = refusals.of(check_values(config))
     run = refusals.result(lambda: ExaminedRun.of(config) if mode_of(config) else ExaminedRun(config, load(None)))
-    if run is None or not refusals.of(check_overrides(run)) or not sound:
+    # The user's code may register engines and other names. The rules calculate with the values.
+    loaded = run and refusals.of(raised_by(load_user_code, run.mas, seconds=run.mas.workflow.check_timeout_s))
+    sound = refusals.of(check_values(config))
+    if run is None or not refusals.of(check_overrides(run)) or not (loaded and sound):
         return None
     if run.mode and not refusals.of(raised_by(_made, run, seconds=run.mas.workflow.check_timeout_s)):
         return None
@@ -137,8 +138,7 @@ def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> Exami
 
 
 def _made(run: ExaminedRun) -> None:
-    """Load what is the user's: files, plugins, the workflow and its agents, the commit rule."""
-    load_user_code(run.mas)
+    """Make the workflow and its agents; find the commit rule."""
     assert run.workflow and run.members
     COMMIT_RULES.find(run.mas.branch.commit, "mas.branch.commit")
 

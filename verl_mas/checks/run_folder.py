@@ -13,7 +13,7 @@ from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.refusals import Problem, user_code
 from verl_mas.errors import ConfigError, ConfigWarning, DataError
 from verl_mas.run_folder import about
-from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, folder_of_step, read_pointer, to_resume
+from verl_mas.run_folder.checkpoints import POINTER, Checkpoint, folder_of_step, read_pointer, step_of, to_resume
 from verl_mas.run_folder.lock import check_lock
 from verl_mas.run_folder.secrets import without_secrets
 from verl_mas.trainer.checkpoint import differences, left_out, other_policies, run_identity, saved_policies
@@ -23,6 +23,9 @@ from verl_mas.trainer.running import running_state
 def check_checkpoint(run: ExaminedRun) -> Iterator[Problem]:
     trainer = run.config.trainer
     folder = Path(str(trainer.default_local_dir))
+    if step_of(folder) is not None:
+        value, fix = f"trainer.default_local_dir={folder}", f"set trainer.default_local_dir={folder.parent}"
+        yield ConfigError(value, rule="it has the checkpoints of a run, and is none of them", fix=fix)
     yield from check_lock(run.config)
     given = trainer.resume_from_path if trainer.resume_mode == "resume_path" else None
     if run.mode is None:

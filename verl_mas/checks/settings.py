@@ -25,11 +25,9 @@ from verl_mas.config.values import problems as problems_of
 from verl_mas.config.verl_settings import SettingDifference, SettingsSection, differences, section_at, settings_of
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
-from verl_mas.registry import nearest
-from verl_mas.verl_.registries import replicas, tool_formats
+from verl_mas.verl_.registries import devices, loggers, losses, replicas, tool_formats
 
 GROUPS = ("mas", "platform", "recipe")  # of our configuration: `+platform=cpu`
-ENGINE_OPTIONS = f"{SECTION}.rollout.engine_kwargs"
 REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 Whole = Annotated[int, Range(0)]
 AllOr = Literal[-1] | Count
@@ -37,28 +35,10 @@ AllOr = Literal[-1] | Count
 REFUSED = (ValueError, AssertionError, TypeError, NotImplementedError, OmegaConfBaseException, HydraException)
 
 
-def losses() -> Iterable[str]:
-    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
-
-    return POLICY_LOSS_REGISTRY
-
-
-def loggers() -> Iterable[str]:
-    from verl.utils.tracking import Tracking
-
-    return Tracking.supported_backend
-
-
 def engines() -> Iterable[str]:
     from verl.workers.rollout import replica
 
     return [*ENGINES, *replicas(replica)]
-
-
-def devices() -> Iterable[str]:
-    from verl.plugin.platform.platform_manager import PlatformRegistry
-
-    return ["cuda", "npu", "cpu", *PlatformRegistry.registered_names()]
 
 
 # What verl's settings take where verl declares no range or choice, and would fail late or not at all. Names without a
@@ -133,10 +113,6 @@ def takes(path: str) -> Hint | None:
 def check_keys(config: DictConfig) -> Iterator[Problem]:
     """Keys that verl does not read. `config` is as Hydra composed it."""
     verl, raw = settings_of(config), plain(config)
-    for name in OmegaConf.select(config, ENGINE_OPTIONS) or ():
-        if name not in (known := engines()):
-            rule = "its keys are the names of engines, each with the options of the engine"
-            yield ConfigError(f"{ENGINE_OPTIONS}.{name} is not a setting", rule=rule, fix=nearest(name, list(known)))
     # Keys of the user at the top that an interpolation reads, `${my_rate}`.
     used = {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
     for difference in differences(raw, verl):

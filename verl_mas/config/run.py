@@ -208,7 +208,7 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
             base = config.policies[spec.adapter_of]
             spec.overrides, spec.pool = _merged(base.overrides, spec.overrides), base.pool
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
-    raise_all(_unknown_pools(config))
+    raise_all([*_unknown_pools(config), *_unknown_sources(config)])
     return config
 
 
@@ -218,6 +218,15 @@ def _unknown_pools(mas: MasConfig) -> Iterator[ConfigError]:
             if pool is not None and pool not in mas.pools:
                 value, rule = f"mas.policies.{name}.{key}={pool}", "a policy is on one of mas.pools"
                 yield ConfigError(value, rule=rule, fix=nearest(pool, list(mas.pools)))
+
+
+def _unknown_sources(mas: MasConfig) -> Iterator[ConfigError]:
+    sources = [name for name, spec in mas.policies.items() if spec.is_trained and not spec.adapter_of]
+    for name, spec in mas.policies.items():
+        if spec.snapshot and spec.snapshot.of not in sources:
+            value = f"mas.policies.{name}.snapshot.of={spec.snapshot.of}"
+            rule = "a snapshot takes the whole weights of a policy that this run trains"
+            yield ConfigError(value, rule=rule, fix=nearest(spec.snapshot.of, sources))
 
 
 def serve_apart(mas: MasConfig) -> MasConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 
 
@@ -22,3 +22,21 @@ def tool_formats() -> list[str]:
     from verl.experimental.agent_loop.tool_parser import ToolParser
 
     return list(ToolParser._registry)  # noqa: SLF001
+
+
+def losses() -> Iterable[str]:
+    from verl.trainer.ppo.core_algos import POLICY_LOSS_REGISTRY
+
+    return list(POLICY_LOSS_REGISTRY)
+
+
+def loggers() -> Iterable[str]:
+    from verl.utils.tracking import Tracking
+
+    return list(Tracking.supported_backend)
+
+
+def devices() -> Iterable[str]:
+    from verl.plugin.platform.platform_manager import PlatformRegistry
+
+    return ["cuda", "npu", "cpu", *PlatformRegistry.registered_names()]

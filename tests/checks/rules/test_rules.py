@@ -33,6 +33,7 @@ WAIT = {"trainer.v1.trainer_mode": COLOCATED.name, f"{SAMPLER}.max_off_policy_th
 TOKEN = {f"{CORRECTION}.rollout_is": "token"}
 APART = {**WAIT, **TOKEN, "trainer.v1.trainer_mode": SEPARATE.name, f"{ROLLOUT}.checkpoint_engine.backend": "ray"}
 FORKS = {"mas.workflow.name": "planner_executor", "mas.branch.k": 4, "mas.workflow.args": {"fork": "first"}}
+PAST = {"snapshot": {"of": "main", "every": 5}}
 FAR = {"base_url": "host:80", "model": "m"}
 # What the model's config.json has, in place of a model that is not here.
 SEVEN = {"model_type": "qwen2", "num_attention_heads": 28, "num_key_value_heads": 4, "max_position_embeddings": 4096}
@@ -113,6 +114,10 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     ),
     "forks_compared": ({**FORKS, "algorithm.adv_estimator": "at_grpo"}, FORKS),
     "some_reward": ({"mas.reward.team": 0, "mas.reward.local": 0}, {"mas.reward.local": 0}),
+    "filtered_groups": (
+        {"mas.filter.drop": "uniform", "algorithm.adv_estimator": "agent_rae"},
+        {"mas.filter.drop": "uniform"},
+    ),
     "same_replies": ({f"{ROLLOUT}.temperature": 0}, {f"{ROLLOUT}.val_kwargs.temperature": 0}),
     "one_temperature": (
         {f"{MODEL}.use_fused_kernels": True, "mas.agents": {"solver": {"sampling": {"temperature": 0.5}}}},
@@ -161,8 +166,8 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     "names": ({"mas.pools": {"a/b": {}}}, {}),
     "acting": ({"mas.agents": {"solver": {"policy": "mian"}}}, {}),
     "snapshots": (
-        {"mas.policies": {"main": {}, "past": {"snapshot": {"of": "mian", "every": 5}}}},
-        {"mas.policies": {"main": {}, "past": {"snapshot": {"of": "main", "every": 5}}}},
+        {"mas.policies": {"main": {}, "past": {**PAST, "overrides": {"model": {"path": "/other"}}}}},
+        {"mas.policies": {"main": {}, "past": PAST}},
     ),
     "endpoints": ({"mas.policies": {"main": {}, "far": {"remote": FAR}}}, {}),
     "sampling": (

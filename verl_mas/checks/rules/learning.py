@@ -110,6 +110,22 @@ def some_reward(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"mas.reward.local=0 with algorithm.adv_estimator={name}", rule=rule, fix=fix)
 
 
+@rule(seen="huggingface/trl#3199, modelscope/ms-swift#3980", team=True)
+def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
+    """Tasks are kept by what their sessions differ in."""
+    wanted, sessions = run.mas.filter, run.config[SECTION].rollout.n
+    by_sessions = wanted.keep_share is not None or (wanted.drop and wanted.by != "score")
+    if run.learning and by_sessions and sessions == 1:
+        rule, fix = "a task is kept by how its sessions differ, and there is one", f"set {SECTION}.rollout.n=8"
+        yield ConfigError(f"mas.filter with {SECTION}.rollout.n=1", rule=rule, fix=fix)
+    own = run.estimator
+    across = own and (own.reads_running(run.options) or not (own.compares_sessions or "branch" in own.needs))
+    if run.learning and wanted.drop and wanted.by == "score" and across:
+        value = f"mas.filter.drop=uniform with algorithm.adv_estimator={run.config.algorithm.adv_estimator}"
+        rule = "rows of equal scores have an advantage, too, where all tasks are compared"
+        yield ConfigError(value, rule=rule, fix="set mas.filter.by=team, or algorithm.adv_estimator=agent_grpo")
+
+
 @rule(seen="huggingface/trl#3857, BytedTsinghua-SIA/DAPO#22", team=True, of="learning")
 def same_replies(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
     """An agent that is trained samples different replies."""

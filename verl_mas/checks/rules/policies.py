@@ -50,16 +50,11 @@ def acting(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="docs/self-play.md", team=True)
 def snapshots(run: ExaminedRun) -> Iterator[ConfigError]:
-    """A snapshot takes the whole weights of a policy that this run trains."""
+    """A snapshot has the whole weights of its policy, and its model."""
     for name, spec in run.mas.policies.items():
         if (snapshot := spec.snapshot) is None:
             continue
-        value, source = f"mas.policies.{name}.snapshot.of={snapshot.of}", run.mas.policies.get(snapshot.of)
-        if source is None or not source.is_trained or source.adapter_of:
-            rule = "a snapshot takes the whole weights of a policy that this run trains"
-            fix = nearest(snapshot.of, [other for other in run.trained if not run.mas.policies[other].adapter_of])
-            yield ConfigError(value, rule=rule, fix=fix)
-            continue
+        value = f"mas.policies.{name}.snapshot.of={snapshot.of}"
         view = run.view(snapshot.of)
         if view.get("model.lora_rank") and not view.get("model.lora.merge"):
             rule, fix = "the trainer merges the adapter for it", f"set {SECTION}.model.lora.merge=True"
