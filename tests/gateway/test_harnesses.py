@@ -31,7 +31,7 @@ def on_the_path(monkeypatch):
 
 
 def command(name: str) -> list[str]:
-    return [sys.executable, f"{HERE}/programs/harness_team.py", name]
+    return [sys.executable, f"{HERE.parents[1]}/recipes/programs/harness_team.py", name]
 
 
 def shell(name: str, text: str):
