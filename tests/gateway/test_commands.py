@@ -140,6 +140,12 @@ def test_a_fork_ends_as_an_interpreter_does(program, text):
     assert ENDS[text] in causes[0] and causes[0] == causes[1]
 
 
+@pytest.mark.parametrize("place", ["", "own."])
+def test_what_a_program_leaves_in_a_file_is_written_at_its_end(program, place):
+    text = f"import own\n{place}out = open(3, 'w')\nprint(json.dumps({{'answer': 1}}), file={place}out)"
+    assert played(program(text)) == [1]
+
+
 def test_a_program_that_forks_has_the_outcome_of_its_own_process_and_no_child_stays(program):
     text = (
         "if os.fork():\n    answer(1)\n    os.wait()\nelse:\n    answer(2)\nos.fork() or __import__('time').sleep(99)"
