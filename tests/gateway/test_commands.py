@@ -117,6 +117,12 @@ def test_a_missing_package_ends_the_run_with_the_traceback_of_the_program(progra
         played(command)
 
 
+@pytest.mark.parametrize("preload", [(), ("heavy",)])
+def test_an_error_of_an_import_may_be_long(program, preload):
+    with pytest.raises(ProgramLost, match=r"cannot be imported:\n.*😀$"):
+        played(program("import heavy", imported="raise ImportError('😀' * 70_000)", preload=preload))
+
+
 def test_a_module_to_preload_that_cannot_be_imported_ends_the_run(program):
     with pytest.raises(ProgramLost, match=r"preload cannot be imported:\n(.*\n)*.*'no_such_module'"):
         played(program("answer(1)", preload=("no_such_module",)))

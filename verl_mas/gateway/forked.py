@@ -23,7 +23,7 @@ from functools import partial
 
 from verl_mas.gateway import launch
 from verl_mas.util import as_main
-from verl_mas.util.fork_server import CONTROL, CannotFork, Forks, unsafe_state, why_not
+from verl_mas.util.fork_server import CONTROL, MAX_MESSAGE, MOST_SAID, CannotFork, Forks, unsafe_state, why_not
 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Where imports are found, and what they read: such statements of a file are executed, too.
@@ -32,6 +32,7 @@ SETTINGS = ("sys.path", "os.environ")
 MARK = ("verl-mas", "preload.invalid")
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
+_MOST_LINE = 500  # characters
 
 
 class Programs(Forks):
@@ -50,7 +51,10 @@ class Programs(Forks):
             if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
                 raise CannotFork("preload", failure)
         # By the line that an error ends with.
-        self.greeting = {failure.rstrip().rpartition("\n")[2]: failure for failure in imported(file, set())}
+        failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
+        self.greeting = {failure.rpartition("\n")[2][-_MOST_LINE:]: failure for failure in failures}
+        while len(json.dumps(self.greeting)) > MAX_MESSAGE:
+            self.greeting.popitem()
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)

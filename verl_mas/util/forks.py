@@ -17,7 +17,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 from verl_mas.util.fork_server import MAX_MESSAGE, NOT_STARTED, Ended, Order, Stop
 
@@ -80,24 +80,31 @@ class _Connection:
 
     def listen(self) -> None:
         """Until the server is gone."""
-        while message := self._receive():
-            fields = json.loads(message)
-            if self.greeting.done():
-                ended = Ended(*fields)
-                self.ended.pop(ended.number).set_result(ended)
-            elif "refused" in fields:
-                self.greeting.set_exception(Refused(*fields["refused"]))
-            else:
-                self.greeting.set_result(fields)
+        try:
+            while message := self._receive():
+                self._take(json.loads(message))
+        finally:
+            self._lose()
+
+    def _take(self, fields: Any) -> None:
+        if self.greeting.done():
+            ended = Ended(*fields)
+            self.ended.pop(ended.number).set_result(ended)
+        elif "refused" in fields:
+            self.greeting.set_exception(Refused(*fields["refused"]))
+        else:
+            self.greeting.set_result(fields)
+
+    def _lose(self) -> None:
+        """Whoever waits gets ServerLost."""
         with self.lock:
-            self.lost = True
+            self.lost, waiting, self.ended = True, self.ended, {}
         self.end()
         lost = ServerLost(self.last_words())
         if not self.greeting.done():
             self.greeting.set_exception(lost)
-        for future in self.ended.values():
+        for future in waiting.values():
             future.set_exception(lost)
-        self.ended.clear()
         self.socket.close()
         self.printed.close()
 
