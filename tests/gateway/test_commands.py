@@ -92,10 +92,12 @@ def test_imports_are_found(program, tmp_path, text, imported, more):
     [
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "a thread"),
         ("import os\nclass Client:\n    url = os.environ.get('OPENAI_BASE_URL', '')", "address or key of a session"),
+        ("import os\ndef ask(url=os.environ['OPENAI_BASE_URL']):\n    pass", "address or key of a session"),
+        ("import os\nkept = [('url', (os.environb[b'OPENAI_BASE_URL'],))]", "address or key of a session"),
         ("import asyncio\nloop = asyncio.new_event_loop()", "opened"),
         ("import os\nos.register_at_fork(after_in_child=lambda: os.abort())", "wait status 6"),
     ],
-    ids=["thread", "variable", "loop", "hook"],
+    ids=["thread", "variable", "default", "bytes", "loop", "hook"],
 )
 def test_a_program_that_cannot_be_forked_is_an_interpreter_per_session_which_is_said_once(
     program, caplog, imported, reason

@@ -14,6 +14,7 @@ import gc
 import importlib.util
 import json
 import os
+import posix
 import re
 import socket
 import sys
@@ -171,15 +172,22 @@ def _open_socket() -> str:
 def _kept() -> str:
     """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
     mark = "-".join(MARK)  # nothing but this frame has it
+    encoded = mark.encode()
     for holder in gc.get_objects():
-        for value in gc.get_referents(holder):
-            inside = value.values() if type(value) is dict and not gc.is_tracked(value) else (value,)
-            for text in inside:
-                if type(text) is str and mark in text:
-                    kind = type(holder)
-                    place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
-                    return f"an import keeps the address or key of a session, in {place}"
+        for value in _referents(holder):
+            if (type(value) is str and mark in value) or (type(value) is bytes and encoded in value):
+                kind = type(holder)
+                place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
+                return f"an import keeps the address or key of a session, in {place}"
     return ""
+
+
+def _referents(holder: object) -> Iterator[object]:
+    """What it refers to, also by tuples and dictionaries that the collector does not track."""
+    for value in gc.get_referents(holder) if holder is not posix.environ else ():
+        yield value
+        if type(value) in (tuple, dict) and not gc.is_tracked(value):
+            yield from _referents(value)
 
 
 def _trial() -> None:
