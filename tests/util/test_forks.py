@@ -19,3 +19,11 @@ def test_a_server_that_says_nonsense_is_lost(tmp_path):
     assert not server.usable
     for listening in set(threading.enumerate()) - before:
         listening.join()
+
+
+def test_a_fork_is_refused_when_the_socket_takes_no_order(tmp_path):
+    (tmp_path / "serves.py").write_text("class Kind:\n    greeting = {}\n    def __init__(self, _):\n        pass\n")
+    server = ForkServer("serves:Kind", None, env={"PYTHONPATH": str(tmp_path)})
+    server.greeting.result(10)
+    with pytest.raises(ServerLost, match="Bad file descriptor"):
+        server.fork([999_999])

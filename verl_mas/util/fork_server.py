@@ -179,6 +179,8 @@ class Server:
 
     def _become(self, order: Order, descriptors: list[int], slot: int) -> None:
         try:
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)  # Either of the two is first.
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(self.pid)

@@ -181,9 +181,12 @@ class ForkServer:
             if self._connection.lost:
                 raise ServerLost(_LOST)
             self._connection.ended[order.number] = ended
-        # If it fails, the listening thread ends what waits.
-        with contextlib.suppress(ConnectionError):
+        try:
             socket.send_fds(self._connection.socket, [json.dumps(order).encode()], descriptors)
+        except OSError as error:
+            # Without it there, the listening thread ends what waits.
+            if self._connection.ended.pop(order.number, None):
+                raise ServerLost(f"{_LOST}: {error}") from None
         return Fork(order.number, ended, self._connection)
 
 
