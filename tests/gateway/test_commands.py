@@ -154,6 +154,18 @@ def test_what_a_program_leaves_in_a_file_is_written_at_its_end(program, place):
     assert played(program(text)) == [1]
 
 
+def test_a_program_has_no_more_descriptors_and_rights_than_an_interpreter_of_its_own(program):
+    rights = "open('/proc/self/status').read().partition('CapEff:')[2].split()[0]"
+    text = f"answer([os.listdir('/proc/self/fd'), {rights}])"
+    (forked,), (own,) = played(program(text)), played(program(text, import_once=False))
+    assert forked == own and len(own[0]) == 5  # the listed folder, too
+
+
+def test_an_outcome_may_come_in_two_writes(program):
+    text = """os.write(3, b'{"answer": "a ')\n__import__('time').sleep(0.1)\nos.write(3, b'b"}')"""
+    assert played(program(text)) == ["a b"]
+
+
 def test_a_program_that_forks_has_the_outcome_of_its_own_process_and_no_child_stays(program):
     text = (
         "if os.fork():\n    answer(1)\n    os.wait()\nelse:\n    answer(2)\nos.fork() or __import__('time').sleep(99)"

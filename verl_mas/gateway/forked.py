@@ -85,7 +85,8 @@ def _run(file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
             if name in sys.modules:
                 sys.modules[name].seed()
         with open(file, "rb") as source:
-            code = as_main.run(compile(source.read(), file, "exec", dont_inherit=True), file, argv)
+            program = compile(source.read(), file, "exec", dont_inherit=True)
+        code = as_main.run(program, file, argv)
     except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
         traceback.print_exception(type(error), error, None)
     finally:
