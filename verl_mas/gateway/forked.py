@@ -33,7 +33,6 @@ SETTINGS = ("sys.path", "os.environ")
 MARK = ("verl-mas", "preload.invalid")
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
-_MOST_LINE = 500  # characters
 
 
 class Programs(Forks):
@@ -53,7 +52,7 @@ class Programs(Forks):
                 raise CannotFork("preload", failure)
         # By the line that an error ends with.
         failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
-        self.greeting = {failure.rpartition("\n")[2][-_MOST_LINE:]: failure for failure in failures}
+        self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
             self.greeting.popitem()
         gc.collect()
@@ -173,10 +172,9 @@ def _open_socket() -> str:
 def _kept() -> str:
     """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
     mark = "-".join(MARK)  # nothing but this frame has it
-    encoded = mark.encode()
     for holder in gc.get_objects():
         for value in _referents(holder):
-            if (type(value) is str and mark in value) or (type(value) is bytes and encoded in value):
+            if (type(value) is str and mark in value) or (type(value) is bytes and mark.encode() in value):
                 kind = type(holder)
                 place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
                 return f"an import keeps the address or key of a session, in {place}"

@@ -17,7 +17,6 @@ from verl_mas.util.fork_server import die_with_parent, own_namespaces
 
 NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
-CAPABILITIES_3 = 0x20080522
 OUTCOME = 3  # shells redirect to one digit
 # Python ignores these, and a program expects to be ended by them.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -68,11 +67,10 @@ def become(descriptor: int, program: Callable[[], object]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.write(descriptor, b"\n")
     os.dup2(descriptor, OUTCOME)
-    if descriptor != OUTCOME:
-        os.close(descriptor)
+    os.close(descriptor)
     # Those of a namespace of users, which `exec` would take away.
     if os.getuid():
-        libc.capset(struct.pack("<Ii", CAPABILITIES_3, 0), bytes(24))
+        libc.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24))
     try:
         program()
     finally:

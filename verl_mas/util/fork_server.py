@@ -179,8 +179,7 @@ class Server:
 
     def _become(self, order: Order, descriptors: list[int], slot: int) -> None:
         try:
-            with contextlib.suppress(OSError):
-                os.setpgid(0, 0)  # Either of the two is first.
+            os.setpgid(0, 0)  # whichever of the two is first
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(self.pid)

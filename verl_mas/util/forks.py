@@ -17,7 +17,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TypeVar
 
 from verl_mas.util.fork_server import MAX_MESSAGE, NOT_STARTED, Ended, Order, Stop
 
@@ -82,18 +82,16 @@ class _Connection:
         """Until the server is gone."""
         try:
             while message := self._receive():
-                self._take(json.loads(message))
+                fields = json.loads(message)
+                if self.greeting.done():
+                    ended = Ended(*fields)
+                    self.ended.pop(ended.number).set_result(ended)
+                elif "refused" in fields:
+                    self.greeting.set_exception(Refused(*fields["refused"]))
+                else:
+                    self.greeting.set_result(fields)
         finally:
             self._lose()
-
-    def _take(self, fields: Any) -> None:
-        if self.greeting.done():
-            ended = Ended(*fields)
-            self.ended.pop(ended.number).set_result(ended)
-        elif "refused" in fields:
-            self.greeting.set_exception(Refused(*fields["refused"]))
-        else:
-            self.greeting.set_result(fields)
 
     def _lose(self) -> None:
         """Whoever waits gets ServerLost."""
@@ -185,8 +183,9 @@ class ForkServer:
             socket.send_fds(self._connection.socket, [json.dumps(order).encode()], descriptors)
         except OSError as error:
             # Without it there, the listening thread ends what waits.
-            if self._connection.ended.pop(order.number, None):
-                raise ServerLost(f"{_LOST}: {error}") from None
+            with self._connection.lock:
+                if self._connection.ended.pop(order.number, None):
+                    raise ServerLost(f"{_LOST}: {error}") from None
         return Fork(order.number, ended, self._connection)
 
 
