@@ -92,10 +92,12 @@ def test_imports_are_found(program, tmp_path, text, imported, more):
     [
         ("import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()", "a thread"),
         ("import os\nclass Client:\n    url = os.environ.get('OPENAI_BASE_URL', '')", "address or key of a session"),
+        ("import os\ndef ask(url=os.environ['OPENAI_BASE_URL']):\n    pass", "address or key of a session"),
+        ("import os\nkept = [('url', (os.environb[b'OPENAI_BASE_URL'],))]", "address or key of a session"),
         ("import asyncio\nloop = asyncio.new_event_loop()", "opened"),
         ("import os\nos.register_at_fork(after_in_child=lambda: os.abort())", "wait status 6"),
     ],
-    ids=["thread", "variable", "loop", "hook"],
+    ids=["thread", "variable", "default", "bytes", "loop", "hook"],
 )
 def test_a_program_that_cannot_be_forked_is_an_interpreter_per_session_which_is_said_once(
     program, caplog, imported, reason
@@ -115,6 +117,12 @@ def test_a_missing_package_ends_the_run_with_the_traceback_of_the_program(progra
         return
     with pytest.raises(ProgramLost, match=r'own.py", line 1, in <module>\n.*import no_such_package'):
         played(command)
+
+
+@pytest.mark.parametrize("preload", [(), ("heavy",)])
+def test_an_error_of_an_import_may_be_long(program, preload):
+    with pytest.raises(ProgramLost, match=r"cannot be imported:\n.*😀$"):
+        played(program("import heavy", imported="raise ImportError('😀' * 70_000)", preload=preload))
 
 
 def test_a_module_to_preload_that_cannot_be_imported_ends_the_run(program):
@@ -138,6 +146,24 @@ ENDS = {
 def test_a_fork_ends_as_an_interpreter_does(program, text):
     causes = [failed(program("import sys\n" + text, import_once=fork)) for fork in (True, False)]
     assert ENDS[text] in causes[0] and causes[0] == causes[1]
+
+
+@pytest.mark.parametrize("place", ["", "own."])
+def test_what_a_program_leaves_in_a_file_is_written_at_its_end(program, place):
+    text = f"import own\n{place}out = open(3, 'w')\nprint(json.dumps({{'answer': 1}}), file={place}out)"
+    assert played(program(text)) == [1]
+
+
+def test_a_program_has_no_more_descriptors_and_rights_than_an_interpreter_of_its_own(program):
+    rights = "open('/proc/self/status').read().partition('CapEff:')[2].split()[0]"
+    text = f"answer([os.listdir('/proc/self/fd'), {rights}])"
+    (forked,), (own,) = played(program(text)), played(program(text, import_once=False))
+    assert forked == own and len(own[0]) == 5  # the listed folder, too
+
+
+def test_an_outcome_may_come_in_two_writes(program):
+    text = """os.write(3, b'{"answer": "a ')\n__import__('time').sleep(0.1)\nos.write(3, b'b"}')"""
+    assert played(program(text)) == ["a b"]
 
 
 def test_a_program_that_forks_has_the_outcome_of_its_own_process_and_no_child_stays(program):

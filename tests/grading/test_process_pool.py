@@ -30,6 +30,10 @@ def test_an_exception_is_data_and_the_worker_is_kept(pool_of):
     assert pool.call(4).value == 2.0
 
 
+def test_what_a_worker_prints_goes_nowhere(pool_of):
+    assert pool_of("os:readlink").call("/proc/self/fd/1").value == os.devnull
+
+
 def test_a_hanging_call_costs_its_limit_and_the_next_one_works(pool_of):
     pool = pool_of("time:sleep", limit_s=1.0)
     pool.call(0)

@@ -175,7 +175,7 @@ class Outcome:
             author, _, _ = CREDENTIALS.unpack(about[0][2][: CREDENTIALS.size])
             self._author = self._author or author  # the first message is that of the launcher
             if author == self._author:
-                self._written += message.strip() if not self._written else message
+                self._written += message.lstrip() if not self._written else message
             else:
                 self._others += 1
             if len(self._written) > MOST_OUTCOME:

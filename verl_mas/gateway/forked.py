@@ -14,6 +14,7 @@ import gc
 import importlib.util
 import json
 import os
+import posix
 import re
 import socket
 import sys
@@ -23,7 +24,7 @@ from functools import partial
 
 from verl_mas.gateway import launch
 from verl_mas.util import as_main
-from verl_mas.util.fork_server import CONTROL, CannotFork, Forks, unsafe_state, why_not
+from verl_mas.util.fork_server import CONTROL, MAX_MESSAGE, MOST_SAID, CannotFork, Forks, unsafe_state, why_not
 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Where imports are found, and what they read: such statements of a file are executed, too.
@@ -50,7 +51,10 @@ class Programs(Forks):
             if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
                 raise CannotFork("preload", failure)
         # By the line that an error ends with.
-        self.greeting = {failure.rstrip().rpartition("\n")[2]: failure for failure in imported(file, set())}
+        failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
+        self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
+        while len(json.dumps(self.greeting)) > MAX_MESSAGE:
+            self.greeting.popitem()
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
@@ -80,7 +84,8 @@ def _run(file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
             if name in sys.modules:
                 sys.modules[name].seed()
         with open(file, "rb") as source:
-            code = as_main.run(compile(source.read(), file, "exec", dont_inherit=True), file, argv)
+            program = compile(source.read(), file, "exec", dont_inherit=True)
+        code = as_main.run(program, file, argv)
     except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
         traceback.print_exception(type(error), error, None)
     finally:
@@ -168,14 +173,20 @@ def _kept() -> str:
     """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
     mark = "-".join(MARK)  # nothing but this frame has it
     for holder in gc.get_objects():
-        for value in gc.get_referents(holder):
-            inside = value.values() if type(value) is dict and not gc.is_tracked(value) else (value,)
-            for text in inside:
-                if type(text) is str and mark in text:
-                    kind = type(holder)
-                    place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
-                    return f"an import keeps the address or key of a session, in {place}"
+        for value in _referents(holder):
+            if (type(value) is str and mark in value) or (type(value) is bytes and mark.encode() in value):
+                kind = type(holder)
+                place = holder.get("__name__") if kind is dict else f"{kind.__module__}.{kind.__qualname__}"
+                return f"an import keeps the address or key of a session, in {place}"
     return ""
+
+
+def _referents(holder: object) -> Iterator[object]:
+    """What it refers to, also by tuples and dictionaries that the collector does not track."""
+    for value in gc.get_referents(holder) if holder is not posix.environ else ():
+        yield value
+        if type(value) in (tuple, dict) and not gc.is_tracked(value):
+            yield from _referents(value)
 
 
 def _trial() -> None:

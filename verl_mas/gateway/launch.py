@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 from collections.abc import Callable, Mapping
 
 from verl_mas.util.fork_server import die_with_parent, own_namespaces
@@ -35,7 +36,7 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
     first = os.fork()
     if not first:
         os.close(reads)
-        os.write(writes, str(played(descriptor, program, apart=apart)).encode())
+        os.write(writes, str(played(descriptor, writes, program, apart=apart)).encode())
         os._exit(0)
     os.close(writes)
     os.close(descriptor)
@@ -43,7 +44,7 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
     end_as(int(os.read(reads, 16) or -signal.SIGKILL))
 
 
-def played(descriptor: int, program: Callable[[], object], *, apart: bool) -> int:
+def played(descriptor: int, writes: int, program: Callable[[], object], *, apart: bool) -> int:
     """The status of the program, in the first process of its namespace: its end is the end of all others there."""
     die_with_parent(os.getppid())
     if apart:
@@ -51,6 +52,7 @@ def played(descriptor: int, program: Callable[[], object], *, apart: bool) -> in
         libc.mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEV | NO_EXEC, None)
     child = os.fork()
     if not child:
+        os.close(writes)
         become(descriptor, program)
     os.close(descriptor)
     while True:
@@ -65,6 +67,10 @@ def become(descriptor: int, program: Callable[[], object]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.write(descriptor, b"\n")
     os.dup2(descriptor, OUTCOME)
+    os.close(descriptor)
+    # Those of a namespace of users, which `exec` would take away.
+    if os.getuid():
+        libc.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24))
     try:
         program()
     finally:

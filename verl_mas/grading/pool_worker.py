@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import resource
 import sys
 from collections.abc import Callable, Sequence
@@ -33,6 +34,9 @@ class Calls(Forks):
         """Answer one call after another until the other end closes."""
         resource.setrlimit(resource.RLIMIT_AS, (self._memory, self._memory))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with open(os.devnull, "w") as nothing:
+            for printed in (1, 2):
+                os.dup2(nothing.fileno(), printed)
         pipe = Connection(descriptors[0])
         while True:
             try:

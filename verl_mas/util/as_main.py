@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import _io
 import atexit
 import builtins
+import contextlib
+import gc
 import os
 import sys
 import threading
@@ -54,9 +57,22 @@ def finish(code: int) -> None:
         atexit._run_exitfuncs()  # noqa: SLF001
     except BaseException:  # noqa: BLE001  boundary: the program's own functions
         code = code or 1
+    with contextlib.suppress(BaseException):
+        _flush_files()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
     except BaseException:  # noqa: BLE001  boundary: the program may have closed or replaced them
         code = code or 120
     os._exit(code)
+
+
+def _flush_files() -> None:
+    """Write what is in the buffers of files that the program left open, and free its objects."""
+    # Those of the process that this one was forked from are frozen, and so left out.
+    for each in gc.get_objects():
+        if issubclass(type(each), _io._IOBase):  # noqa: SLF001  an instance could pretend to be one
+            with contextlib.suppress(BaseException):
+                each.flush()
+    del sys.modules["__main__"]
+    gc.collect()

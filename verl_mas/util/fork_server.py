@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 CONTROL = 3  # the descriptor of the socket to the caller
 MAX_MESSAGE, MAX_DESCRIPTORS = 65_536, 8
+MOST_SAID = 4000  # characters of an error, from its end: as JSON they are below MAX_MESSAGE
 BY_ITSELF, BY_LIMIT, NOT_STARTED, ON_REQUEST = range(4)
 FAILURE = 4  # the descriptor on which a trial says why it failed
 _IDLE_S, _TRIAL_S = 5.0, 10
@@ -68,7 +69,7 @@ class Forks:
     """A kind of forks. It is made once, in the server, from its settings; or it raises CannotFork."""
 
     greeting: dict[str, str]
-    """Sent to the caller before the first fork."""
+    """Sent to the caller before the first fork. It is below MAX_MESSAGE."""
 
     def before_fork(self) -> None:
         """Called in the server."""
@@ -100,7 +101,7 @@ def main() -> None:
     try:
         forks = make(json.loads(settings))
     except CannotFork as error:
-        control.send(json.dumps({"refused": error.args}).encode())
+        control.send(json.dumps({"refused": [text[-MOST_SAID:] for text in error.args]}).encode())
         os._exit(1)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
@@ -178,6 +179,7 @@ class Server:
 
     def _become(self, order: Order, descriptors: list[int], slot: int) -> None:
         try:
+            os.setpgid(0, 0)  # whichever of the two is first
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(self.pid)

@@ -80,24 +80,29 @@ class _Connection:
 
     def listen(self) -> None:
         """Until the server is gone."""
-        while message := self._receive():
-            fields = json.loads(message)
-            if self.greeting.done():
-                ended = Ended(*fields)
-                self.ended.pop(ended.number).set_result(ended)
-            elif "refused" in fields:
-                self.greeting.set_exception(Refused(*fields["refused"]))
-            else:
-                self.greeting.set_result(fields)
+        try:
+            while message := self._receive():
+                fields = json.loads(message)
+                if self.greeting.done():
+                    ended = Ended(*fields)
+                    self.ended.pop(ended.number).set_result(ended)
+                elif "refused" in fields:
+                    self.greeting.set_exception(Refused(*fields["refused"]))
+                else:
+                    self.greeting.set_result(fields)
+        finally:
+            self._lose()
+
+    def _lose(self) -> None:
+        """Whoever waits gets ServerLost."""
         with self.lock:
-            self.lost = True
+            self.lost, waiting, self.ended = True, self.ended, {}
         self.end()
         lost = ServerLost(self.last_words())
         if not self.greeting.done():
             self.greeting.set_exception(lost)
-        for future in self.ended.values():
+        for future in waiting.values():
             future.set_exception(lost)
-        self.ended.clear()
         self.socket.close()
         self.printed.close()
 
@@ -174,9 +179,13 @@ class ForkServer:
             if self._connection.lost:
                 raise ServerLost(_LOST)
             self._connection.ended[order.number] = ended
-        # If it fails, the listening thread ends what waits.
-        with contextlib.suppress(ConnectionError):
+        try:
             socket.send_fds(self._connection.socket, [json.dumps(order).encode()], descriptors)
+        except OSError as error:
+            # Without it there, the listening thread ends what waits.
+            with self._connection.lock:
+                if self._connection.ended.pop(order.number, None):
+                    raise ServerLost(f"{_LOST}: {error}") from None
         return Fork(order.number, ended, self._connection)
 
 
