@@ -18,19 +18,19 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "verl_mas"
 FUNCTION, FILE = 60, 450
 # `Any` in annotations and casts, per 1,000 lines of the package. This number only goes down.
-ANY_PER_1000_LINES = 1.6
+ANY_PER_1000_LINES = 1.51
 # Numbers that only go down; `python tests/test_structure.py` prints today's. Lines of code are those of
 # `support/code_lines.py`: comments and docstrings are free, so that no sentence is shortened for a number.
 BUDGETS = {
-    "lines of code of verl_mas": 41_705,
-    "lines of code of its core": 12_788,
-    "lines of code of its checks": 3_266,
-    "lines of code of tests": 40_818,
-    "files below 30 lines": 19,
+    "lines of code of verl_mas": 41_005,
+    "lines of code of its core": 12_622,
+    "lines of code of its checks": 2_896,
+    "lines of code of tests": 41_259,
+    "files below 30 lines": 18,
     "own modules that one module imports": 41,
     "parameters of a function": 7,
     "functions with (config, mas)": 3,
-    "type: ignore": 63,
+    "type: ignore": 60,
     "SLF001": 28,
     "entries of the root": 20,
 }

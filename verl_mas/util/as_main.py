@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import _io
 import atexit
 import builtins
 import contextlib
 import gc
+import io
 import os
 import sys
 import threading
@@ -71,8 +71,8 @@ def _flush_files() -> None:
     """Write what is in the buffers of files that the program left open, and free its objects."""
     # Those of the process that this one was forked from are frozen, and so left out.
     for each in gc.get_objects():
-        if issubclass(type(each), _io._IOBase):  # noqa: SLF001  an instance could pretend to be one
-            with contextlib.suppress(BaseException):
+        with contextlib.suppress(BaseException):
+            if issubclass(type(each), io.IOBase):  # an instance could pretend to be one
                 each.flush()
     del sys.modules["__main__"]
     gc.collect()
