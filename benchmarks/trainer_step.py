@@ -4,7 +4,7 @@
     python benchmarks/trainer_step.py passes --data runs/smollm2
 
 single    a team of one under trainer_mode=mas, as it is and with all passes that verl makes, against verl's stock
-          trainer, on the letters task: the same rows, side by side, so that all have the same noise
+          trainer, on the letters task: the same rows, one run after the other
 policies  two policies of equal size on one pool against one policy shared by both agents: as many rows and tokens
 passes    smollm2/laptop, which takes old log-probs of the trainer here, as it is and with all passes that verl makes.
           --data: the folder that `verl-mas data smollm2` has made. The two ways run in turn, each twice (A B B A), and
@@ -25,7 +25,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,10 +135,8 @@ def letters(folder: Path) -> list[str]:
 def single(folder: Path, steps: int) -> None:
     task = letters(folder)
     team = ["+mas=single", "algorithm.adv_estimator=agent_grpo"]
-    with ThreadPoolExecutor() as executor:
-        runs = {"stock": [], "team": team, "as_verl": [*team, *ALL_PASSES]}
-        started = {name: executor.submit(run, folder / name, steps, *task, *own) for name, own in runs.items()}
-    done = {name: future.result() for name, future in started.items()}
+    runs: dict[str, list[str]] = {"stock": [], "team": team, "as_verl": [*team, *ALL_PASSES]}
+    done = {name: run(folder / name, steps, *task, *own) for name, own in runs.items()}
     for name in ("team", "as_verl"):
         compare(f"a team of one ({name}) against verl's trainer", done[name], done["stock"])
         compare_weights(done[name], done["stock"])
