@@ -27,16 +27,10 @@ def _patched(patch: str) -> str:
     return f"def patch():\n    {patch}\npatch()\ndef solve(x):\n    patch()\n    return x\nprint(True)\n"
 
 
+KINDS = ("object", "int", "str", "float", "list", "tuple", "dict", "bytes")
 FORGED = {
     **{case.name: case.program for case in read(Path(__file__).with_suffix(".yaml"))},
-    "an object that equals anything": _equal(),
-    "an int that equals anything": _equal("(int)"),
-    "a str that equals anything": _equal("(str)"),
-    "a float that equals anything": _equal("(float)"),
-    "a list that equals anything": _equal("(list)"),
-    "a tuple that equals anything": _equal("(tuple)"),
-    "a dict that equals anything": _equal("(dict)"),
-    "bytes that equal anything": _equal("(bytes)"),
+    **{f"{kind} that equals anything": _equal(f"({kind})") for kind in KINDS},
     "a list of what equals anything": _equal("(int)", "[Same()]"),
     "keys that equal anything": _equal("(str)", "{Same(): Same()}"),
     "an object that says it is an int": _equal() + "Same.__class__ = property(lambda self: int)\n",
