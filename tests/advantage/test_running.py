@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 
-from benchmarks.rare_agent import SETTINGS, signal
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages
 from verl_mas.advantage.record import NOTHING, Moments, Owner
 from verl_mas.advantage.verl_hook import stock
@@ -75,20 +74,3 @@ def test_without_running_scores_there_is_an_error_and_no_silent_zero(name, optio
 def test_verls_own_trainer_is_refused_because_it_keeps_no_scores():
     with pytest.raises(DataError, match="verl's own trainers do not keep"):
         stock("agent_rae")(torch.ones(2, 1), torch.ones(2, 1), None, group([1.0, 0.0]).codes("task").ids.numpy())
-
-
-def signals(setting):
-    """Of shrinkage, agent_grpo and team_grpo."""
-    arms = (("agent_grpo", 2.0), ("agent_grpo", None), ("team_grpo", None))
-    return [signal(setting, name, AdvantageOptions(shrinkage=count), steps=80)[0] for name, count in arms]
-
-
-@pytest.mark.parametrize("setting", SETTINGS[:2], ids=lambda setting: setting.name)
-def test_with_one_or_two_calls_per_task_shrinkage_is_level_with_the_better_estimator(setting):
-    shrunk, agent, team = signals(setting)
-    assert shrunk > agent + 0.1 and shrunk > team - 0.02
-
-
-def test_shrinkage_is_far_above_both_for_a_rare_agent_whose_rewards_have_an_offset():
-    shrunk, agent, team = signals(SETTINGS[3])
-    assert shrunk > 1.3 * agent and shrunk > 1.3 * team

@@ -61,7 +61,6 @@ STATUSES = (
     b"999 x",
     b"x",
 )
-MESSAGE = {"role": "assistant", "content": "4"}
 VALUES = None, True, -1, 1e308, float("nan"), "x", "\ud800", [], [None], {}, {"x": None}
 PROXIES = (
     "nothing",

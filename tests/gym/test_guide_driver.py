@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from itertools import islice
 
 import pytest
 from played import played, task_of
 
-from benchmarks.evidence.floors import blind_bound
 from verl_mas.errors import DataError
 from verl_mas.gym import guide_driver
 from verl_mas.gym.guide_driver import COLOURS, GUIDE, SHUFFLED, SMALL, GuideDriver, boards_of, named
-from verl_mas.gym.puzzles.kinds.plan_path import PlanPath, distances
+from verl_mas.gym.puzzles.kinds.plan_path import PlanPath
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.gym.warmup import tiny
 from verl_mas.testing.scripted_llm import ScriptedLLM
@@ -41,29 +39,6 @@ def test_goals_are_at_least_three_moves_away():
     boards = [read(item)[0] for split in (TRAIN, TEST) for item in guide_driver.items(300, split=split)]
     assert min(one.initial_distance for one in boards) == 3
     assert {one.board.layout.count("#") for one in boards} == {3}
-
-
-def test_the_bound_is_that_of_the_best_of_all_walks_with_goals_as_likely_as_boards_are_generated():
-    for item in guide_driver.items(4, split=TEST):
-        task, _ = read(item)
-        board_ = task.board
-        far = {goal: distances(goal, board_.moves) for goal in range(16) if board_.layout[goal] == "."}
-        # A goal is drawn first, then one of the starts that are far enough.
-        likely = {
-            goal: 1 / sum(one is not None and one >= 3 for one in lengths)
-            for goal, lengths in far.items()
-            if (lengths[task.at] or 0) >= 3
-        }
-        shares = []
-        for walk in itertools.product("UDLR", repeat=5):
-            cells = {at := task.at, *(at := board_.moves[at].get(move, at) for move in walk)}
-            shares.append(sum(likely.get(cell, 0) for cell in cells) / sum(likely.values()))
-        assert blind_bound([task], 5, min_distance=3) == pytest.approx(max(shares))
-
-
-def test_the_bound_leaves_room_above_it():
-    tasks = [read(item)[0] for item in guide_driver.items(60, split=TEST)]
-    assert 0.55 < blind_bound(tasks, 6, min_distance=3) < 0.7
 
 
 def test_rows_without_the_guides_board_are_refused_with_the_command():

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections import Counter, defaultdict
 from dataclasses import replace
-from fractions import Fraction
 from itertools import islice
 
 import pyarrow.parquet as pq
 import pytest
 from played import played
 
-from benchmarks.evidence.floors import floor_of_lookup
 from verl_mas.cli import data
 from verl_mas.errors import ConfigError, DataError, SessionFault
 from verl_mas.gym import lookup
@@ -48,23 +44,6 @@ def test_shuffled_shards_are_those_of_another_question_and_keep_the_reports():
     # An answer read from them is right by chance only.
     right = sum(Table(lookup.shards_of(item.extra)).path(item.question)[-1] == item.truth for item in moved)
     assert right / len(moved) < 0.15
-
-
-@pytest.mark.parametrize(("shards", "keys"), [(3, 2), (2, 3)])
-def test_the_floor_is_the_success_of_the_best_guess_from_one_shard(shards, keys):
-    """Over all cycles and questions, by the answers that occur with the same shard and question."""
-    symbols = range(shards * keys)
-    answers: dict[object, Counter[int]] = defaultdict(Counter)
-    for order in itertools.permutations(symbols[1:]):
-        cycle = (0, *order)
-        following = dict(zip(cycle, (*order, 0), strict=True))
-        for asked in symbols:
-            first = following[asked]
-            if asked // keys != first // keys:
-                shard = tuple(following[symbol] for symbol in symbols[:keys])
-                answers[asked, shard][following[first]] += 1
-    best, every = (sum(map(of, answers.values())) for of in (lambda seen: max(seen.values()), Counter.total))
-    assert floor_of_lookup(shards, keys) == Fraction(best, every)
 
 
 @pytest.mark.parametrize(("shards", "keys"), [(1, 8), (4, 1), (4, 14)])

@@ -1,16 +1,11 @@
-r"""Replies that look right and are not, and a count of those read as success.
-
-python tests/support/hostile_replies.py --replies 1000000
+"""Replies that look right and are not.
 
 Each family makes a reply that is wrong by construction, so no second grader decides.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
-import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -136,24 +131,3 @@ class Reader:
             return Verdict.parse(item.reply) is Verdict.APPROVE
         codec = JsonBlock({"a": float}) if item.protocol == "json" else ActionList(("up", "down", "left", "right"))
         return not isinstance(codec.parse(item.reply), Malformed)
-
-
-def main() -> int:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--replies", type=int, default=1_000_000)
-    arguments.add_argument("--seed", type=int, default=0)
-    asked = arguments.parse_args()
-    reader, seen, read = Reader(AnswerChecker()), Counter[str](), Counter[Hostile]()
-    for item in hostile(asked.replies, asked.seed):
-        seen[f"{item.protocol}: {item.family}"] += 1
-        read[item] += reader.succeeds(item)
-    successes = +read
-    sys.stdout.write("".join(f"{count:9,} {family}\n" for family, count in sorted(seen.items())))
-    sys.stdout.write("".join(f"read as success: {item}\n" for item in list(successes)[:50]))
-    sys.stdout.write(f"{seen.total():,} hostile replies, {successes.total()} read as success\n")
-    sys.stdout.write(f"grades: { ({grade.value: count for grade, count in reader.checker.counts.items()}) }\n")
-    return 1 if successes else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -128,7 +128,6 @@ TEAM = (
         (["team.py:Mine", "--task", "q"], "verl-mas try --row FILE"),
         (["team.py:Mine", "--args", "round=2"], "did you mean 'rounds'?"),
         (["team.py:Mine", "--args", "rounds=two"], "--args.rounds is a whole number"),
-        (["team.py:Mine", "--args", "rounds"], "NAME=VALUE"),
         (["team.py:mine"], "did you mean 'Mine'?"),
         (["team.py"], "write team.py:CLASS"),
         (["nofile.py:Mine"], "it must be a Python file"),

@@ -34,6 +34,7 @@ from verl_mas.row import KEPT_SHARE, LOSS_WEIGHTS
 from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.trainer.batching import plan, spread_padding
 from verl_mas.trainer.loss_weights import on_policy, over_all_rows, step_weights, weighs_rows, weighted
+from verl_mas.trainer.step import kept_share
 
 # By loss and size of micro batches, the gradient of every parameter.
 GRADIENTS = "gradients.pt"
@@ -318,15 +319,18 @@ def test_the_updates_own_log_probs_in_place_of_the_old_ones_change_rounding_alon
     assert ((own - separate).norm() < 1e-7 * own.norm()) == (name in ON_POLICY_LOSSES)
 
 
-@pytest.mark.parametrize("name", sorted(PROPORTIONAL_LOSSES))
-def test_the_rows_with_an_advantage_have_the_gradient_of_all_rows(name):
-    loss, step = loss_of("token-mean", policy_loss=name, use_kl_loss=False, entropy_coeff=0.0), Step(ROWS)
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [*(("token-mean", name) for name in sorted(PROPORTIONAL_LOSSES)), *((mode, "vanilla") for mode in MODES[1:])],
+)
+def test_the_rows_with_an_advantage_have_the_gradient_of_all_rows(mode, name):
+    loss, step = loss_of(mode, policy_loss=name, use_kl_loss=False, entropy_coeff=0.0), Step(ROWS)
     step.advantages = [values * (i not in (1, 4)) for i, values in enumerate(step.advantages)]
-    whole, tokens = step.gradient(loss, micro=2), [int(counted.sum()) for counted in step.counted]
+    whole, tokens = step.gradient(loss, micro=2), torch.stack([counted.sum() for counted in step.counted])
     step.order = [0, 2, 3]
 
     def skipping(model_output, data, dp_group=None):
-        tu.assign_non_tensor(data, **{KEPT_SHARE: sum(tokens[i] for i in step.order) / sum(tokens)})
+        tu.assign_non_tensor(data, **{KEPT_SHARE: kept_share(tokens, step.order, mode)})
         return over_all_rows(model_output, data, dp_group, loss=loss)
 
     assert (step.gradient(skipping, micro=1) - whole).norm() < 1e-6 * whole.norm()

@@ -155,31 +155,3 @@ def test_a_mean_over_tokens_stays_a_mean_over_all_tokens():
     tokens = torch.tensor([3, 4, 5, 0])
     assert kept_share(tokens, [0], "token-mean") == 3 / 12
     assert kept_share(tokens, [0], "seq-mean-token-sum") == 1.0
-
-
-@pytest.mark.parametrize("mode", ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "token-sum"])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_loss_is_what_it_is_with_all_rows(mode, ranks):
-    """verl's own aggregation, over ranks as FSDP averages them."""
-    from verl.trainer.ppo.core_algos import agg_loss
-
-    generator = torch.Generator().manual_seed(0)
-    lengths, advantages = [3, 5, 2, 4], torch.tensor([1.5, 0.0, -2.0, 0.0])
-    masks = torch.tensor([[1] * n + [0] * (5 - n) for n in lengths])
-    ratio = torch.rand(4, 5, generator=generator)
-
-    def loss(kept, share=1.0):
-        tokens = sum(lengths[i] for i in kept) / share
-        counted = {"dp_size": ranks, "batch_num_tokens": tokens, "global_batch_size": 4}
-        losses = [
-            agg_loss(-advantages[mine, None] * ratio[mine], masks[mine], mode, **counted)
-            for mine in (kept[rank::ranks] for rank in range(ranks))
-        ]
-        return sum(losses) / ranks
-
-    part = rows_with("+0+0")
-    part.advantages = advantages
-    kept = without_zero_advantage(part, 1, ranks)
-    assert kept == [0, 2]
-    share = kept_share(torch.tensor(lengths), kept, mode)
-    torch.testing.assert_close(loss(kept, share), loss([0, 1, 2, 3]))

@@ -8,16 +8,11 @@ import string
 import time
 
 import pytest
+from hostile_replies import Verdict
 
 from verl_mas.errors import DataError
 from verl_mas.gym.states import Letters
-from verl_mas.workflow.codecs import ActionList, Boxed, Choice, CodeBlock, JsonBlock, Malformed, Tag
-
-
-class Verdict(Choice, tag="verify"):
-    APPROVE = "approve"
-    REJECT = "reject"
-
+from verl_mas.workflow.codecs import ActionList, Boxed, CodeBlock, JsonBlock, Malformed, Tag
 
 MOVES = ActionList(("up", "down", "left", "right"))
 CODECS = {

@@ -6,7 +6,6 @@ The policies are loaded into this process, or are at --endpoint. The server has 
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import sys
 
@@ -14,6 +13,7 @@ from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, listening, 
 from verl_mas.cli._parser import Parser
 from verl_mas.cli._team import add_loading, loaded
 from verl_mas.errors import ConfigError, raise_all
+from verl_mas.util.text import is_loopback
 
 
 def parser() -> Parser:
@@ -55,11 +55,7 @@ def _key(host: str, variable: str | None, *, allowed: bool) -> str | None:
 
         raise_all(check_key(variable, "--api-key-env"))
         return os.environ[variable]
-    try:
-        private = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        private = host == "localhost"
-    if not (allowed or private):
+    if not (allowed or is_loopback(host)):
         rule = f"without a key, a server that others can reach is open to all; {LOOPBACK} is reached from here only"
         fix = "export MY_KEY=<the key>, and add --api-key-env MY_KEY; --no-api-key serves everyone"
         raise ConfigError(f"--host {host} without --api-key-env", rule=rule, fix=fix)

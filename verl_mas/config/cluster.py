@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import shlex
@@ -18,6 +17,7 @@ from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigWarning
 from verl_mas.run_folder.secrets import clean_command
 from verl_mas.util import worker_folder
+from verl_mas.util.text import is_loopback
 
 RAY_INIT = "ray_kwargs.ray_init"
 # The environment variable with the command line.
@@ -111,7 +111,6 @@ def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
 
 def _loopback(url: str) -> bool:
     try:
-        host = urlsplit(url).hostname if "://" in url else None
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:  # a name, or no address
+        return "://" in url and is_loopback(urlsplit(url).hostname)
+    except ValueError:  # no address
         return False

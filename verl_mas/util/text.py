@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 import textwrap
@@ -85,6 +86,14 @@ def listed(rows: Mapping[str, str], width: int, margin: str = "") -> str:
         after = " " * (len(head) if len(head) <= width // 2 else len(margin) + 2)
         lines.append(textwrap.fill(head + text, max(width, 20), subsequent_indent=after, break_on_hyphens=False))
     return "\n".join(lines)
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether a name or an address is that of the machine itself."""
+    try:
+        return ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 import httpx
 import pytest
 from played import played
+from ray_start import free_port
 
 from verl_mas.errors import ConfigError, SessionFault
 from verl_mas.workflow import Task
@@ -36,16 +36,10 @@ SERVER = str(Path(__file__).parents[2] / "support" / "openenv_server.py")
 ENVIRONMENTS = 8
 
 
-def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 def started():
     """A server with `ENVIRONMENTS` of each kind."""
     address = f"http://127.0.0.1:{(port := free_port())}"
-    process = subprocess.Popen([PYTHON, SERVER, str(port), str(ENVIRONMENTS)])
+    process = subprocess.Popen([PYTHON, SERVER, port, str(ENVIRONMENTS)])
     end = time.monotonic() + 60
     while time.monotonic() < end and process.poll() is None:
         try:

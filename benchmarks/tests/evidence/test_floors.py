@@ -1,0 +1,79 @@
+"""What can be reached without communication, in each of the tasks that measure it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from fractions import Fraction
+
+import pytest
+
+from benchmarks.evidence.floors import blind_bound, floor, floor_of_lookup
+from verl_mas.gym import guide_driver
+from verl_mas.gym.guide_driver import boards_of
+from verl_mas.gym.puzzles.kinds.plan_path import distances
+from verl_mas.gym.split_clues import Clues, clues
+from verl_mas.util.splits import TEST, TRAIN
+
+
+@pytest.mark.parametrize(("parts", "left"), [(2, 3), (3, 3), (4, 4)])
+@pytest.mark.parametrize("split", [TRAIN, TEST])
+def test_one_part_alone_is_right_with_one_over_its_letters(parts, left, split):
+    tasks = list(clues(split, parts))
+    assert [floor(tasks, part) for part in range(parts)] == [pytest.approx(1 / left, abs=1e-12)] * parts
+
+
+def test_a_rule_that_reads_all_clues_is_always_right():
+    whole = [Clues(task.answer, (" ".join(task.parts),)) for task in clues(TEST)]
+    assert floor(whole, 0) == 1
+
+
+def test_a_hint_moves_the_floor_by_what_it_says():
+    held_out = list(clues(TEST))
+    # Always wrong: in half of the tasks it is one of the part's own three letters, and two are left to guess from.
+    assert floor(held_out, 0, decoys=1.0) == pytest.approx(5 / 12, abs=1e-12)
+    assert floor(held_out, 1, decoys=0.0) == 1
+    # It is worth following where it is one of the part's own letters: 0.4, and 0.3 of the tasks with 1/3.
+    assert floor(held_out, 0, decoys=0.6) == pytest.approx(0.4 + 0.3 / 3, abs=1e-12)
+
+
+def boards(count: int) -> list:
+    return [boards_of(item.row(0, TEST)["extra_info"])[0] for item in guide_driver.items(count, split=TEST)]
+
+
+def test_the_bound_is_that_of_the_best_of_all_walks_with_goals_as_likely_as_boards_are_generated():
+    for task in boards(4):
+        board_ = task.board
+        far = {goal: distances(goal, board_.moves) for goal in range(16) if board_.layout[goal] == "."}
+        # A goal is drawn first, then one of the starts that are far enough.
+        likely = {
+            goal: 1 / sum(one is not None and one >= 3 for one in lengths)
+            for goal, lengths in far.items()
+            if (lengths[task.at] or 0) >= 3
+        }
+        shares = []
+        for walk in itertools.product("UDLR", repeat=5):
+            cells = {at := task.at, *(at := board_.moves[at].get(move, at) for move in walk)}
+            shares.append(sum(likely.get(cell, 0) for cell in cells) / sum(likely.values()))
+        assert blind_bound([task], 5, min_distance=3) == pytest.approx(max(shares))
+
+
+def test_the_bound_leaves_room_above_it():
+    assert 0.55 < blind_bound(boards(60), 6, min_distance=3) < 0.7
+
+
+@pytest.mark.parametrize(("shards", "keys"), [(3, 2), (2, 3)])
+def test_the_floor_of_lookup_is_the_success_of_the_best_guess_from_one_shard(shards, keys):
+    """Over all cycles and questions, by the answers that occur with the same shard and question."""
+    symbols = range(shards * keys)
+    answers: dict[object, Counter[int]] = defaultdict(Counter)
+    for order in itertools.permutations(symbols[1:]):
+        cycle = (0, *order)
+        following = dict(zip(cycle, (*order, 0), strict=True))
+        for asked in symbols:
+            first = following[asked]
+            if asked // keys != first // keys:
+                shard = tuple(following[symbol] for symbol in symbols[:keys])
+                answers[asked, shard][following[first]] += 1
+    best, every = (sum(map(of, answers.values())) for of in (lambda seen: max(seen.values()), Counter.total))
+    assert floor_of_lookup(shards, keys) == Fraction(best, every)
