@@ -185,27 +185,26 @@ def test_a_sandbox_that_dies_again_and_again_is_an_error_and_no_verdict(sandbox)
     assert execute(sandbox, "print(1)").stdout == "1\n"
 
 
-def test_a_fork_server_that_does_not_answer_is_replaced(sandbox, monkeypatch):
+async def silence(sandbox: Contained, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its fork server does not answer any more."""
     monkeypatch.setattr("verl_mas.execution.executors.contained._SILENCE_S", 0.2)
+    await sandbox.execute("1")
+    (server,) = servers(sandbox)
+    for process in (server, *server.children(recursive=True)):
+        process.suspend()
 
+
+def test_a_fork_server_that_does_not_answer_is_replaced(sandbox, monkeypatch):
     async def run() -> Result:
-        await sandbox.execute("1")
-        (server,) = servers(sandbox)
-        for process in (server, *server.children(recursive=True)):
-            process.suspend()
+        await silence(sandbox, monkeypatch)
         return await sandbox.execute("print(1)", limits=SHORT)
 
     assert asyncio.run(run()).stdout == "1\n"
 
 
 def test_cancelled_programs_of_a_fork_server_that_does_not_answer_leave_their_slots(sandbox, monkeypatch):
-    monkeypatch.setattr("verl_mas.execution.executors.contained._SILENCE_S", 0.2)
-
     async def run() -> Result:
-        await sandbox.execute("1")
-        (server,) = servers(sandbox)
-        for process in (server, *server.children(recursive=True)):
-            process.suspend()
+        await silence(sandbox, monkeypatch)
         tasks = [asyncio.create_task(sandbox.execute("1")) for _ in range(2)]
         await asyncio.sleep(0.05)
         for task in tasks:
