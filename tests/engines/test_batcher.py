@@ -106,17 +106,6 @@ def test_top_p_keeps_only_the_nucleus(model, make_batcher):
     assert {sequence.tokens[0] for sequence in sequences} == set(nucleus)
 
 
-def test_a_seed_fixes_a_request_whatever_else_runs(make_batcher):
-    alone = serve(make_batcher(), [5, 6], max_tokens=20, seed=3, n=2)
-    crowded_batcher = make_batcher(seed=99)
-    for length in range(1, 20):
-        crowded_batcher.submit([length] * length, RequestSampling(max_tokens=length))
-    crowded = serve(crowded_batcher, [5, 6], max_tokens=20, seed=3, n=2)
-    assert [s.tokens for s in alone] == [s.tokens for s in crowded]
-    assert alone[0].tokens != alone[1].tokens
-    assert serve(make_batcher(), [5, 6], max_tokens=20, seed=4)[0].tokens != alone[0].tokens
-
-
 def test_requests_without_a_seed_differ_from_each_other(make_batcher):
     batcher = make_batcher()
     assert len({tuple(serve(batcher, [5, 6], max_tokens=20)[0].tokens) for _ in range(5)}) == 5

@@ -17,7 +17,6 @@ from verl_mas.trainer.step import (
     PolicyRows,
     as_nested,
     in_order,
-    kept_share,
     read_columns,
     stack_columns,
     step_advantages,
@@ -149,9 +148,3 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
     assert {i for i, kind in enumerate(kinds) if kind == "+"} <= set(kept)
     assert sum(kinds[i] != "p" for i in kept) >= updates
     assert len(kept) - kinds.count("+") < multiple + updates
-
-
-def test_a_mean_over_tokens_stays_a_mean_over_all_tokens():
-    tokens = torch.tensor([3, 4, 5, 0])
-    assert kept_share(tokens, [0], "token-mean") == 3 / 12
-    assert kept_share(tokens, [0], "seq-mean-token-sum") == 1.0
