@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "advantage_lemma.py"
+BENCHMARK = Path(__file__).parents[1] / "advantage_lemma.py"
 
 
 @pytest.fixture(scope="module")
