@@ -87,6 +87,11 @@ def test_imports_are_found(program, tmp_path, text, imported, more):
     assert not imported or (tmp_path / "log").read_text().count("heavy") == 1
 
 
+def test_a_global_that_is_a_variable_of_a_session_is_its_own_in_each_fork(program):
+    command = program("import heavy\nanswer(heavy.key)", imported="import os\nkey = os.environ.get('OPENAI_API_KEY')")
+    assert played(command, sessions=2) == ["a key"] * 2 and command not in commands.ALONE
+
+
 @pytest.mark.parametrize(
     ("imported", "reason"),
     [

@@ -19,6 +19,7 @@ import re
 import socket
 import sys
 import traceback
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -29,7 +30,7 @@ from verl_mas.util.fork_server import CONTROL, MAX_MESSAGE, MOST_SAID, CannotFor
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Where imports are found, and what they read: such statements of a file are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# Joined, they are in the variables of the fork server in place of what each session has its own of.
+# Joined, they begin the variables of the fork server that each session has its own of, and that end with their names.
 MARK = ("verl-mas", "preload.invalid")
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
@@ -40,7 +41,7 @@ class Programs(Forks):
 
     def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
-        self.greeting = {}
+        self.greeting, self._own = {}, list[tuple[dict[str, object], str, str]]()
         if self._file is not None:
             self._import(self._file, modules)
 
@@ -55,6 +56,7 @@ class Programs(Forks):
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
             self.greeting.popitem()
+        self._own = _own_globals()
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
@@ -71,25 +73,26 @@ class Programs(Forks):
         with open(session) as file:
             argv, environ, folder = json.load(file)
         os.chdir(folder)
-        become = partial(launch.execute, argv) if self._file is None else partial(_run, self._file, argv[1:])
+        become = partial(launch.execute, argv) if self._file is None else partial(self._run, self._file, argv[1:])
         launch.isolated(outcome, partial(become, environ))
 
-
-def _run(file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    code = 1
-    try:
-        os.environ.clear()
-        os.environ.update(environ)
-        for name in SEEDED:
-            if name in sys.modules:
-                sys.modules[name].seed()
-        with open(file, "rb") as source:
-            program = compile(source.read(), file, "exec", dont_inherit=True)
-        code = as_main.run(program, file, argv)
-    except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
-        traceback.print_exception(type(error), error, None)
-    finally:
-        as_main.finish(code)
+    def _run(self, file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+        code = 1
+        try:
+            os.environ.clear()
+            os.environ.update(environ)
+            for module, name, variable in self._own:
+                module[name] = os.environ.get(variable)
+            for name in SEEDED:
+                if name in sys.modules:
+                    sys.modules[name].seed()
+            with open(file, "rb") as source:
+                program = compile(source.read(), file, "exec", dont_inherit=True)
+            code = as_main.run(program, file, argv)
+        except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
+            traceback.print_exception(type(error), error, None)
+        finally:
+            as_main.finish(code)
 
 
 def imported(file: str, seen: set[str]) -> Iterator[str]:
@@ -169,8 +172,20 @@ def _open_socket() -> str:
     return ""
 
 
+def _own_globals() -> list[tuple[dict[str, object], str, str]]:
+    """Find the globals of modules that are a variable of a session, with their modules and its name: each fork sets its
+    own, as for the address of Azure that `openai` reads at import."""
+    variables = {value: name for name, value in os.environ.items() if "-".join(MARK) in value}
+    modules = [vars(module) for module in sys.modules.values() if isinstance(module, types.ModuleType)]
+    texts = [(module, *each) for module in modules for each in module.items() if type(each[1]) is str]
+    found = [(module, name, variables[value]) for module, name, value in texts if value in variables]
+    for module, name, _ in found:
+        module[name] = None
+    return found
+
+
 def _kept() -> str:
-    """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
+    """What else has a variable of the environment that each session has its own of: here its value has the mark."""
     mark = "-".join(MARK)  # nothing but this frame has it
     for holder in gc.get_objects():
         for value in _referents(holder):
