@@ -92,6 +92,27 @@ def test_a_global_that_is_a_variable_of_a_session_is_its_own_in_each_fork(progra
     assert played(command, sessions=2) == ["a key"] * 2 and command not in commands.ALONE
 
 
+THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "imported", "imports"),
+    [
+        # By the first session, by a trial, and by the server.
+        ("", LOGS, 3),
+        ("    os.environ['MODE'] = 'x'\n", LOGS, 4),
+        ("", THREAD + LOGS, 5),
+    ],
+    ids=["learned", "changes the environment", "starts a thread"],
+)
+def test_what_a_program_imports_while_it_runs_is_imported_once_where_it_can_be(
+    program, tmp_path, before, imported, imports
+):
+    command = program(f"def late():\n{before}    import heavy\nlate()\nanswer(1)", imported=imported)
+    assert [played(command) for _ in range(4)] == [[1]] * 4 and command not in commands.ALONE
+    assert (tmp_path / "log").read_text().count("heavy") == imports
+
+
 @pytest.mark.parametrize(
     ("imported", "reason"),
     [

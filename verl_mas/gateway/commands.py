@@ -79,7 +79,9 @@ class Command:
                 says = end_of(printed)
                 _check_imports(server, says)
                 raise SessionFault(FaultKind.WORKFLOW, f"{name} ended with status {status}\n{says}")
-            written = outcome.read(name)
+            written, late = outcome.read(name)
+            if late:
+                server.tell(late)
             if self in ALONE:
                 written["info"] = {**(written.get("info") or {}), "imported_again": 1.0}
             return written
@@ -158,12 +160,15 @@ class Outcome:
                 pass
         return fork.status()
 
-    def read(self, name: str) -> JsonObject:
-        if self._others and not self._written:
+    def read(self, name: str) -> tuple[JsonObject, Sequence[str]]:
+        """What it wrote, and the modules that it imported while it ran, if it names them."""
+        before, _, rest = bytes(self._written).partition(forked.LATE)
+        late, _, after = rest.partition(forked.LATE)
+        if self._others and not before + after:
             value = f"a process that {name} started wrote the outcome"
             rule = "the command itself writes it: what programs of a model write there is not taken"
             raise WorkflowError(value, rule=rule, fix="start it by `exec`, or print it there with the shell's own echo")
-        return _read_outcome(bytes(self._written), name)
+        return _read_outcome(before + after, name), late.decode(errors="replace").split()
 
     def _receive(self) -> bool:
         """Take a message; whether there was one."""

@@ -22,6 +22,7 @@ import traceback
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from importlib.machinery import ModuleSpec
 
 from verl_mas.gateway import launch
 from verl_mas.util import as_main
@@ -32,6 +33,7 @@ INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname
 SETTINGS = ("sys.path", "os.environ")
 # Joined, they begin the variables of the fork server that each session has its own of, and that end with their names.
 MARK = ("verl-mas", "preload.invalid")
+LATE = b"\0"  # around the names of modules within an outcome, whose JSON has no such byte
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
 
@@ -42,6 +44,7 @@ class Programs(Forks):
     def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
         self.greeting, self._own = {}, list[tuple[dict[str, object], str, str]]()
+        self._learned = False
         if self._file is not None:
             self._import(self._file, modules)
 
@@ -56,13 +59,30 @@ class Programs(Forks):
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
             self.greeting.popitem()
-        self._own = _own_globals()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Make this process fit to be forked, or raise CannotFork."""
+        self._own += _own_globals()
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
         sys.stdout.flush()
         sys.stderr.flush()
         gc.freeze()  # The collector of a fork would write to, and so copy, each page.
+
+    def learn(self, names: Sequence[str]) -> None:
+        """Import what a program has imported while it ran, as `openai` does, if that does not prevent forks."""
+        if not self._learned and not why_not(partial(self._import_late, names)):
+            self._import_late(names)
+        self._learned = True
+
+    def _import_late(self, names: Sequence[str]) -> None:
+        for name in names:
+            with contextlib.suppress(ImportError, ValueError):  # a module may make others that have no file
+                if INSTALLED.search(_place(importlib.util.find_spec(name))):
+                    importlib.import_module(name)
+        self._settle()
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         session, stdin, printed, outcome = descriptors
@@ -77,7 +97,7 @@ class Programs(Forks):
         launch.isolated(outcome, partial(become, environ))
 
     def _run(self, file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        code = 1
+        code, before = 1, (dict(os.environ), list(sys.path), set(sys.modules), os.fstat(launch.OUTCOME).st_ino)
         try:
             os.environ.clear()
             os.environ.update(environ)
@@ -89,10 +109,23 @@ class Programs(Forks):
             with open(file, "rb") as source:
                 program = compile(source.read(), file, "exec", dont_inherit=True)
             code = as_main.run(program, file, argv)
+            if not code and not self._learned:
+                _tell(environ, *before)
         except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
             traceback.print_exception(type(error), error, None)
         finally:
             as_main.finish(code)
+
+
+def _tell(environ: Mapping[str, str], had: Mapping[str, str], path: list[str], modules: set[str], outcome: int) -> None:
+    """Name the modules that the program has imported while it ran, beside its outcome. If it has changed what modules
+    find when they are imported, they could be others in the fork server."""
+    unchanged = (os.environ.get(name) in (environ.get(name), had.get(name)) for name in {*os.environ, *environ})
+    if sys.path == path and all(unchanged):
+        names = " ".join(name for name in sys.modules if name not in modules).encode()
+        with contextlib.suppress(OSError):  # the program may have closed it
+            if os.fstat(launch.OUTCOME).st_ino == outcome:
+                os.write(launch.OUTCOME, LATE + names[: MAX_MESSAGE // 2] + LATE)
 
 
 def imported(file: str, seen: set[str]) -> Iterator[str]:
@@ -155,12 +188,17 @@ def _own_files(node: ast.stmt, file: str) -> set[str] | None:
 def _own_folder(module: str) -> str:
     """The folder in which a module of the user is; empty if it is installed or unknown."""
     with contextlib.suppress(ImportError, ValueError):
-        spec = importlib.util.find_spec(module)
-        folders = list(spec.submodule_search_locations or ()) if spec else []
-        place = folders[0] if folders else spec.origin if spec and spec.has_location else None
-        if place and not INSTALLED.search(os.path.realpath(place)):
-            return os.path.dirname(os.path.realpath(place))
+        place = _place(importlib.util.find_spec(module))
+        if place and not INSTALLED.search(place):
+            return os.path.dirname(place)
     return ""
+
+
+def _place(spec: ModuleSpec | None) -> str:
+    """The folder of a package, or the file of a module; empty if it has none."""
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    place = folders[0] if folders else spec.origin if spec and spec.has_location else None
+    return os.path.realpath(place) if place else ""
 
 
 def _open_socket() -> str:

@@ -50,6 +50,12 @@ class Stop(NamedTuple):
     signal: int
 
 
+class Late(NamedTuple):
+    """Modules that the program of a fork has imported."""
+
+    names: Sequence[str]
+
+
 class Ended(NamedTuple):
     """How a fork ended. `reason` is one of the four above; `status` is that of wait(2), or of NOT_STARTED an errno."""
 
@@ -73,6 +79,9 @@ class Forks:
 
     def before_fork(self) -> None:
         """Called in the server."""
+
+    def learn(self, names: Sequence[str]) -> None:
+        """Called in the server, with the names of a Late."""
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         """Called in the fork, which ends after it. `slot` is a small number that no other fork has at the time."""
@@ -154,6 +163,8 @@ class Server:
         fields = json.loads(message)
         if len(fields) == len(Stop._fields):
             self._stop(Stop(*fields))
+        elif len(fields) == len(Late._fields):
+            self.forks.learn(*fields)
         else:
             self._start(Order(*fields), descriptors)
         for descriptor in descriptors:

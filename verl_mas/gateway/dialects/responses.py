@@ -66,7 +66,9 @@ class Responses:
         instructions: str = body.take("instructions", str, "")
         # The schema is a part of the system prompt, which is sent anew with each request.
         if isinstance(form, dict) and form.get("schema"):
-            [system] = with_schema([{"role": "system", "content": instructions}] if instructions else [], form["schema"])
+            [system] = with_schema(
+                [{"role": "system", "content": instructions}] if instructions else [], form["schema"]
+            )
             instructions = str(system["content"])
         return Asked(
             model=body.take("model", str),
