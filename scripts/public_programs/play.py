@@ -1,10 +1,10 @@
-"""Play public programs through the gateway with scripted replies, and compare what would be trained on with their requests.
+"""Play public programs through the gateway with scripted replies, and compare the rows with their requests.
 
     PYTHONPATH=tests/support python scripts/public_programs/play.py [--sources FOLDER] [--work runs/programs] [NAME ...]
 
-The programs are in programs.yaml. They are fetched at the commits named there, or taken from `--sources`, which has a git
-repository per OWNER/NAME; none of them is part of this one. Each plays a session whose agents are policies of verl's
-client with a scripted engine. A program passes if
+The programs are in programs.yaml. They are fetched at the commits named there, or taken from `--sources`, which has a
+git repository per OWNER/NAME; none of them is part of this one. Each plays a session whose agents are policies of
+verl's client with a scripted engine. A program passes if
 
 - it ends without a fault, after the expected numbers of acts and rows of each agent;
 - every token that was sampled is trained on exactly once;
@@ -241,7 +241,8 @@ def problems(program: Program, session: Session, exchanges: Sequence[Exchange]) 
     sent, seen = Counter(prompts(exchanges)), Counter(map(trained, replies))
     if sent != seen:
         only_sent, only_seen = [*(sent - seen), ""], [*(seen - sent), ""]
-        same = len(os.path.commonprefix([only_sent[0], only_seen[0]]))
+        pairs = enumerate(zip(only_sent[0], only_seen[0], strict=False))
+        same = next((place for place, (old, new) in pairs if old != new), 0)
         ends = (f"...{text[max(0, same - 80) : same + 200]!r}..." for text in (only_sent[0], only_seen[0]))
         yield f"{max(len(only_sent), len(only_seen)) - 1} wrong prompts: sent {next(ends)}, trained {next(ends)}"
     counts = {

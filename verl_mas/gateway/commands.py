@@ -54,7 +54,6 @@ class Command:
     argv: tuple[str, ...]
     pass_env: tuple[str, ...] = ()
     import_once: bool = True
-    preload: tuple[str, ...] = ()
 
     async def play(self, task: JsonObject, variables: Mapping[str, str]) -> JsonObject:
         """The outcome of a process of its own: one JSON object on the descriptor $VERL_MAS_OUTCOME_FD. Its task is on
@@ -100,22 +99,18 @@ class Command:
             marks = {name: f"http://{'-'.join(forked.MARK)}/{name}" for name in variables}
             env = {**ONE_THREAD, **environment(self.pass_env), **marks}
             try:
-                return await _greeted(self, (self.file, self.preload), self.argv[:1], env)
+                return await _greeted(self, self.file, self.argv[:1], env)
             except (Refused, ServerLost) as error:
-                if error.args[0] == "preload":
-                    raise ProgramLost(f"mas.workflow.args.preload cannot be imported:\n{error.args[1]}") from None
                 with LOCK:
                     if self not in ALONE:
                         logger.warning(SAID, " ".join(self.argv), error.args[-1])
                     ALONE.add(self)
-        return await _greeted(Command(()), (None, ()), (sys.executable, "-I", "-S"), environment())
+        return await _greeted(Command(()), None, (sys.executable, "-I", "-S"), environment())
 
 
-async def _greeted(
-    command: Command, settings: tuple[str | None, Sequence[str]], python: Sequence[str], env: Mapping[str, str]
-) -> ForkServer:
+async def _greeted(command: Command, file: str | None, python: Sequence[str], env: Mapping[str, str]) -> ForkServer:
     with LOCK:
-        start = partial(ForkServer, FORKED, settings, python=python, env=env)
+        start = partial(ForkServer, FORKED, file, python=python, env=env)
         server = SERVERS.setdefault(command, Restarted(start)).usable()
     await asyncio.wrap_future(server.greeting)
     return server

@@ -39,21 +39,18 @@ SEEDED = ("numpy.random", "torch")
 
 
 class Programs(Forks):
-    """`settings`: the file, and further modules to import. Without a file, forks become the commands of sessions."""
+    """Its settings are the file of the program. Without one, forks become the commands of sessions."""
 
-    def __init__(self, settings: tuple[str | None, Sequence[str]]):
-        self._file, modules = settings
+    def __init__(self, file: str | None):
+        self._file = file
         self.greeting, self._own = {}, list[tuple[dict[str, object], str, str]]()
         self._learned = False
         if self._file is not None:
-            self._import(self._file, modules)
+            self._import(self._file)
 
-    def _import(self, file: str, modules: Sequence[str]) -> None:
+    def _import(self, file: str) -> None:
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
-        for name in modules:
-            if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
-                raise CannotFork("preload", failure)
         # By the line that an error ends with.
         failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
