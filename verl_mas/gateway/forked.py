@@ -26,7 +26,16 @@ from importlib.machinery import ModuleSpec
 
 from verl_mas.gateway import launch
 from verl_mas.util import as_main
-from verl_mas.util.fork_server import CONTROL, MAX_MESSAGE, MOST_SAID, CannotFork, Forks, unsafe_state, why_not
+from verl_mas.util.fork_server import (
+    CONTROL,
+    MAX_MESSAGE,
+    MOST_SAID,
+    CannotFork,
+    Forks,
+    bare_fork,
+    unsafe_state,
+    why_not,
+)
 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Where imports are found, and what they read: such statements of a file are executed, too.
@@ -80,6 +89,9 @@ class Programs(Forks):
                 if INSTALLED.search(_place(importlib.util.find_spec(name))):
                     importlib.import_module(name)
         self._settle()
+
+    def fork(self) -> int:
+        return bare_fork()  # `launch` forks again
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         session, stdin, printed, outcome = descriptors
