@@ -171,7 +171,8 @@ def test_the_schema_of_a_reply_is_in_the_system_prompt_and_its_thought_of_a_tool
     [system, _] = read("messages", **ASK, output_config=config).messages
     assert system["role"] == "system" and '{"type": "object"}' in system["content"]
     text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
-    assert '{"type": "object"}' in read("responses", input="q", text=text).instructions
+    typed = read("responses", input="q", instructions="\n s", text=text)
+    assert typed.instructions.startswith("\n s\n\nReply") and '{"type": "object"}' in typed.instructions
 
 
 def test_log_probs_are_those_of_the_row():

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from async_tests import pytest_pyfunc_call as pytest_pyfunc_call
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from verl_mas import data_plane
 from verl_mas.config.schema import FaultSpec, MasConfig, PolicySpec, TrajectorySpec
@@ -24,32 +25,8 @@ from verl_mas.workflow.session import SessionConfig, SessionResult
 from verl_mas.workflow.tool_sources import tools_of
 from verl_mas.workflow.tools import ToolLike
 
-# Of the prompt's text and the number of the call; None: no token.
-Answer = Callable[[str, int], "str | None"]
-
-
-class Server:
-    """What verl's client sees as a Ray handle. Answers with the tokens of a text; each has log-prob -0.25."""
-
-    def __init__(self, tokenizer: Tokenizer, answer: Answer, latency: float = 0.0):
-        self.tokenizer, self.answer, self.latency = tokenizer, answer, latency
-        self.calls: list[Fields] = []
-        self.requests: list[str] = []  # the ids that the client asked for
-        self.generate = self
-
-    async def remote(self, **kwargs: Any) -> object:
-        from verl.workers.rollout.replica import TokenOutput
-
-        self.calls.append(kwargs)
-        number = len(self.calls) - 1
-        await asyncio.sleep(self.latency)
-        prompt = self.tokenizer.decode(kwargs["prompt_ids"])
-        text = self.answer(prompt, number)
-        ids = [] if text is None else [*self.tokenizer.encode(text), self.tokenizer.eos_token_id]
-        ids = ids[: kwargs["sampling_params"].get("max_tokens", len(ids))]
-        return TokenOutput(
-            token_ids=ids, log_probs=[-0.25] * len(ids), stop_reason="completed", extra_fields={"global_steps": number}
-        )
+if TYPE_CHECKING:
+    from scripted_engine import Answer
 
 
 @pytest.fixture(scope="session")
@@ -57,52 +34,12 @@ def tokenizer() -> Tokenizer:
     return cast(Tokenizer, byte_tokenizer())
 
 
-def _config(**rollout: Any) -> DictConfig:
-    multi_turn = {
-        "format": "hermes",
-        "max_user_turns": None,
-        "max_assistant_turns": None,
-        "max_parallel_calls": 1,
-        "max_tool_response_length": 64,
-        "tool_response_truncate_side": "middle",
-    }
-    lengths = {"prompt_length": 256, "response_length": 64, "max_model_len": None}
-    sampling = {"temperature": 1.0, "top_p": 1.0, "top_k": -1}
-    section: Fields = {"_target_": "verl.workers.config.RolloutConfig", "name": "fake", **lengths, **sampling}
-    section |= {"calculate_log_probs": True, "full_determinism": False}
-    validation = {"_target_": "verl.workers.config.SamplingConfig", "temperature": 0, "top_p": 0.9, "top_k": 5}
-    section |= {"val_kwargs": validation, "multi_turn": multi_turn, **rollout}
-    config = {"actor_rollout_ref": {"rollout": section}, "data": {"apply_chat_template_kwargs": {}}}
-    return OmegaConf.create(config)
-
-
 @pytest.fixture
 def policy(tokenizer: Tokenizer) -> Callable[..., Any]:
     """`policy(answer)` is a VerlPolicy and its server."""
-    from verl.utils.dataset.rl_dataset import RLHFDataset
-    from verl.workers.rollout.llm_server import LLMServerClient
+    from scripted_engine import scripted_policy
 
-    from verl_mas.rollout.verl_client import Model, VerlPolicy
-
-    class Client(LLMServerClient):
-        def __init__(self, config: DictConfig, server: Server):
-            super().__init__(config)
-            self.behind = server
-
-        async def _acquire_server(self, request_id: str, **extra: object) -> tuple[str, Any]:
-            self.behind.requests.append(request_id)
-            return "server", self.behind
-
-        def _release_server(self, server_id: str, request_id: str | None = None) -> None:
-            pass
-
-    def make(answer: Answer, *, latency: float = 0.0, **rollout: Any) -> tuple[VerlPolicy, Server]:
-        config, server = _config(**rollout), Server(tokenizer, answer, latency)
-        client = Client(config, server)
-        made = VerlPolicy(config, client, Model(tokenizer, None, "qwen2", {}), RLHFDataset)
-        return made, server
-
-    return make
+    return partial(scripted_policy, tokenizer)
 
 
 @pytest.fixture(scope="session")

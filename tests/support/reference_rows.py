@@ -44,9 +44,8 @@ class Session:
         body, agent = request["body"], request["body"]["model"]
         before = self.by_response.get(body.get("previous_response_id"), ())
         given = (*before, *transcript(request["path"], body))
-        messages = tuple(_with_schema([*_instructions(body), *given], body))
-        hidden = body.get("tool_choice") in ("none", {"type": "none"})
-        tools = json.dumps([] if hidden else body.get("tools") or [], sort_keys=True)
+        messages = tuple(with_instructions(given, body))
+        tools = json.dumps(shown(body), sort_keys=True)
         act = next((self.transcripts[k] for k in _prefixes(agent, tools, messages) if k in self.transcripts), None)
         row = max(self.rows, default=-1) + 1
         why = "new"
@@ -90,10 +89,15 @@ def transcript(path: str, body: Json) -> Iterator[Message]:
             yield from _of_blocks(message)
 
 
-def _instructions(body: Json) -> list[Message]:
-    """The system prompt of Responses and of Anthropic's protocol."""
+def shown(body: Json) -> Sequence[Json]:
+    """The tools that the agent sees."""
+    return [] if body.get("tool_choice") in ("none", {"type": "none"}) else body.get("tools") or []
+
+
+def with_instructions(given: Sequence[Message], body: Json) -> list[Message]:
+    """A transcript with the system prompt of Responses and of Anthropic's protocol, and the schema of the reply."""
     text = body.get("instructions") or _text(body.get("system"))
-    return [Message("system", text)] if text else []
+    return _with_schema([*([Message("system", text)] if text else []), *given], body)
 
 
 def _with_schema(messages: list[Message], body: Json) -> list[Message]:

@@ -13,7 +13,7 @@ import signal
 import struct
 from collections.abc import Callable, Mapping
 
-from verl_mas.util.fork_server import die_with_parent, own_namespaces
+from verl_mas.util.fork_server import bare_fork, die_with_parent, own_namespaces
 
 NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
@@ -33,7 +33,7 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
     except OSError:
         apart = False
     reads, writes = os.pipe()
-    first = os.fork()
+    first = bare_fork()
     if not first:
         os.close(reads)
         os.write(writes, str(played(descriptor, writes, program, apart=apart)).encode())

@@ -32,6 +32,7 @@ _CPUS = os.cpu_count() or 1
 _PR_SET_PDEATHSIG = 1
 NEW_USER = 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
+_holding = ctypes.PyDLL(None, use_errno=True)  # keeps the lock of the interpreter
 
 
 class Order(NamedTuple):
@@ -48,6 +49,12 @@ class Stop(NamedTuple):
 
     number: int
     signal: int
+
+
+class Late(NamedTuple):
+    """Modules that the program of a fork has imported."""
+
+    names: Sequence[str]
 
 
 class Ended(NamedTuple):
@@ -73,6 +80,12 @@ class Forks:
 
     def before_fork(self) -> None:
         """Called in the server."""
+
+    def learn(self, names: Sequence[str]) -> None:
+        """Called in the server, with the names of a Late."""
+
+    def fork(self) -> int:
+        return os.fork()
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         """Called in the fork, which ends after it. `slot` is a small number that no other fork has at the time."""
@@ -154,6 +167,8 @@ class Server:
         fields = json.loads(message)
         if len(fields) == len(Stop._fields):
             self._stop(Stop(*fields))
+        elif len(fields) == len(Late._fields):
+            self.forks.learn(*fields)
         else:
             self._start(Order(*fields), descriptors)
         for descriptor in descriptors:
@@ -166,7 +181,7 @@ class Server:
         self.forks.before_fork()
         started = time.monotonic()
         try:
-            pid = os.fork()
+            pid = self.forks.fork()
         except OSError as error:
             self._send(Ended(order.number, NOT_STARTED, error.errno or 0, 0.0, 0.0, 0))
             return
@@ -244,6 +259,13 @@ def _cpu_seconds(pid: int) -> float:
         return time.clock_gettime(~pid << 3 | 2)
     except OSError:  # It has ended.
         return 0.0
+
+
+def bare_fork() -> int:
+    """Fork without Python's hooks, which copy 1.4 MB of pages: for a process that starts the next one, and waits."""
+    if (pid := int(_holding.fork())) < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return pid
 
 
 def die_with_parent(parent: int) -> None:

@@ -66,8 +66,10 @@ class Responses:
         instructions: str = body.take("instructions", str, "")
         # The schema is a part of the system prompt, which is sent anew with each request.
         if isinstance(form, dict) and form.get("schema"):
-            [system] = with_schema([{"role": "system", "content": instructions}], form["schema"])
-            instructions = str(system["content"]).lstrip()
+            [system] = with_schema(
+                [{"role": "system", "content": instructions}] if instructions else [], form["schema"]
+            )
+            instructions = str(system["content"])
         return Asked(
             model=body.take("model", str),
             messages=messages,
