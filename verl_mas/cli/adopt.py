@@ -83,7 +83,9 @@ def main(argv: list[str]) -> int:
     written = _write(folder, name, options, args, play, task)
     replies = {agent: [act.answer for act in play.acts if agents[act.name] == agent] for agent in args["agents"]}
     replies = {agent: answers or [options.reply] for agent, answers in replies.items()}
-    report = check_workflow(partial(load_dataclass, ReferredProgram, args, "--args"), replies, task, limit_s=options.seconds)
+    report = check_workflow(
+        partial(load_dataclass, ReferredProgram, args, "--args"), replies, task, limit_s=options.seconds
+    )
     notes, commands = [*_notes(agents, play, task)], _commands(folder, name)
     found = {"accepted": report.ok, "agents": args["agents"], "models": models, "problems": report.problems}
     found |= {"notes": [*notes, *report.notes], "written": written, "commands": commands}
@@ -99,7 +101,9 @@ def _command(options: argparse.Namespace) -> list[str]:
     words = [os.path.abspath(word) if os.path.isfile(word) else word for word in words]
     if not first.endswith(".py"):
         if options.python:
-            raise UsageError(f"--python with {first}", rule="it runs a Python file", fix="name the file, or leave it out")
+            raise UsageError(
+                f"--python with {first}", rule="it runs a Python file", fix="name the file, or leave it out"
+            )
         return [os.path.abspath(first) if "/" in first else first, *words]
     if not os.path.isfile(first):
         raise ConfigError(first, rule="it is the file of the program", fix="correct the path")
@@ -149,14 +153,16 @@ def _summary(agents: Mapping[Name, str], play: Play) -> Iterator[str]:
 
 def _notes(agents: Mapping[Name, str], play: Play, task: Task) -> Iterator[str]:
     prompts = "\n".join(act.prompt for act in play.acts)
+    if task.ground_truth is None and "reward" not in play.outcome:
+        yield f"the task has no ground truth, so {REWARD} rewards no answer: give --truth, or write it anew"
     if len({*agents.values()}) == 1 and len(play.acts) > 1:
         yield (
             "all requests have one name, so the team has one agent. To train roles apart, give each a name of a model "
             "of its own, or the base URL $OPENAI_BASE_URL with /agents/NAME before /v1"
         )
-    if "ground_truth" in prompts:
-        yield "a prompt has the ground truth: the program takes all of its stdin for the question; see the next note"
-    if "ground_truth" in prompts or task.question.strip() not in prompts:
+    if '"ground_truth"' in prompts.replace("\\", ""):
+        yield "a prompt has the ground truth, as the program takes all of its stdin for the question: parse it as JSON"
+    elif task.question.strip() not in prompts:
         yield 'no prompt has the task: read it by json.load(sys.stdin)["question"], or from $VERL_MAS_TASK'
 
 
@@ -188,9 +194,7 @@ def _answers(options: argparse.Namespace, play: Play) -> bool:
     return "reward" not in play.outcome and not options.row
 
 
-def _settings(
-    folder: Path, name: str, options: argparse.Namespace, args: JsonObject, play: Play, length: int
-) -> str:
+def _settings(folder: Path, name: str, options: argparse.Namespace, args: JsonObject, play: Play, length: int) -> str:
     """The settings that `verl-mas new` writes, with this program in them."""
     import yaml
 
@@ -209,8 +213,8 @@ def _settings(
     lines = [
         "# @package _global_",
         f"# The team of {' '.join(options.program)}. Every value can be changed, here or on the command line.",
-        f"# {rows} has a task per line. Add yours, then raise train_batch_size and ppo_mini_batch_size; val_files should",
-        "# name other tasks than train_files.",
+        f"# {rows} has a task per line. Add yours, and then",
+        "# raise train_batch_size and ppo_mini_batch_size. val_files should name other tasks than train_files.",
     ]
     lines += ["# All agents share one policy. For a policy each, add to mas:"] if len(agents) > 1 else []
     lines += [f"#   {key}: {json.dumps(value)}" for key, value in apart.items() if len(agents) > 1]
@@ -221,5 +225,7 @@ def _commands(folder: Path, name: str) -> list[str]:
     """Commands that check the run, and train two steps of the tiny model."""
     import torch
 
-    run = f"--config-dir {shlex.quote(str(folder))} +mas={name}" + ("" if torch.cuda.is_available() else " +platform=cpu")
+    run = f"--config-dir {shlex.quote(str(folder))} +mas={name}" + (
+        "" if torch.cuda.is_available() else " +platform=cpu"
+    )
     return [f"verl-mas check {run}", f"python -m verl.trainer.main_ppo {run} trainer.total_training_steps=2"]

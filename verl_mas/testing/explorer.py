@@ -30,6 +30,7 @@ from verl_mas.workflows.program import ReferredProgram
 MOST_PLAYS = 6
 # How a prompt asks for JSON: `with_schema` of `verl_mas.gateway.dialect`.
 SCHEMA = "Reply with one JSON value of this schema, and nothing else:\n"
+MOST_CHOICES = 5
 MOST_LEVELS = 8  # of a schema that contains itself
 
 
@@ -93,7 +94,7 @@ class Explorer:
     def __init__(self, arguments: Mapping[str, object], task: Task, text: str, limit_s: float):
         self.arguments, self.task, self.text, self.limit_s = arguments, task, text, limit_s
         self.plays: list[Play] = []
-        self._offered, self._called = set[tuple[str, str]](), set[tuple[str, str]]()
+        self._offered, self._called = set[tuple[str, str, int]](), set[tuple[str, str, int]]()
 
     def explore(self) -> Play:
         """The play that ended well with the most agents, or one that failed."""
@@ -131,37 +132,50 @@ class Explorer:
     def _answer(self, request: Request, prompt: str) -> Answer:
         offered = [tool["function"] for tool in request.tools]
         together = ",".join(sorted(function["name"] for function in offered))
-        self._offered |= {(together, function["name"]) for function in offered}
-        new = [function for function in offered if (together, function["name"]) not in self._called]
+        known = [(together, function["name"], n) for function in offered for n in range(_choices(function))]
+        self._offered |= {*known}
+        new = [call for call in known if call not in self._called]
         said = next((text_of(each) for each in reversed(request.messages) if each["role"] == "assistant"), "")
         # A text that is not accepted: frameworks offer the tool that takes the answer after the others.
-        for function in new or (offered[-1:] if said == self.text else ()):
-            self._called.add((together, function["name"]))
-            return calls((function["name"], _example(function.get("parameters") or {}, self.text)))
+        for call in new or (known[-1:] if said == self.text else ()):
+            self._called.add(call)
+            parameters = next(each["parameters"] for each in offered if each["name"] == call[1])
+            return calls((call[1], Example(parameters, self.text, call[2]).value(parameters)))
         if SCHEMA not in prompt:
             return self.text
         schema, _ = json.JSONDecoder().raw_decode(prompt.partition(SCHEMA)[2])
-        return json.dumps(_example(schema, self.text))
+        return json.dumps(Example(schema, self.text).value(schema))
 
 
-def _example(schema: JsonObject, text: str, root: JsonObject | None = None, level: int = 0) -> object:
-    """A value of a JSON schema."""
-    root = root or schema
-    if "$ref" in schema:
-        schema = reduce(lambda part, name: part[name], schema["$ref"].split("/")[1:], root)
-    options = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
-    if options:
-        return _example(options[0], text, root, level + 1)
-    for given in ("const", "default", "enum"):
-        if given in schema:
-            return schema[given][0] if given == "enum" else schema[given]
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    if kind == "object" and level < MOST_LEVELS:
-        return {name: _example(each, text, root, level + 1) for name, each in schema.get("properties", {}).items()}
-    if kind == "array":
-        return [_example(schema["items"], text, root, level + 1)] if "items" in schema and level < MOST_LEVELS else []
-    number = schema.get("minimum", 1)
-    return {"integer": number, "number": number, "boolean": True, "null": None, "object": {}}.get(str(kind), text)
+def _choices(function: JsonObject) -> int:
+    """How often a tool is called: once for each value of an argument that is a choice, such as the name of an agent."""
+    properties = function["parameters"].get("properties", {}).values()
+    return min(MOST_CHOICES, max((len(each.get("enum", "1")) for each in properties), default=1))
+
+
+@dataclass(frozen=True)
+class Example:
+    """Values of a JSON schema. `choice`: which of several values."""
+
+    root: JsonObject
+    text: str
+    choice: int = 0
+
+    def value(self, schema: JsonObject, level: int = 0) -> object:
+        if "$ref" in schema:
+            schema = reduce(lambda part, name: part[name], schema["$ref"].split("/")[1:], self.root)
+        if options := schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf"):
+            return self.value(options[0], level + 1)
+        if choices := schema.get("enum") or [schema[name] for name in ("const", "default") if name in schema]:
+            return choices[self.choice % len(choices)]
+        kind = schema.get("type", "object" if "properties" in schema else "string")
+        inner = level < MOST_LEVELS
+        if kind == "object":
+            return {name: self.value(each, level + 1) for name, each in schema.get("properties", {}).items() if inner}
+        if kind == "array":
+            return [self.value(schema["items"], level + 1)] if inner and "items" in schema else []
+        number = schema.get("minimum", 1)
+        return {"integer": number, "number": number, "boolean": True, "null": None}.get(str(kind), self.text)
 
 
 @contextmanager
@@ -174,7 +188,7 @@ def refusing_proxy() -> Iterator[tuple[str, list[str]]]:
             hosts.extend({self.path} - {*hosts})
             self.send_error(403)
 
-        do_GET = do_POST = do_CONNECT  # noqa: N815  # names of http.server
+        do_GET = do_POST = do_CONNECT  # names of http.server
 
         def log_message(self, *_: object) -> None:
             pass
