@@ -73,7 +73,7 @@ def main(argv: list[str]) -> int:
     play = explorer.explore()
     if play.fault or not play.acts:
         raise _refusal(explorer, play)
-    names = {asked: _agent(asked) for each in explorer.plays for asked in each.counts}
+    names = {asked: agent_named(asked) for each in explorer.plays for asked in each.counts}
     agents = [*dict.fromkeys(names.values())]
     args |= {"agents": agents, "models": {asked.text: agent for asked, agent in names.items() if agent != asked.text}}
     seen = {"name": name, "names": names, "agents": agents, "play": play, "task": task, "folder": folder.absolute()}
@@ -145,7 +145,7 @@ def _name(program: list[str]) -> str:
     return f"{name}_program" if name in group_files("mas") or not name[:1].isalpha() else name
 
 
-def _agent(asked: Name) -> str:
+def agent_named(asked: Name) -> str:
     """The agent of a name. A number at its end would make it one of several instances of a role."""
     if asked.in_address or re.fullmatch(r"[A-Za-z]\w*", asked.text, re.ASCII):
         return asked.text

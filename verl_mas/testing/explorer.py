@@ -108,7 +108,7 @@ class Explorer:
 
         def answer(request: Request, branch: int) -> Answer:
             prompt = "\n".join(map(text_of, request.messages))
-            play.acts.append(Act(ASKED.get(), prompt + json.dumps(request.tools), self._answer(request, prompt)))
+            play.acts.append(Act(ASKED.get(), prompt + json.dumps(request.tools), self.reply(request, prompt)))
             return play.acts[-1].answer
 
         try:
@@ -119,7 +119,7 @@ class Explorer:
             play.fault = str(error)
         return play
 
-    def _answer(self, request: Request, prompt: str) -> Answer:
+    def reply(self, request: Request, prompt: str) -> Answer:
         offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request.tools}
         known = [(*sorted(offered), name, str(n)) for name in offered for n in range(_choices(offered[name]))]
         self.offered.update(known)
