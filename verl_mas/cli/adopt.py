@@ -2,9 +2,6 @@
 
     verl-mas adopt my_graph.py --python .venv-graph
     verl-mas adopt --task "2 + 3 = ?" --truth 5 -- node team.mjs
-
-The program is played with scripted replies, at an endpoint that takes every name of a model. Each tool that it offers
-to a model is called once, with arguments made up from its schema.
 """
 
 from __future__ import annotations
@@ -42,13 +39,13 @@ def parser() -> Parser:
     command = Parser("verl-mas adopt", __doc__)
     program = "a Python file and its arguments or, after --, any command"
     command.add_argument("program", metavar="PROGRAM", nargs="+", help=program)
-    python = "the interpreter of a Python file, or the folder of its environment; without it that of this command"
+    python = "the interpreter of a Python file, or its environment; without it this one"
     command.add_argument("--python", type=Path, metavar="ENV", help=python)
     add_settings(command, "--args", "further mas.workflow.args, such as pass_env=[TAVILY_API_KEY]")
     add_task(command)
     reply = "the reply of a model that calls no tool; give one that the program can read"
     command.add_argument("--reply", default="fine", metavar="TEXT", help=reply)
-    limit = "how long a session may take to its first request, and from there to its end"
+    limit = "how long a session may take, once before and once from its first request"
     command.add_argument("--seconds", type=whole(1), default=60, metavar="N", help=limit)
     add_out(command, "the folder to write; without it NAME-team, here")
     add_json(command)
