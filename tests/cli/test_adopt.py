@@ -17,7 +17,7 @@ from verl_mas.workflow import Task
 from verl_mas.workflow.client import Request
 
 ASK = """
-import json, os, re, sys
+import json, os, sys
 from urllib.request import Request, urlopen
 
 def ask(model, text, tools=(), address=os.environ["OPENAI_BASE_URL"]):
@@ -32,8 +32,7 @@ who = {"type": "object", "properties": {"who": {"enum": ["math", "law"]}}}
 tools = [{"type": "function", "function": {"name": "ask_expert", "parameters": who}}]
 question = json.load(sys.stdin)["question"]
 for call in ask("gpt-4.1", question, tools).get("tool_calls", ()):
-    for who in re.findall("math|law", call["function"]["arguments"]):
-        ask(who, question)
+    ask(json.loads(call["function"]["arguments"])["who"], question)
 ask("any", question, address=os.environ["OPENAI_BASE_URL"].replace("/v1", "/agents/judge/v1"))
 """
 
@@ -52,7 +51,8 @@ def adopt(tmp_path, monkeypatch, capsys):
 
 def test_a_program_becomes_a_team_of_all_that_it_asks(adopt):
     printed = adopt(ASK + TEAM, "--task", "2 + 3 = ?", "--truth", "5")
-    assert "model gpt-4.1: agent gpt_41, 1 requests" in printed and "\naccepted with 1 note\n" in printed
+    assert "model gpt-4.1: agent gpt_41, 1 requests" in printed and "\naccepted with 5 notes\n" in printed
+    assert "calls with wrong arguments: workflow:" in printed and "in training such a session is dropped" in printed
     args = yaml.safe_load(Path("graph-team/mas/graph.yaml").read_text())["mas"]["workflow"]["args"]
     assert {*args["agents"]} == {"gpt_41", "math", "law", "judge"} and args["models"] == {"gpt-4.1": "gpt_41"}
     assert json.loads(Path("graph-team/tasks.jsonl").read_text())["reward_model"]["ground_truth"] == "5"
@@ -118,10 +118,10 @@ def test_a_tool_is_called_with_arguments_of_its_schema_and_a_text_that_is_not_ac
     properties = {"items": {"type": "array", "items": {"$ref": "#/$defs/Item"}}, "to": {"anyOf": [{"const": "a"}]}}
     schema = {"type": "object", "properties": properties, "$defs": {"Item": item}}
     tools = [{"type": "function", "function": {"name": "final", "parameters": schema}}]
-    explorer, said = Explorer({}, Task([]), "fine", 1), {"role": "assistant", "content": "fine"}
+    explorer, refused = Explorer({}, Task([]), "fine", 1), {"role": "assistant", "content": "fine"}
     first, second, third = (
         explorer.reply(Request("m", "s", 0, [{"role": "user", "content": "q"}, *more], tools=tools), "q")
-        for more in ([], [], [said])
+        for more in ([], [], [refused])
     )
     [call] = first.tool_calls
     assert call.parameters["to"] == "a" and call.parameters["items"][0]["n"] == 3

@@ -1,7 +1,7 @@
 """Make a team of a program that asks models of OpenAI or Anthropic: play it, learn its agents, write its settings.
 
-    verl-mas adopt my_graph.py --python .venv-graph
-    verl-mas adopt --task "2 + 3 = ?" --truth 5 -- node team.mjs
+verl-mas adopt my_graph.py --python .venv-graph
+verl-mas adopt --task "2 + 3 = ?" --truth 5 -- node team.mjs
 """
 
 from __future__ import annotations

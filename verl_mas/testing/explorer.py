@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from verl_mas.config.schema import FaultSpec
 from verl_mas.errors import EngineLost, SessionFault
@@ -86,7 +86,7 @@ class Play:
 class Explorer:
     """Plays a program until it offers no further tool. `text` is the reply that calls none."""
 
-    arguments: Mapping[str, Any]
+    arguments: JsonObject
     task: Task
     text: str
     limit_s: float
@@ -123,17 +123,18 @@ class Explorer:
         offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request.tools}
         known = [(*sorted(offered), name, str(n)) for name in offered for n in range(_choices(offered[name]))]
         self.offered.update(known)
-        said = next((text_of(each) for each in reversed(request.messages) if each["role"] == "assistant"), "")
+        last_reply = next((text_of(each) for each in reversed(request.messages) if each["role"] == "assistant"), "")
         # A text that is not accepted: frameworks offer the tool that takes the answer after the others.
-        for call in [call for call in known if call not in self.called] or known[-1:] * (said == self.text):
+        for call in [call for call in known if call not in self.called] or known[-1:] * (last_reply == self.text):
             self.called.add(call)
-            return calls((call[-2], self._value(offered[call[-2]], offered[call[-2]], int(call[-1]))))
+            arguments = self._value(offered[call[-2]], offered[call[-2]], int(call[-1]))
+            return calls((call[-2], arguments if isinstance(arguments, dict) else {}))
         if SCHEMA not in prompt:
             return self.text
         schema, _ = json.JSONDecoder().raw_decode(prompt.partition(SCHEMA)[2])
         return json.dumps(self._value(schema, schema))
 
-    def _value(self, schema: JsonObject, root: JsonObject, choice: int = 0, level: int = 0) -> Any:
+    def _value(self, schema: JsonObject, root: JsonObject, choice: int = 0, level: int = 0) -> object:
         """An example of a JSON schema. `choice`: which of several values."""
         if "$ref" in schema:
             schema = reduce(lambda part, name: part[name], schema["$ref"].split("/")[1:], root)
