@@ -50,11 +50,11 @@ def adopt(tmp_path, monkeypatch, capsys):
 
 
 def test_a_program_becomes_a_team_of_all_that_it_asks(adopt):
-    printed = adopt(ASK + TEAM, "--task", "2 + 3 = ?", "--truth", "5")
-    assert "model gpt-4.1: agent gpt_41, 1 requests" in printed and "\naccepted with 5 notes\n" in printed
+    printed = adopt(ASK + TEAM, "--task", "2 + 3 = ?", "--truth", "5", "--args", "agents=[clerk]")
+    assert "model gpt-4.1: agent gpt_41, 1 requests" in printed and "\naccepted with 6 notes\n" in printed
     assert "calls with wrong arguments: workflow:" in printed and "in training such a session is dropped" in printed
     args = yaml.safe_load(Path("graph-team/mas/graph.yaml").read_text())["mas"]["workflow"]["args"]
-    assert {*args["agents"]} == {"gpt_41", "math", "law", "judge"} and args["models"] == {"gpt-4.1": "gpt_41"}
+    assert {*args["agents"]} == {"clerk", "gpt_41", "math", "law", "judge"} and args["models"] == {"gpt-4.1": "gpt_41"}
     assert json.loads(Path("graph-team/tasks.jsonl").read_text())["reward_model"]["ground_truth"] == "5"
     assert "graph.yaml exists" in adopt(ASK + TEAM, code=1)
 

@@ -41,7 +41,9 @@ def parser() -> Parser:
     command.add_argument("program", metavar="PROGRAM", nargs="+", help=program)
     python = "the interpreter of a Python file, or its environment; without it this one"
     command.add_argument("--python", type=Path, metavar="ENV", help=python)
-    add_settings(command, "--args", "further mas.workflow.args, such as pass_env=[TAVILY_API_KEY]")
+    add_settings(
+        command, "--args", "further mas.workflow.args: pass_env=[TAVILY_API_KEY], agents=[judge] that no play reaches"
+    )
     add_task(command)
     reply = "the reply of a model that calls no tool; give one that the program can read"
     command.add_argument("--reply", default="fine", metavar="TEXT", help=reply)
@@ -62,7 +64,7 @@ def main(argv: list[str]) -> int:
     if not (options.task or options.truth or options.row):
         options.task, options.truth = EXAMPLE
     make = partial(load_dataclass, ReferredProgram, path="--args")
-    args = {"command": _command(options), **values(options.args, "--args NAME=VALUE")}
+    args: JsonObject = {"command": _command(options), **values(options.args, "--args NAME=VALUE")}
     make(values=args).check()
     name, task = _name(options.program), task_of(options)
     folder = free(options.out or Path(f"{name}-team"), options.force, f"mas/{name}.yaml", TASKS, REWARD, MODEL)
@@ -70,16 +72,18 @@ def main(argv: list[str]) -> int:
     play = explorer.explore()
     if play.fault or not play.acts:
         raise _refusal(explorer, play)
-    names = {asked: agent_named(asked) for each in explorer.plays for asked in each.counts}
-    agents = [*dict.fromkeys(names.values())]
-    args |= {"agents": agents, "models": {asked.text: agent for asked, agent in names.items() if agent != asked.text}}
+    models: dict[str, str] = args.get("models", {})
+    names = {asked: models.get(asked.text, agent_named(asked)) for each in explorer.plays for asked in each.counts}
+    agents = [*dict.fromkeys([*args.get("agents", ()), *names.values()])]
+    models |= {asked.text: agent for asked, agent in names.items() if agent != asked.text}
+    args |= {"agents": agents, "models": models}
     seen = {"name": name, "names": names, "agents": agents, "play": play, "task": task, "folder": folder.absolute()}
     written = _write(folder, options, args, seen)
     replies = {agent: [act.answer for act in play.acts if names[act.name] == agent] for agent in agents}
     good = {agent: answers or options.reply for agent, answers in replies.items()}
     report = check_workflow(partial(make, values=args), good, task, limit_s=options.seconds)
     text = TEXTS.get_template("adopted/report.txt").render(seen, report=report, written=written)
-    found = {"accepted": report.ok, "agents": agents, "models": args["models"], "problems": report.problems}
+    found = {"accepted": report.ok, "agents": agents, "models": models, "problems": report.problems}
     found["notes"] = [*re.findall("^note: (.*)", text, re.MULTILINE)]
     show(options, found | {"written": written, "commands": seen["commands"]}, text)
     return 0 if report.ok else 1
@@ -122,9 +126,7 @@ def _command(options: argparse.Namespace) -> list[str]:
     words = [os.path.abspath(word) if os.path.isfile(word) else word for word in words]
     if not first.endswith(".py"):
         if options.python:
-            raise UsageError(
-                f"--python with {first}", rule="it runs a Python file", fix="name the file, or leave it out"
-            )
+            raise UsageError(f"--python with {first}", rule="it runs a Python file", fix="leave it out")
         return [os.path.abspath(first) if "/" in first else first, *words]
     if not os.path.isfile(first):
         raise ConfigError(first, rule="it is the file of the program", fix="correct the path")
@@ -147,7 +149,7 @@ def agent_named(asked: Name) -> str:
     if asked.in_address or re.fullmatch(r"[A-Za-z]\w*", asked.text, re.ASCII):
         return asked.text
     words = re.sub(r"[^a-z0-9]+", "_", asked.text.lower()).strip("_")
-    return re.sub(r"_(?=\d+$)|^(?=\d)", "", words if words[:1].isalpha() else f"model_{words}")
+    return re.sub(r"_(?=\d+$)", "", words if words[:1].isalpha() else f"model_{words}")
 
 
 def _refusal(explorer: Explorer, play: Play) -> ConfigError:

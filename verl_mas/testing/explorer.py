@@ -104,7 +104,8 @@ class Explorer:
 
     def play(self, proxy: str = "") -> Play:
         play = Play()
-        program = Explored(**{**self.arguments, "agents": ("any",), "start_s": self.limit_s, "proxy": proxy})
+        own = {"agents": ("any",), "models": {}, "start_s": self.limit_s, "proxy": proxy}
+        program = Explored(**{**self.arguments, **own})
 
         def answer(request: Request, branch: int) -> Answer:
             prompt = "\n".join(map(text_of, request.messages))
