@@ -13,6 +13,8 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader
+
 from verl_mas.cli._arguments import add_json, add_out, free
 from verl_mas.cli._output import show
 from verl_mas.cli._parser import Parser
@@ -31,6 +33,7 @@ FRAMEWORKS = {
     "pydantic-ai": "'pydantic-ai-slim[openai]'",
     "openai": "openai",
 }
+TEXTS = Environment(loader=FileSystemLoader(PROGRAM), trim_blocks=True, keep_trailing_newline=True)
 # The name in the templates and in the names of their files, as a module and as a class.
 MODULE, CLASS = "my_team", "MyTeam"
 FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
@@ -61,6 +64,7 @@ def main(argv: list[str]) -> int:
         text = template.read_text(encoding="utf-8")
         for placeholder, value in names.items():
             text = text.replace(placeholder, value)
+        text = TEXTS.from_string(text).render()
         file = Path(stem.replace(MODULE, name))
         files[str(Path(FOLDERS.get(file.suffix, "")) / file)] = text
     free(folder, options.force, *files, *(path.name for path in folder.glob("*")))

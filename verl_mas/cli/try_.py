@@ -45,10 +45,7 @@ def parser() -> Parser:
     forms = "FILE.py:CLASS, module:CLASS, or the name of a registered workflow"
     command.add_argument("workflow", metavar="WORKFLOW", help=forms)
     add_settings(command, "--args", "arguments of the workflow, as mas.workflow.args")
-    command.add_argument("--task", metavar="TEXT", help="the question (default: 2 + 2?)")
-    command.add_argument("--truth", metavar="TEXT", help="its ground truth")
-    row = "the task: a row of a data file as for training, the first one or number N, from 0"
-    command.add_argument("--row", metavar="FILE[:N]", help=row)
+    add_task(command)
     replies = (
         'a scripted good reply, or "AGENT: TEXT" of one agent or role; given several times, one after the other; a '
         'call of a tool is <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
@@ -65,6 +62,14 @@ def parser() -> Parser:
     return command
 
 
+def add_task(parser: argparse.ArgumentParser) -> None:
+    """`--task`, `--truth` and `--row`, which `task_of` reads."""
+    parser.add_argument("--task", metavar="TEXT", help="the question (default: 2 + 2?)")
+    parser.add_argument("--truth", metavar="TEXT", help="its ground truth")
+    row = "the task: a row of a data file as for training, the first one or number N, from 0"
+    parser.add_argument("--row", metavar="FILE[:N]", help=row)
+
+
 def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     if (options.endpoint is None) != (options.model is None):
@@ -73,8 +78,6 @@ def main(argv: list[str]) -> int:
         raise ConfigError(f"{missing} is missing", rule=rule, fix="give --endpoint and --model, or neither of them")
     if options.api_key_env and not options.endpoint:
         raise UsageError("--api-key-env", rule="it is the key of --endpoint", fix="give --endpoint, or leave it out")
-    if options.truth and not (options.task or options.row):
-        raise UsageError("--truth without --task", rule="it is the answer of a task", fix="give --task")
     from verl_mas.checks.refusals import user_code
     from verl_mas.config.values import load_dataclass
     from verl_mas.testing.check_workflow import check_workflow
@@ -89,7 +92,7 @@ def main(argv: list[str]) -> int:
         kind = find(name, path or None)
         make = partial(load_dataclass, kind, values(options.args, "--args NAME=VALUE"), "--args")
         members = members_of(make().agents, {}, {})
-    task = _task(options)
+    task = task_of(options)
     known = list(dict.fromkeys(name for member in members.values() for name in (member.name, member.role)))
     report = check_workflow(make, _replies(options.reply, known), task, limit_s=options.seconds)
     if options.row:
@@ -120,7 +123,9 @@ def _with_score(case: CaseResult, row: Fields) -> CaseResult:
     return replace(case, verl_score=score)
 
 
-def _task(options: argparse.Namespace) -> Task:
+def task_of(options: argparse.Namespace) -> Task:
+    if options.truth and not (options.task or options.row):
+        raise UsageError("--truth without --task", rule="it is the answer of a task", fix="give --task")
     from verl_mas.data.own_rows import as_dataset, read
     from verl_mas.row import GLOBAL_STEPS, SESSION_ID, UID
     from verl_mas.workflow.task import Task
@@ -131,14 +136,19 @@ def _task(options: argparse.Namespace) -> Task:
     if options.task is not None or options.truth is not None:
         rule = "a row has the question and the ground truth"
         raise ConfigError("--row with --task or --truth", rule=rule, fix="give --row alone, or leave it out")
-    file, _, number = options.row.rpartition(":")
-    file, number = (file, number) if file and number.isdecimal() else (options.row, "0")
-    row = next(islice(read(Path(file)), int(number), None), None)
+    file, number = row_file(options.row)
+    row = next(islice(read(file), number, None), None)
     if row is None:
         fix = "give the number of a row; the first one is 0"
         raise ConfigError(f"--row {options.row}", rule=f"the file has a row {number}", fix=fix)
     named = as_dataset(row, f"--row {options.row}") | {UID: "task", SESSION_ID: 0, GLOBAL_STEPS: 0}
     return Task.of_row(named, validate=False, greedy=False)
+
+
+def row_file(text: str) -> tuple[Path, int]:
+    """The file and the number of `--row FILE:N`."""
+    file, _, number = text.rpartition(":")
+    return (Path(file), int(number)) if file and number.isdecimal() else (Path(text), 0)
 
 
 def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:

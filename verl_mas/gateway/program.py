@@ -33,6 +33,7 @@ class Program(Workflow, Rules):
     """What programs have in common. A subclass says how the program is run: `play`."""
 
     safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT}
+    session_kind: ClassVar[type[GatewaySession]] = GatewaySession
 
     pass_env: list[str] = field(default_factory=list)
     """Further variables of the run's environment that the program gets, such as the key of a tool."""
@@ -56,7 +57,7 @@ class Program(Workflow, Rules):
     async def run(self, task: Task, team: Team) -> Outcome:
         # A command-line tool, a check and a run without programs start without a server. Its imports take a moment.
         served = (await asyncio.to_thread(import_module, "verl_mas.gateway.server")).served
-        session = GatewaySession(team, self.agents, self)
+        session = self.session_kind(team, self.agents, self)
         async with served(session) as address:
             gateway = Gateway(f"{address}/v1", session.key)
             # What a program raises is in records and logs.

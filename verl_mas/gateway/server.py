@@ -143,7 +143,7 @@ class GatewayServer:
         key = bearer.strip() if scheme.lower() == "bearer" else other
         session = self._sessions.get(_digest(key))
         if session is None or session.over:
-            message = "the key is not that of a session that runs: it ends with its session"
+            message = "the key is not that of a session that runs: each has its own in OPENAI_API_KEY and the like"
             raise ApiError(401, message, code="invalid_api_key")
         return session
 

@@ -50,10 +50,16 @@ class ReferredProgram(Program):
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
             command = Command(tuple(self.command), tuple(self.pass_env), self.import_once)
-            return await command.play(asdict(task), _variables(gateway))
+            return await command.play(asdict(task), self.variables(gateway))
         file, _, name = self.function.rpartition(":")
         host = host_of(self.python or sys.executable, self.pass_env)
         return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))
+
+    def variables(self, gateway: Gateway) -> dict[str, str]:
+        """What clients of the two protocols read of the environment. A client that finds a key there and no address
+        would send its prompts to a public one."""
+        keys = dict.fromkeys(KEYS, gateway.api_key)
+        return keys | dict.fromkeys(OPENAI, gateway.base_url) | dict.fromkeys(ROOTS, gateway.anthropic_url)
 
     def check(self) -> None:
         where, (file, _, name) = "mas.workflow.args.", (self.function or "").rpartition(":")
@@ -76,10 +82,3 @@ class ReferredProgram(Program):
             says = done.stderr.strip().rpartition("\n")[2]
             rule, fix = f"{runs} can load it", f"it says: {says}; correct it, or set {where}python"
             raise ConfigError(f"{where}function={self.function}", rule=rule, fix=fix)
-
-
-def _variables(gateway: Gateway) -> dict[str, str]:
-    """What clients of the two protocols read of the environment. A client that finds a key there and no address would
-    send its prompts to a public one."""
-    keys = dict.fromkeys(KEYS, gateway.api_key)
-    return keys | dict.fromkeys(OPENAI, gateway.base_url) | dict.fromkeys(ROOTS, gateway.anthropic_url)
