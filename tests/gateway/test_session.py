@@ -125,6 +125,7 @@ async def test_an_agent_answers_until_its_reply_has_the_type_and_every_attempt_i
         assert "not JSON" in reasons[1] and reasons[2] == "$.n: '1' is not of type 'integer'"
         prompts = [reply.messages for reply in team.session.replies[1:]]
         assert prompts[0] == prompts[1] == prompts[2]
+        assert team.origins == ["new", "continued", "attempt", "attempt"]
         trained = sum(sum(row.generation.response_mask) for row in team.session.rows())
         assert trained == sum(reply.generation.sampled for reply in team.session.replies)
         again = await team.ask("q", first.message, "r", served.message, "s")

@@ -44,8 +44,8 @@ class Rules:
     they start a row without it."""
 
     typed: dict[str, Annotated[int, Range(2, 64)]] = field(default_factory=dict)
-    """How often an agent may answer a request with a JSON schema, until the reply fits: `{solver: 4}`. Every attempt is
-    an act, and one that does not fit is malformed. The replies of other agents are not checked."""
+    """Most attempts of an agent at a reply that fits the JSON schema of its request: `{solver: 4}`. Those that do not
+    fit are malformed acts."""
 
     tolerate: list[Literal["timeout", "refused", "limit", "workflow"]] = field(default_factory=list)
     """Faults that the program may handle. Any other fault fails the session, whatever the program returns."""
@@ -155,13 +155,15 @@ class GatewaySession:
         agent, messages = self.agent_of(asked.model, asked.agent), self._transcript(asked)
         given, tools = [canonical(message) for message in messages], json.dumps(asked.tools, sort_keys=True)
         settings: JsonObject = {"tools": checked_tools(asked.tools), **self._settings(agent, asked)}
-        for left in reversed(range(self._rules.typed.get(agent, 1) if asked.schema else 1)):
+        attempts = self._rules.typed.get(agent, 1) if asked.schema else 1
+        for number in range(1, attempts + 1):
             found = self._tips.find(agent, tools, given)
             with found.reserved():
+                origin = found.origin if number == 1 else f"attempt {number}: {found.origin}"
                 continued = found.messages(messages), found.continuation
-                reply = await self._team[agent].answer(*continued, origin=found.origin, **settings)
+                reply = await self._team[agent].answer(*continued, origin=origin, **settings)
                 check_tokens(found, reply)
-            if self._fits(reply, agent, asked) or not left:
+            if self._fits(reply, agent, asked):
                 break
         served = self._served(reply, asked)
         tip = Tip(reply, found, found.transcript(messages, served.message))
