@@ -23,19 +23,19 @@ FOLDER = HERE / "programs" / "clients"
 TASK = Task([{"role": "user", "content": "2 + 3 = ?"}], ground_truth="5")
 
 
-def program(name: str, *, models: dict[str, str] | None = None) -> ReferredProgram:
+def program(name: str, *, models: dict[str, str] | None = None, **args: object) -> ReferredProgram:
     """A function of a file, `newest:images`, or a file that is a command."""
     file, _, function = name.partition(":")
     kinds = {"openai_2": "openai-2", "llama_index_model.py": "openai-2", "openai_0.py": "openai-0"}
     runs = node() if file.endswith(".mjs") else str(ENVIRONMENTS[kinds.get(file, "")] / "bin" / "python")
     how = {"function": f"{FOLDER}/{file}.py:{function}", "python": runs} if function else {}
     how |= {} if function else {"command": [runs, f"{FOLDER}/{file}"]}
-    return ReferredProgram(agents=("solver",), models=models or {}, **how)
+    return ReferredProgram(agents=("solver",), models=models or {}, **how, **args)
 
 
-def played(name: str, *replies: object, models: dict[str, str] | None = None) -> Session:
+def played(name: str, *replies: object, models: dict[str, str] | None = None, **args: object) -> Session:
     llm = ScriptedLLM(list(replies))
-    return verl_mas.run(program(name, models=models), TASK, llm, faults=FaultSpec(retries=0))
+    return verl_mas.run(program(name, models=models, **args), TASK, llm, faults=FaultSpec(retries=0))
 
 
 def prompts(session: Session) -> list[list[str]]:
@@ -72,7 +72,8 @@ def test_anthropics_tool_runner_sends_everything_and_stays_in_one_row():
 
 
 def test_the_schema_of_anthropics_typed_reply_is_in_the_system_prompt():
-    session = played("newest:typed_claude", '{"number": 5}')
+    session = played("newest:typed_claude", "five", '{"number": 5}', typed={"solver": 2})
+    assert [reply.malformed for reply in session.replies][1:] == [None]
     assert session.answer == "5" and '"number"' in session.replies[0].messages[0]["content"]
 
 

@@ -165,14 +165,15 @@ def test_a_function_of_a_namespace_has_both_names_in_the_prompt_and_is_called_by
 def test_the_schema_of_a_reply_is_in_the_system_prompt_and_its_thought_of_a_tool_is_not_enforced():
     schema = {"type": "object"}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    [system, _] = read("chat", messages=[{"role": "user", "content": "q"}], response_format=form).messages
-    assert system["role"] == "system" and '{"type": "object"}' in system["content"]
     config = {"format": {"type": "json_schema", "schema": schema}}
-    [system, _] = read("messages", **ASK, output_config=config).messages
-    assert system["role"] == "system" and '{"type": "object"}' in system["content"]
     text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
-    typed = read("responses", input="q", instructions="\n s", text=text)
-    assert typed.instructions.startswith("\n s\n\nReply") and '{"type": "object"}' in typed.instructions
+    chat = read("chat", messages=[{"role": "user", "content": "q"}], response_format=form)
+    claude = read("messages", **ASK, output_config=config)
+    for asked in (chat, claude):
+        assert asked.messages[0]["role"] == "system" and '{"type": "object"}' in asked.messages[0]["content"]
+    response = read("responses", input="q", instructions="\n s", text=text)
+    assert response.instructions.startswith("\n s\n\nReply") and '{"type": "object"}' in response.instructions
+    assert chat.schema == claude.schema == response.schema == schema
 
 
 def test_log_probs_are_those_of_the_row():

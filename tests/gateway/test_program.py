@@ -376,9 +376,12 @@ def test_a_program_that_cannot_run_is_refused_before_the_run(args, says):
         load_dataclass(ReferredProgram, args, "args").check()
 
 
-def test_a_model_means_an_agent():
-    with pytest.raises(ConfigError, match=r"models\.gpt"):
-        ReferredProgram(agents=AGENTS, models={"gpt": "editor"})
+@pytest.mark.parametrize(
+    ("args", "says"), [({"models": {"gpt": "editor"}}, "models.gpt"), ({"typed": {"gpt": 2}}, "typed.gpt")]
+)
+def test_models_and_typed_name_agents(args, says):
+    with pytest.raises(ConfigError, match=rf"mas\.workflow\.args\.{says}"):
+        ReferredProgram(agents=AGENTS, **args)
     assert issubclass(WorkflowError, ValueError)
 
 

@@ -111,6 +111,52 @@ async def test_the_settings_of_the_agent_count_and_a_program_only_shortens(caplo
             await team.ask("q", max_tokens=0)
 
 
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+async def test_an_agent_answers_until_its_reply_has_the_type_and_every_attempt_is_trained_once():
+    wrong = ["ok", "no", '{"n": "1"}', '{"n": 1}']
+    async with opened(wrong, typed={"solver": 4}, agents={"solver": AgentSpec(format_penalty=0.5)}) as team:
+        first = await team.ask("q")
+        served = await team.ask("q", first.message, "r", schema=NUMBER)
+        assert served.text == wrong[-1] and team.rows == [["ok", "no"], wrong[2:3], wrong[3:]]
+        reasons = [reply.malformed for reply in team.session.replies]
+        assert reasons[0] is reasons[3] is None
+        assert "not JSON" in reasons[1] and reasons[2] == "$.n: '1' is not of type 'integer'"
+        prompts = [reply.messages for reply in team.session.replies[1:]]
+        assert prompts[0] == prompts[1] == prompts[2]
+        assert team.origins == ["new", "continued", "attempt", "attempt"]
+        trained = sum(sum(row.generation.response_mask) for row in team.session.rows())
+        assert trained == sum(reply.generation.sampled for reply in team.session.replies)
+        again = await team.ask("q", first.message, "r", served.message, "s")
+        assert again.reply.row == served.reply.row
+
+
+@pytest.mark.parametrize(
+    ("model", "replies", "how", "malformed"),
+    [
+        ("solver", "no", {"schema": NUMBER}, [True, True]),
+        ("solver", "no", {}, [False]),
+        ("critic", "no", {"schema": NUMBER}, [False]),
+        ("solver", calls(("add", {})), {"schema": NUMBER, "tools": tools("add")}, [False]),
+        ("solver", '{"n": 1}</end>', {"schema": NUMBER, "stop": ["</end>"]}, [False]),
+    ],
+)
+async def test_the_last_attempt_is_the_reply_and_only_typed_text_of_such_agents_is_checked(
+    model, replies, how, malformed
+):
+    async with opened(replies, typed={"solver": 2}) as team:
+        await team.ask("q", model=model, **how)
+        assert [reply.malformed is not None for reply in team.session.replies] == malformed
+
+
+@pytest.mark.parametrize("schema", [{"type": "nope"}, {"$ref": "http://127.0.0.1:9/x"}, 5])
+async def test_a_schema_that_is_none_is_refused_by_name_and_nothing_is_downloaded(schema):
+    async with opened("{}", typed={"solver": 2}) as team:
+        with pytest.raises(ApiError, match="the JSON schema of the reply is not valid"):
+            await team.ask("q", schema=schema)
+
+
 async def test_a_reply_is_named_by_its_id():
     async with opened(["a", "b"]) as team:
         first = await team.ask("q", instructions="be brief")

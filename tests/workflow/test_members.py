@@ -43,11 +43,13 @@ def test_extra_sampling_settings_are_passed_on_unchanged():
     assert member(agent).sampling(validated, {}) == {"min_tokens": 2, "best": 1}
 
 
-@pytest.mark.parametrize("sampling", [{"repetition_penalty": 1.1}, {"extra": {"repetition_penalty": 1.1}}])
-def test_a_penalty_is_refused_only_for_an_agent_that_trains(sampling):
-    with pytest.raises(ConfigError, match="log-probs without penalties"):
-        member({"sampling": sampling})
-    assert member({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == {"repetition_penalty": 1.1}
+@pytest.mark.parametrize("setting", [{"repetition_penalty": 1.1}, {"json_schema": "{}"}, {"structured_outputs": {}}])
+def test_a_penalty_or_a_grammar_is_refused_only_for_an_agent_that_trains(setting):
+    sampling = {"extra": setting}
+    for given in (sampling, setting) if "repetition_penalty" in setting else (sampling,):
+        with pytest.raises(ConfigError, match="log-probs without penalties and grammars"):
+            member({"sampling": given})
+    assert member({"sampling": sampling}, trainable=False).sampling(Task([]), {}) == setting
     member({"validation_sampling": sampling})
 
 

@@ -8,6 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from jsonschema import validators
+from jsonschema.exceptions import SchemaError, best_match
+from referencing import Registry as References
+from referencing.exceptions import Unresolvable
+
 from verl_mas.config.values import Hint, describe, problems
 from verl_mas.registry import Registry
 from verl_mas.util.text import all_encodable
@@ -108,6 +113,7 @@ class Asked:
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
+    schema: JsonObject | None = None  # of the reply
     unused: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -203,11 +209,25 @@ def checked_tools(schemas: Sequence[JsonObject]) -> Sequence[Tool]:
 
 
 def with_schema(messages: Sequence[Message], schema: object) -> list[Message]:
-    """The messages with the schema of the reply in the system prompt: a prompt has it nowhere else, and decoding is not
-    bound to it, as the trainer computes the log-probs of free sampling."""
+    """Return the messages with the schema of the reply in the system prompt. The engine samples freely: the trainer
+    computes the log-probs of free sampling (benchmarks/typed_output.py has the bias of a grammar)."""
     if not schema:
         return list(messages)
     text = f"Reply with one JSON value of this schema, and nothing else:\n{json.dumps(schema)}"
     if messages and messages[0]["role"] == "system":
         return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
+
+
+def misfit(text: str, schema: JsonObject) -> str:
+    """Say why a reply does not fit its schema; empty if it does. Clients parse the whole text. Raises ApiError."""
+    try:
+        kind = validators.validator_for(schema)
+        kind.check_schema(schema)
+        # With the default registry, the validator would download what a schema refers to.
+        error = best_match(kind(schema, registry=References()).iter_errors(json.loads(text)))
+    except (SchemaError, Unresolvable, TypeError) as wrong:
+        raise ApiError(400, f"the JSON schema of the reply is not valid: {wrong!s:.200}") from wrong
+    except (ValueError, RecursionError) as wrong:
+        return f"not JSON: {wrong}"
+    return "" if error is None else f"{error.json_path}: {error.message:.200}"

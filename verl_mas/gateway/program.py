@@ -32,7 +32,7 @@ OUTCOME = ("answer", "reward", "info")
 class Program(Workflow, Rules):
     """What programs have in common. A subclass says how the program is run: `play`."""
 
-    safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT}
+    safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT, "typed": ANY_TEXT}
     session_kind: ClassVar[type[GatewaySession]] = GatewaySession
 
     pass_env: list[str] = field(default_factory=list)
@@ -44,11 +44,11 @@ class Program(Workflow, Rules):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, agent in self.models.items():
+        named = {f"models.{name}={agent}": agent for name, agent in self.models.items()}
+        for value, agent in {**named, **{f"typed.{agent}": agent for agent in self.typed}}.items():
             if agent not in self.agents:
-                value = f"mas.workflow.args.models.{name}={agent}"
-                rule = "the name of a model means an agent of the program"
-                raise ConfigError(value, rule=rule, fix=nearest(agent, list(self.agents)))
+                rule = "models and typed name agents of the program"
+                raise ConfigError(f"mas.workflow.args.{value}", rule=rule, fix=nearest(agent, list(self.agents)))
 
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         """How the program ended."""

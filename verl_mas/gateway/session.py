@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Literal
+from typing import Annotated, Literal
 
 from verl_mas.config.sampling import Sampling
-from verl_mas.config.values import Count, NotNegative, load_dataclass
+from verl_mas.config.values import Count, NotNegative, Range, load_dataclass
 from verl_mas.errors import ConfigError, EngineLost, FaultKind, SessionFault
-from verl_mas.gateway.dialect import SAMPLING, ApiError, Asked, Served, checked_tools
+from verl_mas.gateway.dialect import SAMPLING, ApiError, Asked, Served, checked_tools, misfit
 from verl_mas.gateway.messages import canonical, spellings
 from verl_mas.gateway.tips import Found, Tip, Tips, remove
 from verl_mas.registry import nearest
@@ -42,6 +42,10 @@ class Rules:
     thinking: Literal["keep", "drop"] = "keep"
     """When a program leaves the thought of a reply out of its history. keep: later turns see it, in the same row. drop:
     they start a row without it."""
+
+    typed: dict[str, Annotated[int, Range(2, 64)]] = field(default_factory=dict)
+    """Most attempts of an agent at a reply that fits the JSON schema of its request: `{solver: 4}`. Those that do not
+    fit are malformed acts."""
 
     tolerate: list[Literal["timeout", "refused", "limit", "workflow"]] = field(default_factory=list)
     """Faults that the program may handle. Any other fault fails the session, whatever the program returns."""
@@ -150,12 +154,17 @@ class GatewaySession:
     async def _act(self, asked: Asked) -> Served:
         agent, messages = self.agent_of(asked.model, asked.agent), self._transcript(asked)
         given, tools = [canonical(message) for message in messages], json.dumps(asked.tools, sort_keys=True)
-        settings = self._settings(agent, asked)
-        found = self._tips.find(agent, tools, given)
-        with found.reserved():
-            how: JsonObject = {"tools": checked_tools(asked.tools), "origin": found.origin, **settings}
-            reply = await self._team[agent].answer(found.messages(messages), found.continuation, **how)
-            check_tokens(found, reply)
+        settings: JsonObject = {"tools": checked_tools(asked.tools), **self._settings(agent, asked)}
+        attempts = self._rules.typed.get(agent, 1) if asked.schema else 1
+        for number in range(1, attempts + 1):
+            found = self._tips.find(agent, tools, given)
+            with found.reserved():
+                origin = found.origin if number == 1 else f"attempt {number}: {found.origin}"
+                continued = found.messages(messages), found.continuation
+                reply = await self._team[agent].answer(*continued, origin=origin, **settings)
+                check_tokens(found, reply)
+            if self._fits(reply, agent, asked):
+                break
         served = self._served(reply, asked)
         tip = Tip(reply, found, found.transcript(messages, served.message))
         self._transcripts[served.id] = tip.transcript[1:] if asked.instructions else tip.transcript
@@ -163,6 +172,12 @@ class GatewaySession:
         spelled = spellings(canonical(served.message), served.stopped_by, thinking=self._rules.thinking == "keep")
         self._tips.add(agent, tools, given, spelled, tip)
         return served
+
+    def _fits(self, reply: Reply, agent: str, asked: Asked) -> bool:
+        """Whether a reply has the type that its request asks for. A call of a tool has its own."""
+        if asked.schema and agent in self._rules.typed and not reply.tool_calls:
+            reply.malformed = misfit(cut_at(reply.text, asked.stop)[0], asked.schema) or reply.malformed
+        return not reply.malformed
 
     def agent_of(self, model: str, agent: str = "") -> str:
         """The agent of a request: the one in its address, or the one that the name of its model means."""

@@ -15,6 +15,7 @@ from verl_mas.workflow.task import Task
 
 DECODING = ("temperature", "top_p", "top_k")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+GRAMMARS = ("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag")  # of vLLM, and of SGLang
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # The folder of TransferQueue in a checkpoint. verl has another one, which it would load in the middle of the weights.
@@ -98,10 +99,10 @@ def members_of(
 
 
 def _penalties(member: Member) -> Iterator[ConfigError]:
-    rule = "the trainer computes log-probs without penalties, so the ratio would be wrong"
+    rule = "the trainer computes log-probs without penalties and grammars, so its gradient would be another one"
     fix = f"remove it, or move it to mas.agents.{member.name}.validation_sampling"
     for setting, value in flat(member.spec.sampling).items():
-        if setting in PENALTIES:
+        if setting in PENALTIES + GRAMMARS:
             yield ConfigError(f"mas.agents.{member.name}.sampling.{setting}={value}", rule=rule, fix=fix)
 
 

@@ -69,6 +69,7 @@ class Chat:
             stream=body.take("stream", bool, False),
             include_usage=bool(body.take("stream_options", dict, {}).get("include_usage")),
             logprobs=body.take("logprobs", bool, False),
+            schema=schema.get("schema"),
             unused=body.left,
         )
 

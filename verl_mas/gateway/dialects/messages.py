@@ -65,6 +65,7 @@ class Messages:
             max_tokens=body.take_limit("max_tokens"),
             stop=body.take("stop_sequences", list[str], []),
             stream=body.take("stream", bool, False),
+            schema=form.get("schema"),
             unused=body.left,
         )
 

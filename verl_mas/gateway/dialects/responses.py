@@ -59,17 +59,15 @@ class Responses:
 
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
-        form = body.take("text", dict, {}).get("format") or {}
+        form = Fields(body.take("text", dict, {})).take("format", dict | None, None) or {}
         given = enumerate(body.take("tools", list[JsonObject], []))
         functions = [function for i, one in given for function in _functions(one, f"tools[{i}]")]
         messages = read_items(body.take("input", str | list), body.items)
         instructions: str = body.take("instructions", str, "")
         # The schema is a part of the system prompt, which is sent anew with each request.
-        if isinstance(form, dict) and form.get("schema"):
-            [system] = with_schema(
-                [{"role": "system", "content": instructions}] if instructions else [], form["schema"]
-            )
-            instructions = str(system["content"])
+        if schema := form.get("schema"):
+            system = [{"role": "system", "content": instructions}] if instructions else []
+            instructions = str(with_schema(system, schema)[0]["content"])
         return Asked(
             model=body.take("model", str),
             messages=messages,
@@ -79,6 +77,7 @@ class Responses:
             namespaces={schema["function"]["name"]: name for name, schema in functions if name},
             max_tokens=body.take_limit("max_output_tokens"),
             stream=body.take("stream", bool, False),
+            schema=schema,
             unused=body.left,
         )
 
