@@ -87,6 +87,12 @@ def test_imports_are_found(program, tmp_path, text, imported, more):
     assert not imported or (tmp_path / "log").read_text().count("heavy") == 1
 
 
+def test_a_name_of_an_imported_module_that_is_a_variable_is_the_sessions_own(program):
+    imported = "import os\nurl, key = os.environ.get('OPENAI_BASE_URL'), os.environ['OPENAI_API_KEY']"
+    command = program("import heavy\nanswer([heavy.url, heavy.key])", imported=imported)
+    assert played(command, sessions=2) == [[*VARIABLES.values()]] * 2 and command not in commands.ALONE
+
+
 @pytest.mark.parametrize(
     ("imported", "reason"),
     [

@@ -95,7 +95,7 @@ class Command:
         """The fork server that has imported what the program imports; the one that has imported nothing, if there is no
         such program or it cannot be forked."""
         if self.file and self not in ALONE:
-            marks = dict.fromkeys(variables, f"http://{'-'.join(forked.MARK)}/v1")
+            marks = {name: f"http://{'-'.join(forked.MARK)}/{name}" for name in variables}
             env = {**ONE_THREAD, **environment(self.pass_env), **marks}
             try:
                 return await _greeted(self, (self.file, self.preload), self.argv[:1], env)

@@ -34,6 +34,9 @@ MARK = ("verl-mas", "preload.invalid")
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
 
+# The names of a module, one of them, and the variable of the environment that it is.
+Named = tuple[dict[str, object], str, str]
+
 
 class Programs(Forks):
     """`settings`: the file, and further modules to import. Without a file, forks become the commands of sessions."""
@@ -41,6 +44,7 @@ class Programs(Forks):
     def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
         self.greeting = {}
+        self._named: list[Named] = []
         if self._file is not None:
             self._import(self._file, modules)
 
@@ -55,6 +59,9 @@ class Programs(Forks):
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
             self.greeting.popitem()
+        self._named = [*_named()]
+        for names, name, _ in self._named:
+            names[name] = None
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
@@ -71,15 +78,17 @@ class Programs(Forks):
         with open(session) as file:
             argv, environ, folder = json.load(file)
         os.chdir(folder)
-        become = partial(launch.execute, argv) if self._file is None else partial(_run, self._file, argv[1:])
-        launch.isolated(outcome, partial(become, environ))
+        own = partial(_run, self._file or "", argv[1:], self._named)
+        launch.isolated(outcome, partial(own if self._file else partial(launch.execute, argv), environ))
 
 
-def _run(file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+def _run(file: str, argv: Sequence[str], named: Sequence[Named], environ: Mapping[str, str]) -> None:
     code = 1
     try:
         os.environ.clear()
         os.environ.update(environ)
+        for names, name, variable in named:
+            names[name] = environ[variable]
         for name in SEEDED:
             if name in sys.modules:
                 sys.modules[name].seed()
@@ -167,6 +176,15 @@ def _open_socket() -> str:
             if (link := os.readlink(f"/proc/self/fd/{number}")).startswith(("socket:", "anon_inode:")):
                 return f"an import opened {link}"
     return ""
+
+
+def _named() -> Iterator[Named]:
+    """Names of modules that are such a variable and no more, like `openai.azure_endpoint`: each fork sets its own."""
+    variables = {value: name for name, value in os.environ.items() if "-".join(MARK) in value}
+    for names in gc.get_objects():
+        for name, value in names.items() if type(names) is dict and "__spec__" in names else ():
+            if type(value) is str and value in variables:
+                yield names, name, variables[value]
 
 
 def _kept() -> str:
