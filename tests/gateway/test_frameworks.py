@@ -67,14 +67,14 @@ def test_a_new_team_passes_the_commands_of_its_readme_and_trains_two_steps(tmp_p
     assert [step["session/dropped"] for step in steps if "session/dropped" in step] == [0, 0]
 
 
-@pytest.mark.parametrize("answer", ["{0}", "The word is {0}.", "{0}, {0}", "a stone", ""])
+@pytest.mark.parametrize("answer", ["{0}", "It is a {0}.", "{0} {0}", "{1}", "{2} {2}", "{2} {1}", ""])
 def test_the_program_of_a_recipe_has_the_prompts_and_rewards_of_the_native_team(answer):
-    [secret] = secrets("word", "test", 1)
+    [secret] = secrets("pair", "test", 1)
     command = [str(ENVIRONMENT / "bin/python"), str(ROOT / "recipes/langgraph_words/team.py")]
     task = Task([{"role": "user", "content": "?"}], ground_truth=secret.answer, extra_info=vars(secret))
     found = []
     for team in (SecretWords(), ReferredProgram(agents=("scout", "judge"), command=command)):
-        llm = ScriptedLLM({"scout": "A hint.", "judge": answer.format(secret.answer)})
+        llm = ScriptedLLM({"scout": "A hint.", "judge": answer.format(secret.answer, *secret.answer.split())})
         session = verl_mas.run(team, task, llm, faults=FaultSpec(retries=0))
         asked = [(request.agent, [dict(message) for message in request.messages]) for request in llm.requests]
         found.append((asked, session.team_reward, session.answer, session.info))
