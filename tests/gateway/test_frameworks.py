@@ -11,15 +11,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from framework_programs import ENVIRONMENT, MISSING, REPLIES, TASK, program, recorded, sent
+from framework_programs import ENVIRONMENT, MISSING, REPLIES, ROOT, TASK, program, recorded, sent
 from reference_rows import placed
 
 import verl_mas
 from verl_mas import cli
 from verl_mas.cli.new import FRAMEWORKS
 from verl_mas.config.schema import FaultSpec
+from verl_mas.gym.secret_words import SecretWords, secrets
 from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow.task import Task
+from verl_mas.workflows.program import ReferredProgram
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(MISSING), reason=f"{MISSING} missing: make frameworks")]
 
@@ -63,6 +65,20 @@ def test_a_new_team_passes_the_commands_of_its_readme_and_trains_two_steps(tmp_p
         assert done.returncode == 0, f"{line}\n{(done.stdout + done.stderr)[-4000:]}"
     steps = [json.loads(line)["data"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [step["session/dropped"] for step in steps if "session/dropped" in step] == [0, 0]
+
+
+@pytest.mark.parametrize("answer", ["{0}", "It is a {0}.", "{0} {0}", "{1}", "{2} {2}", "{2} {1}", ""])
+def test_the_program_of_a_recipe_has_the_prompts_and_rewards_of_the_native_team(answer):
+    [secret] = secrets("pair", "test", 1)
+    command = [str(ENVIRONMENT / "bin/python"), str(ROOT / "recipes/langgraph_words/team.py")]
+    task = Task([{"role": "user", "content": "?"}], ground_truth=secret.answer, extra_info=vars(secret))
+    found = []
+    for team in (SecretWords(), ReferredProgram(agents=("scout", "judge"), command=command)):
+        llm = ScriptedLLM({"scout": "A hint.", "judge": answer.format(secret.answer, *secret.answer.split())})
+        session = verl_mas.run(team, task, llm, faults=FaultSpec(retries=0))
+        asked = [(request.agent, [dict(message) for message in request.messages]) for request in llm.requests]
+        found.append((asked, session.team_reward, session.answer, session.info))
+    assert found[0] == found[1]
 
 
 # A program of each client and framework beside those of `verl-mas new`.

@@ -23,9 +23,11 @@ ONE_POLICY = (
 )
 
 
-def trained(kind: str, name: str, *given: str, steps: int = STEPS, on_gpu: bool = False, seeds: int = 3) -> Training:
+def trained(
+    kind: str, name: str, *given: str, steps: int = STEPS, every: int = 8, on_gpu: bool = False, seeds: int = 3
+) -> Training:
     shuffled = {"shuffled": METRIC.format("secret_words_shuffled")}
-    settings = (f"trainer.total_training_steps={steps}", "trainer.test_freq=8")
+    settings = (f"trainer.total_training_steps={steps}", f"trainer.test_freq={every}")
     trial = Trial(kind, steps, METRIC.format("secret_words"), controls=shuffled, settings=settings)
     start = Start(f"smollm2_{kind}", ("data", "smollm2", "--kind", kind))
     return Training(f"{kind}_{name}", trial, start, "secret_words", given, on_gpu=on_gpu, seeds=seeds)
@@ -40,6 +42,10 @@ ALONE = trained("word", "alone", *VLLM, *ONE_POLICY, "++mas.workflow.args.contro
 PAIR = trained("pair", "adapters", "+recipe=smollm2/laptop")
 # The scout knows four colours: two that it names unasked and one that the judge guesses are right in 1 of 4.
 ASKED = trained("asked", "adapters", *VLLM, on_gpu=True)
+# The team of PAIR as a LangGraph program, and native with the settings of the program's recipe.
+PROGRAM = trained("pair", "langgraph", "+recipe=langgraph_words/laptop", steps=6, every=6)
+AS_WORKFLOW = ("+recipe=langgraph_words/laptop", "mas.workflow.name=secret_words", "mas.workflow.args=null")
+NATIVE = trained("pair", "native", *AS_WORKFLOW, steps=6, every=6)
 
 TASK = Task(
     "secret_words",
@@ -47,6 +53,7 @@ TASK = Task(
     (
         Group("secret_words_team", (ADAPTERS, SHARED, ALONE), ("shuffled",)),
         Group("secret_words_pair", (PAIR,), ("shuffled",)),
+        Group("secret_words_program", (NATIVE, PROGRAM), ("shuffled",)),
         Group("secret_words_asked", (ASKED,), ("shuffled",)),
     ),
     (
@@ -56,6 +63,7 @@ TASK = Task(
         Claim("the judge alone, which reads the word, is no better", gap(ALONE, ADAPTERS), high=0.1, seeds=3),
         Claim("where each knows half, a team gains 0.4", gain(PAIR), low=0.4, seeds=3),
         Claim("and ends 0.4 above what messages of other tasks give", influence(PAIR), low=0.4, seeds=3),
+        Claim("and as a LangGraph program it learns as much", gap(PROGRAM, NATIVE), low=-0.1, seeds=3),
         Claim("where the judge has to ask first, a team gains 0.4", gain(ASKED), low=0.4, seeds=3),
         Claim("and ends 0.4 above what answers of other tasks give", influence(ASKED), low=0.4, seeds=3),
     ),
