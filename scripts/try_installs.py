@@ -55,11 +55,6 @@ list engines
 list metrics
 list data
 list puzzles
-explain mas.branch.k
-explain actor_rollout_ref.actor.ppo_mini_batch_size
-explain agent_grpo
-explain open_spiel
-explain math
 new my_team --tiny-model
 new my_program --framework openai --tiny-model
 try my_team/my_team.py:MyTeam --task "2 + 3 = ?" --truth 5 --reply "<answer>5</answer>"

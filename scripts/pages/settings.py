@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from pages.markdown import cell, table
-from verl_mas.cli._explained import known_settings
+from verl_mas.cli.check import known_settings
 from verl_mas.config.describe import Setting, settings
 from verl_mas.workflow.base import WORKFLOWS
 

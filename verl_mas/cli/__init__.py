@@ -17,7 +17,7 @@ from verl_mas.errors import ConfigError, MasError, refused_path
 
 # The commands in the order in which a new user meets them.
 GROUPS = {
-    "Getting started": ["demo", "doctor", "new", "adopt", "try", "list", "explain"],
+    "Getting started": ["demo", "doctor", "new", "adopt", "try", "list"],
     "Data": ["data", "retriever"],
     "Training (python -m verl.trainer.main_ppo trains)": ["check", "plan"],
     "Looking at a run": ["view", "report", "export-sessions"],

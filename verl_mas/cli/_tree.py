@@ -98,7 +98,7 @@ def _step(found: Summary) -> Iterator[str]:
         parts = f"{reward['team']:g} x the team's reward + {reward['local']:g} x the act's own"
         penalty = f"the format penalty is subtracted from: {reward['penalty_on']}"
         yield f"score of a row: {parts} (mas.reward.preset={reward['preset']}); {penalty}"
-    yield f"advantages: {step['estimator']} (`verl-mas explain {step['estimator']}`)"
+    yield f"advantages: {step['estimator']}"
 
 
 def _count(number: int, one: str, more: str) -> str:

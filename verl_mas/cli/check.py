@@ -1,17 +1,22 @@
 """Check a run without starting Ray: every error and warning, and what the configuration amounts to.
 
 ARGUMENTS are those of `python -m verl.trainer.main_ppo`. With --schema the settings of mas are listed instead and,
-with ARGUMENTS, those of the team's workflow, too; `verl-mas explain` has one setting at a time.
+with ARGUMENTS, those of the team's workflow, too.
 """
 
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from verl_mas.cli._arguments import add_json, add_machines, takes_run_arguments
 from verl_mas.cli._output import console, show, write_json
 from verl_mas.cli._parser import Parser
+
+if TYPE_CHECKING:
+    from verl_mas.config.describe import Setting
 
 
 def parser() -> Parser:
@@ -27,8 +32,6 @@ def main(argv: list[str]) -> int:
     command = parser()
     options, arguments = command.parse_known_args(argv)
     if options.schema:
-        from verl_mas.cli._explained import known_settings
-
         found = known_settings(arguments)
         as_json = {"settings": [asdict(setting) for setting in found]}
         show(options, as_json, "".join(f"{setting}\n" for setting in found))
@@ -57,3 +60,22 @@ def main(argv: list[str]) -> int:
         gc.enable()
         # They stay until the process ends, which would look through them once more: a second of CPU.
         gc.freeze()
+
+
+def known_settings(arguments: Sequence[str] = ()) -> list[Setting]:
+    """The settings of `mas` and of the embedded engine; with the arguments of a run those of its workflow, too."""
+    from verl_mas.advantage.options import AdvantageOptions
+    from verl_mas.config.compose import compose
+    from verl_mas.config.describe import settings
+    from verl_mas.config.run import load
+    from verl_mas.config.schema import MasConfig
+    from verl_mas.engines.transformers.request import PATH, Options
+    from verl_mas.user_code import load_user_code
+    from verl_mas.workflow.base import find
+
+    known = [*settings(MasConfig, "mas"), *settings(AdvantageOptions, "mas.advantage"), *settings(Options, PATH)]
+    if arguments:
+        mas = load(compose(arguments).get("mas"))
+        load_user_code(mas)
+        known += settings(find(mas.workflow.name, mas.workflow.path), "mas.workflow.args")
+    return known

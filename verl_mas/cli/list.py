@@ -1,6 +1,6 @@
 """List what a configuration can name: teams, recipes, workflows, estimators, codecs, ...
 
-Also what installed packages add. Without KIND, how many there are of each. `verl-mas explain NAME` says more.
+Also what installed packages add. Without KIND, how many there are of each.
 """
 
 from __future__ import annotations
@@ -40,10 +40,6 @@ def recipes() -> Named:
         if comments and comments[0].startswith("python -m verl.trainer.main_ppo"):
             runs[name] = comments[1]
     return runs
-
-
-def recipe_command(name: str) -> str:
-    return _comments(group_files("recipe")[name])[0]
 
 
 def _comments(file: Path) -> list[str]:

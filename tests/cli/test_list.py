@@ -1,17 +1,13 @@
-"""`verl-mas list` and `verl-mas explain`: everything that a configuration can name has a line about it."""
+"""`verl-mas list`: everything that a configuration can name has a line about it."""
 
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-import yaml
 from commands import output_of
 
-from verl_mas.cli._explained import explained
 from verl_mas.cli.list import KINDS
-from verl_mas.errors import ConfigError
 from verl_mas.grading.math import math_verify
 from verl_mas.worlds.hubs.open_spiel import pyspiel
 from verl_mas.worlds.hubs.openenv import websockets
@@ -19,7 +15,6 @@ from verl_mas.worlds.hubs.pettingzoo import zoo
 from verl_mas.worlds.hubs.reasoning_gym import gym
 from verl_mas.worlds.hubs.textarena import textarena
 
-NAMES = yaml.safe_load((Path(__file__).parent / "explained.yaml").read_text())
 OF_TESTS = ("worst", "my_service", "test_registered")  # Other tests register names of their own in this process
 
 
@@ -36,24 +31,6 @@ def test_teams_and_recipes_are_those_of_hydra_and_without_a_kind_all_are_counted
     assert "math/shared" in shown and "math/common" not in shown and "used as +recipe=NAME" in shown
     assert set(json.loads(output_of(capsys, "list", "--json"))["kinds"]) == set(KINDS)
     assert "did you mean 'estimators'" in output_of(capsys, "list", "estimator", code=1)
-
-
-@pytest.mark.parametrize(("name", "says"), NAMES["explained"].items())
-def test_a_name_is_explained(name, says):
-    text = "\n".join(map(str, explained(name)))
-    assert [words for words in says if words not in text] == []
-
-
-@pytest.mark.parametrize(("name", "fix"), NAMES["suggested"].items())
-def test_an_unknown_name_gets_a_suggestion(name, fix):
-    with pytest.raises(ConfigError) as refused:
-        explained(name)
-    assert fix in refused.value.fix
-
-
-def test_json_leaves_out_what_is_empty(capsys):
-    [entry] = json.loads(output_of(capsys, "explain", "mas.branch.k", "--json"))["found"]
-    assert entry["default"] == "1" and "settings" not in entry
 
 
 def test_a_list_is_one_line_per_name_in_a_pipe_and_fits_the_columns_that_are_set(capsys, monkeypatch):
@@ -74,7 +51,7 @@ hidden, find = set(sys.argv[1].split(",")), PathFinder.find_spec.__func__
 PathFinder.find_spec = classmethod(lambda cls, name, *given: None if name in hidden else find(cls, name, *given))
 from verl_mas.cli import main
 
-for words in ("list", "list worlds", "list graders", "list data", "explain open_spiel", "explain mas.branch.k"):
+for words in ("list", "list worlds", "list graders", "list data"):
     assert main(words.split()) == 0, words
 """
 
