@@ -109,7 +109,7 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     assert worker.actor is not None
     engine: Any = worker.actor.engine
     trees: list[bool] = []
-    engine._tree = _counted(engine._tree, trees)  # noqa: SLF001
+    engine.prepare_model_inputs = _counted(engine.prepare_model_inputs, trees)
     ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
     made = plan(ROWS, UPDATES, ranks, MicroBatches.fixed(section, reference=False))
     order = spread_padding([{"is_padding": i >= ROWS} for i in range(ROWS + made.padding)], ranks, made.updates)
@@ -137,10 +137,11 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     )
 
 
-def _counted(make: Callable[..., object], made: list[bool]) -> Callable[..., object]:
-    def counted(*arguments: object) -> object:
-        made.append((tree := make(*arguments)) is not None)
-        return tree
+def _counted(prepare: Callable[..., Any], trees: list[bool]) -> Callable[..., Any]:
+    def counted(micro_batch: TensorDict) -> Any:
+        inputs, arguments = prepare(micro_batch)
+        trees.append("tree" in arguments)
+        return inputs, arguments
 
     return counted
 

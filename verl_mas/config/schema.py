@@ -417,3 +417,8 @@ class MasConfig:
     skip_zero_advantage: Literal["auto"] | bool = "auto"
     """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it. auto: where
     this changes nothing but rounding: with one optimiser step per training step, without entropy and KL in the loss."""
+
+    shared_prefixes: Literal["auto"] | bool | None = None
+    """Compute what training rows begin with alike once, and logits only where a reply is predicted. Rows of a task then
+    go to one process. auto: for each policy whose model it covers, while it is less work. true: the same, and a policy
+    that it does not cover is refused. null: auto on the CPU, else false."""

@@ -83,6 +83,23 @@ def fused_head(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
         yield ConfigWarning(value, f"{reason} (torch: got mixed torch.Tensor and DTensor)", fix)
 
 
+@rule(seen="verl#7561, verl-project/uni-agent#191", team=True, of="learning")
+def shared_prefixes(run: ExaminedRun, view: View) -> Problem | None:
+    """A tree of prefixes needs attention to the whole text before a token, and logits."""
+    wanted, known = run.mas.shared_prefixes, model.fields(view.section("model"))
+    if not wanted or not known:
+        return None
+    from verl_mas.platform.prefixes import not_covered
+
+    why = not_covered(known, fused=bool(view.get("model.use_fused_kernels")), ulysses=parts_of(view))
+    if why is None:
+        return None
+    value = f"mas.shared_prefixes={wanted} with policy {view.name}, {stated(view, 'model.path')}"
+    if wanted == "auto":
+        return ConfigWarning(value, f"its rows are computed one by one: {why}", "set mas.shared_prefixes=false")
+    return ConfigError(value, rule=why, fix="set mas.shared_prefixes=auto, which computes the others by trees, or false")
+
+
 @rule(seen="verl's own scripts for Megatron, VeOmni and TorchTitan with +mas=solver_verifier", team=True)
 def fsdp_alone(run: ExaminedRun) -> Iterator[ConfigError]:
     """Teams are trained with FSDP."""

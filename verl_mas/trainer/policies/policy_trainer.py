@@ -35,8 +35,9 @@ from verl_mas.row import (
     ROLLOUT_LOG_PROBS,
     ROLLOUT_WEIGHTS,
     TEMPERATURE,
+    RowKey,
 )
-from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, spread_padding
+from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, side_by_side, spread_padding
 from verl_mas.trainer.checkpoint import Saved, writing
 from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
 from verl_mas.trainer.policies.local_policy import LocalPolicy
@@ -56,6 +57,7 @@ class Updates:
     weighting: Weighting | None
     old_log_probs_every: int = 1
     skip_zero_advantage: bool = False
+    shares_prefixes: bool = False
 
 
 class PolicyTrainer(LocalPolicy):
@@ -102,6 +104,9 @@ class PolicyTrainer(LocalPolicy):
         self._rows = len(rows)
         rows = super().balance(rows, metrics)
         assert self.plan is not None
+        if self.updates.shares_prefixes:
+            tasks = [RowKey.parse(key).uid for key in rows.keys]
+            rows.reorder(side_by_side(tasks, [tag["seq_len"] for tag in rows.tags], self.plan.data_parallel))
         rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
         return rows
 
