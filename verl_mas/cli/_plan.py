@@ -129,6 +129,9 @@ def _time(time: TimePlan) -> Iterator[str]:
         hours = f", {time.hours * time.limit / time.seconds:,.1f} h for the run" if time.hours else ""
         yield f"  with replies of data.max_response_length={step.longest:,}: {time.limit:,.0f} s per step{hours}"
     yield f"  published hours of six runs are {PUBLISHED} times below their plans: docs/plan.md"
+    if step.group > 1:
+        whole, computed = (step.rows * each / 1e6 for each in (step.length, step.computed))
+        yield f"  updates: {whole:,.2f} M tokens, {computed:,.2f} M where mas.shared_prefixes computes prompts once"
     if step.acts > 1:
         tokens = step.rows * step.length / (alone.rows * alone.length)
         cost = f"{time.seconds / time.alone:.1f} times the time, {tokens:.1f} times the tokens"

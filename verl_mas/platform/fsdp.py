@@ -26,6 +26,7 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 from verl.workers.engine.utils import prepare_micro_batches
 
+from verl_mas.config.verl_settings import DEFAULT_ATTENTION
 from verl_mas.errors import ConfigError
 from verl_mas.platform.prefixes import Tree, Work, alike_side_by_side, cut, divided, not_covered, size_of
 
@@ -36,7 +37,7 @@ Processor: TypeAlias = Callable[..., Any]
 MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
 VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
-METRIC = "shared_prefix_share"
+METRIC = "shared_tokens"  # share of the tokens of the rows of an update that are not computed again
 # Of a batch: what needs the logits of all tokens, or none.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
 _TREE = "tree"
@@ -76,8 +77,9 @@ class SharedPrefixes(FSDPEngineWithLMHead):
 
     def initialize(self) -> None:
         super().initialize()
-        own = self.module.config._attn_implementation  # noqa: SLF001  # transformers' name for what is in use
-        self._attentions = {False: own, True: "flex_attention" if get_device_name() == "cuda" else "sdpa"}
+        self._attention = self.model_config.override_config.get("attn_implementation", DEFAULT_ATTENTION)
+        trees = "flex_attention" if get_device_name() == "cuda" else "sdpa"
+        self._attentions = {False: self._attention, True: trees}
 
     def share(self, wanted: Literal["auto"] | bool) -> None:
         """`wanted`: mas.shared_prefixes."""
@@ -108,7 +110,9 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         return loss, output
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
-        self.module.config._attn_implementation = self._attentions[self._trees]  # noqa: SLF001
+        if self._attention != self._attentions[self._trees]:
+            self._attention = self._attentions[self._trees]
+            self.module.set_attn_implementation(self._attention)
         if not self._trees:
             return super().prepare_model_inputs(micro_batch)
         ids = micro_batch["input_ids"]

@@ -13,6 +13,7 @@ from verl_mas.config.verl_settings import attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import model_folder as model
+from verl_mas.planning.path import by_rows
 from verl_mas.workflow.members import flat
 
 # Models with a state for which verl marks where a row of a packed micro batch ends, and whose head it gathers.
@@ -86,18 +87,14 @@ def fused_head(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
 @rule(seen="verl#7561, verl-project/uni-agent#191", team=True, of="learning")
 def shared_prefixes(run: ExaminedRun, view: View) -> Problem | None:
     """A tree of prefixes needs attention to the whole text before a token, and logits."""
-    wanted, known = run.mas.shared_prefixes, model.fields(view.section("model"))
-    if not wanted or not known:
-        return None
-    from verl_mas.platform.prefixes import not_covered
-
-    why = not_covered(known, fused=bool(view.get("model.use_fused_kernels")), ulysses=parts_of(view))
+    wanted = run.mas.shared_prefixes
+    why = by_rows(view) if wanted else None
     if why is None:
         return None
     value = f"mas.shared_prefixes={wanted} with policy {view.name}, {stated(view, 'model.path')}"
     if wanted == "auto":
         return ConfigWarning(value, f"its rows are computed one by one: {why}", "set mas.shared_prefixes=false")
-    return ConfigError(value, rule=why, fix="set mas.shared_prefixes=auto, which computes the others by trees, or false")
+    return ConfigError(value, rule=why, fix="set mas.shared_prefixes=auto, which computes this policy by rows")
 
 
 @rule(seen="verl's own scripts for Megatron, VeOmni and TorchTitan with +mas=solver_verifier", team=True)

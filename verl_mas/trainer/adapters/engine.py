@@ -9,7 +9,6 @@ the very first forward, FSDP2 does not find the type of the gradients, and the f
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass

@@ -27,6 +27,7 @@ from verl_mas.config.merge import set_mode
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
+from verl_mas.platform.fsdp import METRIC as SHARED
 from verl_mas.row import (
     KEPT_SHARE,
     LOSS_MASK,
@@ -178,6 +179,8 @@ class PolicyTrainer(LocalPolicy):
         )
         output = rename_dict(self.actor_rollout_wg.update_actor(rows)["metrics"], "actor/")
         output["perf/mfu/actor"] = output.pop("actor/mfu")
+        if f"actor/{SHARED}" in output:
+            output[f"rows/{SHARED}"] = output.pop(f"actor/{SHARED}")
         metrics.update(reduce_metrics(output))
         # For this precision verl makes a gradient scaler.
         check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))
