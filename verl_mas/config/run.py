@@ -96,9 +96,9 @@ class View:
         if self.spec.is_trained and self.spec.rollout_correction:
             view.algorithm.rollout_correction = self.correction
         EngineTag(self.name).write(view)
-        if self.run.mas.shared_prefixes is not None:
+        if self.shared_prefixes is not None:
             key = f"{SECTION}.rollout.custom.{SHARED_PREFIXES}"
-            OmegaConf.update(view, key, self.run.mas.shared_prefixes, force_add=True)
+            OmegaConf.update(view, key, self.shared_prefixes, force_add=True)
         return view
 
     def get(self, key: str) -> Any:
@@ -185,9 +185,15 @@ class View:
         return self.updates_per_step == 1 and self.proportional and not others
 
     @property
+    def shared_prefixes(self) -> str | bool | None:
+        """The policy's own setting, or that of the run."""
+        own = self.spec.shared_prefixes
+        return self.run.mas.shared_prefixes if own is None else own
+
+    @property
     def shares_prefixes(self) -> bool:
         """Whether prefixes that rows of the policy share are computed once, where its model allows it."""
-        wanted = self.run.mas.shared_prefixes
+        wanted = self.shared_prefixes
         return bool(self.run.config.trainer.device == "cpu" if wanted is None else wanted)
 
 

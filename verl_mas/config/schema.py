@@ -171,6 +171,9 @@ class PolicySpec:
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
 
+    shared_prefixes: Literal["auto"] | bool | None = None
+    """null: `mas.shared_prefixes`."""
+
     rollout_correction: FreeSettings = field(default_factory=dict)
     """Merged over `algorithm.rollout_correction`, of a policy that is trained."""
 

@@ -87,14 +87,13 @@ def fused_head(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
 @rule(seen="verl#7561, verl-project/uni-agent#191", team=True, of="learning")
 def shared_prefixes(run: ExaminedRun, view: View) -> Problem | None:
     """A tree of prefixes needs attention to the whole text before a token, and logits."""
-    wanted = run.mas.shared_prefixes
-    why = by_rows(view) if wanted else None
+    why = by_rows(view) if view.shared_prefixes else None
     if why is None:
         return None
-    value = f"mas.shared_prefixes={wanted} with policy {view.name}, {stated(view, 'model.path')}"
-    if wanted == "auto":
-        return ConfigWarning(value, f"its rows are computed one by one: {why}", "set mas.shared_prefixes=false")
-    return ConfigError(value, rule=why, fix="set mas.shared_prefixes=auto, which computes this policy by rows")
+    value, key = f"{stated(view, 'model.path')} with shared_prefixes", f"mas.policies.{view.name}.shared_prefixes"
+    if view.shared_prefixes == "auto":
+        return ConfigWarning(value, f"prefixes are computed for each row: {why}", f"set {key}=false")
+    return ConfigError(value, rule=why, fix=f"set {key}=false")
 
 
 @rule(seen="verl's own scripts for Megatron, VeOmni and TorchTitan with +mas=solver_verifier", team=True)
