@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from itertools import chain
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from transformers import AutoModelForCausalLM, JambaConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.integrations.flex_attention import WrappedFlexAttention
 
-from verl_mas.platform.prefixes import MODELS, Tree, Work, alike_side_by_side, cut, divided, fits, not_covered, size_of
+from verl_mas.platform.prefixes import MODELS, Line, Tree, Work, cut, divided, fits, in_order, not_covered, size_of
 
 TOKENS = st.integers(0, 2)  # few, so that prefixes are shared
 ROWS = st.lists(
@@ -39,9 +39,8 @@ def test_there_is_a_node_for_each_prefix_and_it_attends_to_that_prefix(rows):
     prefixes = {tuple(row[:end]) for row, _ in rows for end in range(1, len(row))}
     assert sorted(map(tuple, paths(tree))) == sorted(prefixes)
     assert [len(path) - 1 for path in paths(tree)] == tree.depths.tolist()
-    order, shared = alike_side_by_side([torch.tensor(row[:-1]) for row, _ in rows])
-    lengths = [len(rows[row][0]) - 1 for row in order]
-    assert size_of(range(len(rows)), lengths, shared) == len(prefixes)
+    lines = in_order(*(list(map(torch.tensor, column)) for column in zip(*rows, strict=True)))
+    assert size_of(range(len(rows)), lines) == len(prefixes)
 
 
 @given(ROWS)
@@ -58,18 +57,24 @@ def test_each_token_that_is_trained_is_predicted_by_the_node_before_it(rows):
 
 @given(st.lists(st.tuples(st.integers(2, 300), st.floats(0, 1)), min_size=1, max_size=20), st.integers(1, 600))
 def test_micro_batches_have_every_row_once_and_no_more_tokens_than_they_may(rows, most):
-    lengths = [length for length, _ in rows]
-    shared = [0, *(int(share * min(pair)) for (_, share), pair in zip(rows[1:], pairwise(lengths), strict=True))]
-    batches = cut(lengths, shared, most, Work(token=100, logits=10, pair=1, start=1000))
+    lengths, before = [length for length, _ in rows], 0
+    lines = []
+    for number, (length, share) in enumerate(rows):
+        lines.append(Line(number, length, int(share * min(length, before)), length // 2))
+        before = length
+    batches = cut(lines, most, Work(token=100, logits=10, pair=1, start=1000))
     for count in {len(batches), len(rows)}:
         parts = divided(batches, count)
         assert len(parts) == count and list(chain(*parts)) == list(range(len(rows)))
-        assert all(len(part) == 1 or size_of(part, lengths, shared) <= most for part in parts)
+        for part in parts:
+            sizes = size_of(part, lines), sum(lengths[row] // 2 for row in part)
+            assert len(part) == 1 or max(sizes) <= most
 
 
 def test_rows_share_a_micro_batch_where_that_is_less_work():
     # The first two share a prompt, and the third nothing: beside them it would see a wider mask.
-    assert cut([100, 100, 100], [0, 90, 0], 1000, Work(token=10, logits=0, pair=1, start=0)) == [[0, 1], [2]]
+    lines = [Line(0, 100, 0), Line(1, 100, 90), Line(2, 100, 0)]
+    assert cut(lines, 1000, Work(token=10, logits=0, pair=1, start=0)) == [[0, 1], [2]]
 
 
 SIZE = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}

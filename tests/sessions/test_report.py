@@ -70,7 +70,7 @@ def test_the_text_has_the_start_the_curves_and_the_agents_and_says_what_is_missi
     assert "  start      checks 2.0 s, launch solver 4.0 s, to step 1 6.0 s\n" in text
     assert "command    python -m verl.trainer.main_ppo +mas=x" in text
     assert "data.train_batch_size=4" in text
-    assert "prefixes   tokens of updates that rows share, computed once: main 60%" in text
+    assert "prefixes   60% of the tokens of main's updates are shared" in text
     line = next(line for line in text.splitlines() if line.startswith("timing_s/step"))
     assert line.split()[1:3] == ["3", "14"] and "▁▂" in line and line.endswith("1 to 12")
     table = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith(("solver", "judge"))}

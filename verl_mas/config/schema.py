@@ -422,6 +422,5 @@ class MasConfig:
     this changes nothing but rounding: with one optimiser step per training step, without entropy and KL in the loss."""
 
     shared_prefixes: Literal["auto"] | bool | None = None
-    """Compute what training rows begin with alike once, and logits only where a reply is predicted. Rows of a task then
-    go to one process. auto: for each policy whose model it covers, while it is less work. true: the same, and a policy
-    that it does not cover is refused. null: auto on the CPU, else false."""
+    """Compute in training what rows begin with alike once. auto: where the model is covered and it is less work. true:
+    a model that is not covered is refused. null: auto on the CPU, else false."""

@@ -28,7 +28,7 @@ from verl.workers.engine.utils import prepare_micro_batches
 
 from verl_mas.config.verl_settings import DEFAULT_ATTENTION
 from verl_mas.errors import ConfigError
-from verl_mas.platform.prefixes import Tree, Work, alike_side_by_side, cut, divided, not_covered, size_of
+from verl_mas.platform.prefixes import Line, Tree, Work, cut, divided, in_order, not_covered, size_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -167,13 +167,11 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         if not self.shares or not nested or any(tu.get(data, name) for name in _OTHERWISE):
             return verls
         rows = data["input_ids"].unbind()
-        order, shared = alike_side_by_side([row[:-1].cpu() for row in rows])
-        lengths = [len(rows[row]) - 1 for row in order]
-        batches = self._cut(data, lengths, shared)
-        computed = [size_of(batch, lengths, shared) for batch in batches]
-        dense = self._attentions[True] == "sdpa"
-        replies = sum(int(mask.sum()) for mask in _replies(data))
-        trees = sum(self._work.of(size, 0, dense * size * size) for size in computed) + replies * self._work.logits
+        lines = in_order([row.cpu() for row in rows], _replies(data))
+        batches = self._cut(data, lines)
+        computed = [size_of(batch, lines) for batch in batches]
+        predicted = sum(line.predicted for line in lines)
+        trees = sum(self._work.of(size, 0, size * size) for size in computed) + predicted * self._work.logits
         totals = torch.tensor([trees, sum(map(self._of_rows, verls[0]))], device=get_device_name())
         most = torch.tensor(len(batches), device=get_device_name())
         torch.distributed.all_reduce(totals, group=dp_group)
@@ -181,16 +179,16 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         if totals[0] > WORTH * totals[1]:
             return verls
         self._trees, self._share = True, 1 - sum(computed) / sum(len(row) for row in rows)
-        places = [[order[row] for row in batch] for batch in divided(batches, int(most))]
+        places = [[lines[number].row for number in batch] for batch in divided(batches, int(most))]
         # verl then puts the results back into the order of the rows.
         tu.assign_non_tensor(data, use_dynamic_bsz=True)
         return [tu.index_select_tensor_dict(data, rows) for rows in places], places
 
-    def _cut(self, data: TensorDict, lengths: list[int], shared: list[int]) -> list[list[int]]:
+    def _cut(self, data: TensorDict, lines: list[Line]) -> list[list[int]]:
         if tu.get(data, "use_dynamic_bsz", default=True):
-            return cut(lengths, shared, tu.get(data, "max_token_len_per_gpu"), self._work)
+            return cut(lines, tu.get(data, "max_token_len_per_gpu"), self._work)
         size = tu.get(data, "micro_batch_size_per_gpu")
-        return [list(range(first, first + size)) for first in range(0, len(lengths), size)]
+        return [list(range(first, first + size)) for first in range(0, len(lines), size)]
 
     def _of_rows(self, micro_batch: TensorDict) -> float:
         """Work of verl's own forward pass of a micro batch."""
@@ -204,19 +202,12 @@ class SharedPrefixes(FSDPEngineWithLMHead):
     @cached_property
     def _work(self) -> Work:
         config = self.module.config.get_text_config()
-        parameters, head = sum(map(_size, self.module.parameters())), config.hidden_size * config.vocab_size
+        parameters = sum(math.prod(parameter.shape) for parameter in self.module.parameters())
+        head = config.hidden_size * config.vocab_size
         # An embedding that is also the head is among the parameters once, and else twice: rows are read from it.
         body = parameters - head * (1 if config.tie_word_embeddings else 2)
-        pair = ATTENTION * 2 * config.num_attention_heads * _head_size(config) * config.num_hidden_layers
+        pair = ATTENTION * 2 * config.hidden_size * config.num_hidden_layers
         return Work(body, head, pair if self._attentions[True] == "sdpa" else 0, START * config.num_hidden_layers)
-
-
-def _size(parameter: Tensor) -> int:
-    return math.prod(parameter.shape)
-
-
-def _head_size(config: Any) -> int:
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
 def _replies(rows: TensorDict) -> list[Tensor]:

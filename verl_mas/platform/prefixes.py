@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,11 +28,22 @@ def fits(config: PretrainedConfig) -> bool:
     return config.model_type in MODELS and not windows and not getattr(config, "sliding_window", None)
 
 
-def alike_side_by_side(rows: Sequence[Tensor]) -> tuple[list[int], list[int]]:
-    """The places of the rows in the order of their tokens, and how many each has in common with the row before it."""
-    arrays = [row.numpy() for row in rows]
+class Line(NamedTuple):
+    """A row among rows in the order of their tokens, of which the last one is left out: it predicts nothing."""
+
+    row: int
+    length: int
+    shared: int  # tokens that it has in common with the one before it
+    predicted: int = 0
+
+
+def in_order(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> list[Line]:
+    """Rows that begin alike are side by side. `replies`: of the last tokens of each row, which ones are predicted."""
+    arrays = [row[:-1].numpy() for row in rows]
     order = sorted(range(len(rows)), key=[array.astype(">i4").tobytes() for array in arrays].__getitem__)
-    return order, [0, *(_common(arrays[one], arrays[other]) for one, other in pairwise(order))]
+    shared = [0, *(_common(arrays[one], arrays[other]) for one, other in pairwise(order))]
+    counts = [int(mask.sum()) for mask in replies]
+    return [Line(row, len(arrays[row]), common, counts[row]) for row, common in zip(order, shared, strict=True)]
 
 
 def _common(one: np.ndarray, other: np.ndarray) -> int:
@@ -54,16 +66,16 @@ class Tree:
 
     @staticmethod
     def of(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> Tree:
-        """`replies`: of the last tokens of each row, which ones are predicted. There is one before each of them."""
+        """`replies`: of the last tokens of each row, which ones are predicted. There is a token before each of them."""
         rows = [row.cpu() for row in rows]
-        order, shared = alike_side_by_side([row[:-1] for row in rows])
+        lines = in_order(rows, replies)
         starts = [0, *accumulate(len(row) for row in rows)]
         tokens, depths, ends = [], [], np.zeros(starts[-1], dtype=np.int64)
         paths: dict[int, np.ndarray] = {}
         path, count = np.zeros(0, dtype=np.int64), 0
-        for row, common in zip(order, shared, strict=True):
+        for row, length, common, _ in lines:
             ends[path[common:]] = count
-            new = np.arange(count, count + len(rows[row]) - 1 - common)
+            new = np.arange(count, count + length - common)
             path = paths[row] = np.concatenate([path[:common], new])
             tokens.append(rows[row][common:-1])
             depths.append(torch.arange(common, len(path)))
@@ -108,23 +120,21 @@ class Work:
         return self.start + tokens * self.token + predicted * self.logits + pairs * self.pair
 
 
-def cut(lengths: Sequence[int], shared: Sequence[int], most: int, work: Work) -> list[list[int]]:
-    """Consecutive rows as micro batches of at most `most` tokens, or one row. A row joins those before it where that is
-    less work than a micro batch of its own: a mask has all pairs of tokens of a micro batch.
-
-    `shared`: how many tokens each row has in common with the row before it.
-    """
+def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
+    """Rows as micro batches, each of at most `most` tokens and as many predictions, or of one row. A row joins those
+    before it where that is less work than a micro batch of its own: a mask has all pairs of tokens of a micro batch."""
     batches: list[list[int]] = []
-    tokens = 0
-    for row, (length, common) in enumerate(zip(lengths, shared, strict=True)):
-        joined = tokens + length - common
-        more, alone = (work.of(size, 0, size * size) for size in (joined, length))
-        if batches and joined <= most and more - work.of(tokens, 0, tokens * tokens) <= alone:
-            batches[-1].append(row)
-            tokens = joined
+    tokens = predicted = 0
+    for number, row in enumerate(rows):
+        joined, predictions = tokens + row.length - row.shared, predicted + row.predicted
+        more, alone = (work.of(size, 0, size * size) for size in (joined, row.length))
+        fits = max(joined, predictions) <= most
+        if batches and fits and more - work.of(tokens, 0, tokens * tokens) <= alone:
+            batches[-1].append(number)
+            tokens, predicted = joined, predictions
         else:
-            batches.append([row])
-            tokens = length
+            batches.append([number])
+            tokens, predicted = row.length, row.predicted
     return batches
 
 
@@ -139,9 +149,9 @@ def divided(batches: Sequence[list[int]], count: int) -> list[list[int]]:
     return parts
 
 
-def size_of(batch: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> int:
+def size_of(batch: Sequence[int], rows: Sequence[Line]) -> int:
     """Tokens that a micro batch of consecutive rows computes."""
-    return lengths[batch[0]] + sum(lengths[row] - shared[row] for row in batch[1:])
+    return rows[batch[0]].length + sum(rows[row].length - rows[row].shared for row in batch[1:])
 
 
 def not_covered(model: Mapping[str, object], *, fused: bool, ulysses: int) -> str | None:

@@ -14,17 +14,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
 from verl_mas.metrics.findings import STEPS, findings, held
-from verl_mas.metrics.names import (
-    CORE,
-    POLICY,
-    agent,
-    agents_in,
-    control_of,
-    key_of_policy,
-    names_in,
-    policies_in,
-    policy,
-)
+from verl_mas.metrics.names import CORE, agent, agents_in, control_of, key_of_policy, policies_in, policy
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.metrics.trends import RunFinding, Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
@@ -45,8 +35,7 @@ COLUMNS = {
     "signal": "group/signal_share",
     "length": "length/response",
 }
-GRAD_NORM = "actor/grad_norm"
-SHARED = "rows/shared_tokens"
+GRAD_NORM, SHARED = "actor/grad_norm", "rows/shared_tokens"
 FRAME = "width:100%;height:40em;border:0"
 
 
@@ -113,9 +102,12 @@ class RunReport:
             lines.append(
                 f"  {'start':10} {', '.join(f'{part} {seconds:.1f} s' for part, seconds in self.start.items())}"
             )
-        if self.shared:
-            shares = ", ".join(f"{name} {share:.0%}" for name, share in self.shared.items())
-            lines.append(f"  {'prefixes':10} tokens of updates that rows share, computed once: {shares}")
+        recent = [step.values for step in self.training[-LAST:]]
+        for name in dict.fromkeys(one for values in recent for one in policies_in(values)):
+            if share := _mean_of(recent, [policy(name, SHARED)]):
+                lines.append(
+                    f"  {'prefixes':10} {share:.0%} of the tokens of {name}'s updates are shared: computed once"
+                )
         numbers = [step.number for step in self.training]
         lines.append(f"  {'steps':10} {_range(numbers)}, read from {self.run.metrics}")
         return lines
@@ -138,13 +130,6 @@ class RunReport:
         recent = len(self.training[-LAST:])
         lines = table(("agent", *COLUMNS, "grad norm"), rows)
         return [f"mean of the last {recent} steps", *lines] if rows else []
-
-    @property
-    def shared(self) -> dict[str, float]:
-        """Policy -> the share of its tokens that its rows have in common, in the last steps."""
-        recent = [step.values for step in self.training[-LAST:]]
-        names = names_in([key for values in recent for key in values], POLICY, SHARED)
-        return {name: _mean_of(recent, [policy(name, SHARED)]) or 0.0 for name in names}
 
     def agent_table(self) -> dict[str, dict[str, float | None]]:
         recent = [step.values for step in self.training[-LAST:]]
@@ -176,7 +161,6 @@ class RunReport:
             "metrics": str(self.run.metrics),
             "attempts": self.run.about.get(ATTEMPTS, []),
             "start": self.start,
-            "shared_tokens": self.shared,
             "steps": [step.number for step in self.training],
             "watched": by_step,
             "agents": self.agent_table(),

@@ -105,7 +105,8 @@ class PolicyTrainer(LocalPolicy):
         self._rows = len(rows)
         rows = super().balance(rows, metrics)
         assert self.plan is not None
-        if self.updates.shares_prefixes:
+        # With several optimiser steps it would change which rows are in which of them.
+        if self.updates.shares_prefixes and self.plan.updates == 1:
             tasks = [RowKey.parse(key).uid for key in rows.keys]
             rows.reorder(side_by_side(tasks, [tag["seq_len"] for tag in rows.tags], self.plan.data_parallel))
         rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
