@@ -119,10 +119,10 @@ def side_by_side(groups: Sequence[object], lengths: Sequence[int], data_parallel
     tokens, size = [0] * data_parallel, len(groups) // data_parallel
     for group in sorted(rows, key=lambda group: -sum(lengths[row] for row in rows[group])):
         while left := rows[group]:
-            room = [size - len(rank) for rank in ranks]
-            # The whole group, where there is room for it.
-            rank = min(range(data_parallel), key=lambda rank: (-min(room[rank], len(left)), tokens[rank]))
-            rows[group], placed = left[room[rank] :], left[: room[rank]]
+            free = [size - len(rank) for rank in ranks]
+            # The whole group, where it fits.
+            rank = min(range(data_parallel), key=lambda rank: (-min(free[rank], len(left)), tokens[rank]))
+            rows[group], placed = left[free[rank] :], left[: free[rank]]
             ranks[rank] += placed
             tokens[rank] += sum(lengths[row] for row in placed)
     return [row for rank in ranks for row in rank]
