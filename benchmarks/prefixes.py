@@ -5,10 +5,10 @@
     python benchmarks/prefixes.py --model runs/smollm2/model   # a step of smollm2/laptop, and the engine
 
 Training is an update by verl's worker on the CPU, one optimiser step with all weights, with trees of prefixes and with
-verl's own padded rows, in the order A B B A. Without --model it is that of one group of random rows, on a model of
-SmolLM2-135M's width with a tenth of its layers and vocabulary; the last column is what `+platform=cpu` chooses. With it
-the rows are those of a step: 8 words, 8 sessions each, 32 rows of an agent. The engine gets 64 scouts at once, and each
-judge when its scout ends; the baseline shares equal prompts alone.
+verl's own padded rows, in the order A B B A. Without --model it is that of groups of random rows, 2,000 tokens or one
+group, on a model of SmolLM2-135M's width with a tenth of its layers and vocabulary; the last column is what
+`+platform=cpu` takes. With it the rows are those of a step: 8 words, 8 sessions each, 32 rows of an agent. The engine
+gets 64 scouts at once, and each judge when its scout ends; the baseline shares equal prompts alone.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ REPLY, SESSIONS, ROWS = 10, 8, 32
 REPLIES, GROUPS, PROMPTS = (16, 64, 256, 512), (4, 8, 16), (50, 400)
 PART = 10  # of SmolLM2's layers and vocabulary
 BUDGET = 4096  # Tokens of a micro batch
+LEAST = 2000  # Tokens of an update, so that the optimiser's step is a small part of it
 Row = tuple[list[int], int]  # tokens, and how many of them are the prompt
 Encode = Callable[[list[Message]], list[int]]
 
@@ -89,10 +90,12 @@ def _part_of_smollm2() -> LlamaConfig:
 
 def _measured(trainer: _Trainer, prompt: int, reply: int, rows: int) -> None:
     rng = random.Random(0)
-    first = [rng.randrange(10, 4000) for _ in range(prompt)]
-    group = [(first + [rng.randrange(10, 4000) for _ in range(reply)], prompt) for _ in range(rows)]
-    chosen = "trees" if trainer.chooses(group) else "rows"
-    before, after = _timed({"rows": trainer.by_rows, "trees": trainer.by_trees}, (group,), 2)
+    made: list[Row] = []
+    while sum(len(tokens) for tokens, _ in made) < LEAST:
+        first = [rng.randrange(10, 4000) for _ in range(prompt)]
+        made += [(first + [rng.randrange(10, 4000) for _ in range(reply)], prompt) for _ in range(rows)]
+    chosen = "trees" if trainer.chooses(made) else "rows"
+    before, after = _timed({"rows": trainer.by_rows, "trees": trainer.by_trees}, (made,), 2)
     _print(
         f"{prompt:6} {reply:6} {rows:5} {prompt / (prompt + reply):7.0%} {before:8.2f} {after:9.2f} "
         f"{after / before:6.2f}  {chosen}"

@@ -227,7 +227,8 @@ def training_line(policy: Policy, step: Step) -> str:
     fastest = replace(policy, training=replace(training, path=training.path.fastest))
     found, least = (_computing(one, step) for one in (policy, fastest))
     other = f", {least:,.0f} s with flash-attn" if training.path.masked else ""
-    return f"{training.path}; estimated: {found:,.0f} s per step{other}"
+    once = "; shared prefixes once" if training.shares else ""
+    return f"{training.path}{once}; estimated: {found:,.0f} s per step{other}"
 
 
 def _computing(policy: Policy, step: Step) -> float:

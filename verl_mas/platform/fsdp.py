@@ -43,10 +43,9 @@ _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
 _TREE = "tree"
 # Trees are taken where they are estimated to be less work than this share of verl's own micro batches.
 WORTH = 0.95
-# Multiplications of a pair of tokens count so many times: the kernels of attention are slower than those of matrices.
-ATTENTION = 3
-# Multiplications that a CPU does in the time in which a layer starts to compute a micro batch.
-START = 1e7
+# On a CPU (benchmarks/prefixes.py): what a multiplication of a pair of tokens costs, as their scores are also
+# exponentiated; and what a micro batch costs beside its tokens, in tokens, as its gradient is added to that of others.
+ATTENTION, START = 1.5, 50
 
 
 @contextmanager
@@ -207,7 +206,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         # An embedding that is also the head is among the parameters once, and else twice: rows are read from it.
         body = parameters - head * (1 if config.tie_word_embeddings else 2)
         pair = ATTENTION * 2 * config.hidden_size * config.num_hidden_layers
-        return Work(body, head, pair if self._attentions[True] == "sdpa" else 0, START * config.num_hidden_layers)
+        return Work(body, head, pair if self._attentions[True] == "sdpa" else 0, START * body)
 
 
 def _replies(rows: TensorDict) -> list[Tensor]:

@@ -108,8 +108,8 @@ class Tree:
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications of a forward pass: for a token, for its logits, for a pair of tokens in attention, and those that
-    a model does in the time in which a micro batch starts."""
+    """Multiplications of a forward pass: for a token, for its logits, for a pair of tokens in attention; and those that
+    cost as much as a micro batch does beside its tokens."""
 
     token: float
     logits: float
