@@ -1,73 +1,207 @@
-"""What it saves to compute once what prompts begin with: in training, and in the embedded engine. A pretrained model.
+"""What it saves to compute once what prompts begin with: in training, and in the embedded engine.
 
+    python benchmarks/prefixes.py                              # training: lengths of replies, sizes of groups, prompts
     verl-mas data smollm2 --out runs/smollm2
-    python benchmarks/prefixes.py --model runs/smollm2/model
+    python benchmarks/prefixes.py --model runs/smollm2/model   # a step of smollm2/laptop, and the engine
 
-The rows are those of a step of smollm2/laptop: 8 words, 8 sessions each. Training is a forward and a backward pass over
-32 rows of an agent, LoRA of rank 16 on the attention; the baseline is padded rows with logits for every token. The
-engine gets 64 scouts at once, and each judge when its scout ends; the baseline shares equal prompts alone.
+Training is an update by verl's worker on the CPU, one optimiser step with all weights, with trees of prefixes and with
+verl's own padded rows, in the order A B B A. Without --model it is that of groups of random rows, 2,000 tokens or one
+group, on a model of SmolLM2-135M's width with a tenth of its layers and vocabulary; the last column is what
+`+platform=cpu` takes. With it the rows are those of a step: 8 words, 8 sessions each, 32 rows of an agent. The engine
+gets 64 scouts at once, and each judge when its scout ends; the baseline shares equal prompts alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import random
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from tensordict import TensorDict
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+os.environ.update(VERL_PLATFORM="cpu", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1")
+os.environ["MASTER_PORT"] = "0"
+
+from verl_mas.config.compose import compose  # verl reads its platform when it is imported
 from verl_mas.engines.transformers.batcher import ContinuousBatcher
 from verl_mas.engines.transformers.request import RequestSampling
 from verl_mas.engines.transformers.server import use_onednn
 from verl_mas.gym.secret_words import THINGS, judging, secrets, telling
-from verl_mas.platform.prefixes import Tree
+from verl_mas.platform import fsdp
+from verl_mas.testing.tiny_model import tiny_model
 from verl_mas.workflow import Message
 
 REPLY, SESSIONS, ROWS = 10, 8, 32
+REPLIES, GROUPS, PROMPTS = (16, 64, 256, 512), (4, 8, 16), (50, 400)
+PART = 10  # of SmolLM2's layers and vocabulary
+BUDGET = 4096  # Tokens of a micro batch
+LEAST = 2000  # Tokens of an update, so that the optimiser's step is a small part of it
 Row = tuple[list[int], int]  # tokens, and how many of them are the prompt
 Encode = Callable[[list[Message]], list[int]]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=2)
+    parser.add_argument("--replies", type=int, nargs="*", default=REPLIES)
+    parser.add_argument("--groups", type=int, nargs="*", default=GROUPS)
+    parser.add_argument("--prompts", type=int, nargs="*", default=PROMPTS)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    tokenizer = AutoTokenizer.from_pretrained(options.model)
-    encode: Encode = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
-    base = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="sdpa")
-    use_onednn(base)
-    engines = {"equal prompts": partial(_sampled, _EqualPrompts), "beginnings": partial(_sampled, ContinuousBatcher)}
-    _report("engine", engines, (base, tokenizer, encode), options.runs)
-    lora = LoraConfig(r=16, lora_alpha=32, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"])
-    for agent in ("scout", "judge"):
-        rows = _rows(agent, encode)
-        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32, attn_implementation="sdpa")
-        trained = get_peft_model(model, lora).train()
-        _report(f"training, {agent}", {"rows": _of_rows, "tree": _of_tree}, (trained, rows), options.runs)
+    if options.model is not None:
+        _smollm2(options.model, options.runs)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        tiny_model(Path(folder))
+        AutoModelForCausalLM.from_config(_part_of_smollm2()).save_pretrained(folder)
+        trainer = _Trainer(Path(folder))
+        _print("prompt  reply  rows  shared  rows, s  trees, s  ratio  chosen")
+        for prompt, reply, rows in product(options.prompts, options.replies, options.groups):
+            _measured(trainer, prompt, reply, rows)
     return 0
 
 
-def _report(what: str, ways: dict[str, Callable[..., object]], arguments: Sequence[object], runs: int) -> None:
+def _part_of_smollm2() -> LlamaConfig:
+    return LlamaConfig(
+        vocab_size=49152 // PART,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30 // PART,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        tie_word_embeddings=True,
+    )
+
+
+def _measured(trainer: _Trainer, prompt: int, reply: int, rows: int) -> None:
+    rng = random.Random(0)
+    made: list[Row] = []
+    while sum(len(tokens) for tokens, _ in made) < LEAST:
+        first = [rng.randrange(10, 4000) for _ in range(prompt)]
+        made += [(first + [rng.randrange(10, 4000) for _ in range(reply)], prompt) for _ in range(rows)]
+    chosen = "trees" if trainer.chooses(made) else "rows"
+    before, after = _timed({"rows": trainer.by_rows, "trees": trainer.by_trees}, (made,), 2)
+    _print(
+        f"{prompt:6} {reply:6} {rows:5} {prompt / (prompt + reply):7.0%} {before:8.2f} {after:9.2f} "
+        f"{after / before:6.2f}  {chosen}"
+    )
+
+
+def _smollm2(path: Path, runs: int) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    encode: Encode = partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
+    trainer = _Trainer(path)
+    ways = {"rows": trainer.by_rows, "trees": trainer.by_default}
+    for agent in ("scout", "judge"):
+        _report(f"training, {agent}", ways, (_rows(agent, encode),), runs)
+    base = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+    use_onednn(base)
+    engines = {"equal prompts": partial(_sampled, _EqualPrompts), "beginnings": partial(_sampled, ContinuousBatcher)}
+    _report("engine", engines, (base, tokenizer, encode), runs)
+
+
+class _Trainer:
+    """verl's training worker, without Ray."""
+
+    def __init__(self, model: Path):
+        from verl.workers.engine_workers import ActorRolloutRefWorker
+
+        section, budget = "actor_rollout_ref", "max_token_len_per_gpu"
+        budgets = [f"{section}.actor.ppo_{budget}={BUDGET}", f"{section}.rollout.log_prob_{budget}={BUDGET}"]
+        composed = compose(["+platform=cpu", "+recipe=first_run/laptop", f"{section}.model.path={model}", *budgets])
+        self.worker = ActorRolloutRefWorker(config=composed.actor_rollout_ref, role="actor")
+        self.worker.init_model()
+        assert self.worker.actor is not None
+        self.engine: Any = self.worker.actor.engine
+
+    def by_rows(self, rows: Sequence[Row]) -> None:
+        self.engine.share(False)
+        self._update(rows)
+
+    def by_trees(self, rows: Sequence[Row]) -> None:
+        with _always_trees():
+            self.by_default(rows)
+
+    def by_default(self, rows: Sequence[Row]) -> None:
+        self.engine.share(True)
+        self._update(rows)
+
+    def chooses(self, rows: Sequence[Row]) -> bool:
+        self.by_default(rows)
+        return bool(self.engine._trees)  # noqa: SLF001
+
+    def _update(self, rows: Sequence[Row]) -> None:
+        from verl.utils import tensordict_utils as tu
+
+        made = [_fields(*row) for row in rows]
+        columns = {
+            name: torch.nested.as_nested_tensor([row[name] for row in made], layout=torch.jagged) for name in made[0]
+        }
+        data = TensorDict(columns, batch_size=len(rows))
+        tu.assign_non_tensor(data, calculate_entropy=False, global_batch_size=len(rows), num_mini_batch=1, epochs=1)
+        tu.assign_non_tensor(data, distillation_use_topk=False, distillation_only=False, seed=1, temperature=1.0)
+        self.worker.update_actor(data)
+
+
+@contextmanager
+def _always_trees() -> Iterator[None]:
+    before, fsdp.WORTH = fsdp.WORTH, math.inf
+    try:
+        yield
+    finally:
+        fsdp.WORTH = before
+
+
+def _fields(tokens: list[int], prompt: int) -> dict[str, torch.Tensor]:
+    reply = torch.ones(len(tokens) - prompt)
+    return {
+        "prompts": torch.tensor(tokens[:prompt]),
+        "responses": torch.tensor(tokens[prompt:]),
+        "input_ids": torch.tensor(tokens),
+        "position_ids": torch.arange(len(tokens)),
+        "attention_mask": torch.ones(len(tokens), dtype=torch.int64),
+        "response_mask": reply.long(),
+        "loss_mask": reply.long(),
+        "advantages": reply,
+        "old_log_probs": reply * -8,
+    }
+
+
+def _timed(ways: Mapping[str, Callable[..., object]], arguments: Sequence[object], runs: int) -> list[float]:
+    """The median CPU seconds of each of two ways, in the order A B B A."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for run in range(runs):
+        for name in list(ways) if run % 2 == 0 else reversed(ways):
+            begin = time.process_time()
+            ways[name](*arguments)
+            seconds[name].append(time.process_time() - begin)
+    return [median(found) for found in seconds.values()]
+
+
+def _report(what: str, ways: Mapping[str, Callable[..., object]], arguments: Sequence[object], runs: int) -> None:
     for way in ways.values():
         way(*arguments)  # warms up
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    for _ in range(runs):
-        for name, way in ways.items():
-            begin = time.perf_counter()
-            way(*arguments)
-            seconds[name].append(time.perf_counter() - begin)
-    (slow, before), (fast, after) = ((name, median(found)) for name, found in seconds.items())
-    sys.stdout.write(f"{what:16} {slow} {before:.1f} s, {fast} {after:.1f} s: {after / before:.2f} of the time\n")
+    (slow, fast), (before, after) = ways, _timed(ways, arguments, runs)
+    _print(f"{what:16} {slow} {before:.1f} CPU s, {fast} {after:.1f} CPU s: {after / before:.2f} of the time")
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
@@ -98,28 +232,6 @@ def _rows(agent: str, encode: Encode) -> list[Row]:
             prompt = encode(telling(word, "") if agent == "scout" else judging(word, note))
             rows.append((prompt + [rng.randrange(1000, 40000) for _ in range(REPLY)], len(prompt)))
     return rows
-
-
-def _of_rows(model: torch.nn.Module, rows: list[Row]) -> None:
-    length = max(len(tokens) for tokens, _ in rows)
-    ids = torch.tensor([tokens + [0] * (length - len(tokens)) for tokens, _ in rows])
-    seen = torch.tensor([[1] * len(tokens) + [0] * (length - len(tokens)) for tokens, _ in rows])
-    logits = model(input_ids=ids, attention_mask=seen, use_cache=False).logits
-    log_probs = torch.log_softmax(logits[:, :-1], dim=-1).gather(-1, ids[:, 1:, None])[..., 0]
-    of_replies = [log_probs[row, prompt - 1 : len(tokens) - 1] for row, (tokens, prompt) in enumerate(rows)]
-    torch.cat(of_replies).sum().backward()
-
-
-def _of_tree(model: torch.nn.Module, rows: list[Row]) -> None:
-    tree = Tree.of([tokens for tokens, _ in rows], [prompt for _, prompt in rows])
-    logits = model(
-        input_ids=torch.tensor([tree.tokens]),
-        position_ids=torch.tensor([tree.depths]),
-        attention_mask=tree.mask[None, None],
-        logits_to_keep=torch.tensor(tree.predicting),
-        use_cache=False,
-    ).logits[0]
-    tree.log_probs(logits).sum().backward()
 
 
 if __name__ == "__main__":

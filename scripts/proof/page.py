@@ -67,6 +67,8 @@ def _paths(events: Sequence[Event]) -> Iterator[str]:
         )
         for name, parts in event["seconds"].items():
             yield f"| {name} | {' | '.join(', '.join(map(_seconds, seconds)) for seconds in parts.values())} |"
+        shares = ", ".join(map(_seconds, event["shared_tokens"]))
+        yield from ("", f"Share of the tokens that trees do not compute: {shares}")
 
 
 def _stock(events: Sequence[Event]) -> Iterator[str]:

@@ -32,11 +32,13 @@ VERSION = "from importlib.metadata import version; print(version('sglang'))"
 
 @dataclass(frozen=True)
 class TrainerPath:
-    """How a policy computes attention and log-probs, and the package that it needs."""
+    """How a policy computes attention and log-probs, and the package that it needs. `trees`: prefixes that its rows
+    share are computed once."""
 
     attention: str
     fused: bool
     package: str = ""
+    trees: bool = False
 
     @property
     def missing(self) -> str | None:
@@ -44,13 +46,15 @@ class TrainerPath:
 
     def policy(self, model: str) -> Nested:
         settings = {"path": model, "use_fused_kernels": self.fused}
-        return {"overrides": {"model": {**settings, "override_config": {"attn_implementation": self.attention}}}}
+        overrides = {"model": {**settings, "override_config": {"attn_implementation": self.attention}}}
+        return {"overrides": overrides, "shared_prefixes": self.trees}
 
 
 PATHS = {
     "sdpa": TrainerPath("sdpa", False),
     "fused": TrainerPath("sdpa", True),
     "flash": TrainerPath("flash_attention_2", False, "flash_attn"),
+    "trees": TrainerPath("sdpa", False, trees=True),
 }
 
 
@@ -153,7 +157,9 @@ def paths(proof: Proof) -> None:
         name: {part: [step.get(f"policy/{name}/{part}") for step in run.steps.values()] for part in parts}
         for name in wanted
     }
-    proof.write("paths", seconds=seconds)
+    shared = [step.get("policy/trees/rows/shared_tokens", 0.0) for step in run.steps.values()]
+    proof.write("paths", seconds=seconds, shared_tokens=shared)
+    proof.check("prefixes were shared", bool(shared) and min(shared) > 0.1, shared)
     timed = all(each is not None for name in wanted for each in seconds[name]["timing/update"])
     proof.check("the update of every path was timed", bool(run.steps) and timed, [*seconds])
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from verl_mas.config import load
+from verl_mas.config.engine_tag import SHARED_PREFIXES
 from verl_mas.config.run import Run
 from verl_mas.errors import ConfigErrors
 
@@ -67,3 +68,22 @@ def test_a_policy_is_on_pools_that_exist():
         "mas.policies.main.engines=servee",
     ]
     assert "did you mean 'serve'" in refused.value.errors[1].fix
+
+
+@pytest.mark.parametrize(
+    ("device", "run", "own", "shares"),
+    [
+        ("cpu", None, None, True),
+        ("cpu", False, None, False),
+        ("cuda", None, None, False),
+        ("cuda", "auto", None, True),
+        ("cuda", True, False, False),
+        ("cuda", None, True, True),
+    ],
+)
+def test_prefixes_are_shared_as_the_policy_says_or_the_run_or_on_a_cpu(make, device, run, own, shares):
+    mas = {"mas__shared_prefixes": run, "mas__policies": {"main": {"shared_prefixes": own}}}
+    view = Run.of(make(trainer__device=device, **mas)).view("main")
+    assert view.shares_prefixes == shares
+    told = view.config.actor_rollout_ref.rollout.custom.get(SHARED_PREFIXES)
+    assert told == (run if own is None else own)

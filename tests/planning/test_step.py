@@ -104,6 +104,17 @@ def test_without_flash_attn_a_token_is_compared_with_its_whole_micro_batch_at_ha
     assert fused - seconds([POLICY], STEP)["update"] == pytest.approx(again)
 
 
+def test_what_the_sessions_of_a_task_share_is_computed_once_and_logits_are_of_replies():
+    step = replace(STEP, group=8)
+    assert step.computed == 100 - 40 * 7 / 8
+    tokens, replies, streamed = 200 * step.computed / 4, 200 * 40 / 4, 1000 / 0.8e12
+    scored, updated = (replies * size * streamed for size in TRAFFIC[FLASH])
+    once = tokens * forward(MODEL, 100) / 1e12  # at half the speed of flash-attn
+    found = seconds([by(shares=True)], step)
+    assert (found["log-probs"], found["update"]) == pytest.approx((once + scored, 4 * once + updated))
+    assert "prefixes once" in training_line(by(shares=True), step)
+
+
 def test_the_line_of_a_path_has_its_seconds_and_those_with_flash_attn_if_it_is_slower():
     long = replace(STEP, sessions=10**8)
     many = replace(by(path=TrainingPath("sdpa", BLOCKS)), rows=2e8)

@@ -12,36 +12,55 @@ FIXED = (
     f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu=5",
 )
 FSDP1, PACKED = f"{ACTOR}.strategy=fsdp", f"{MODEL}.use_remove_padding=true"
-SETTINGS = {
-    "by tokens": (),
-    "fixed micro batches": FIXED,
-    "no padding tokens": (PACKED,),
-    "FSDP1": (FSDP1,),
-    "all of them": (*FIXED, PACKED, FSDP1),
+SMALL = (f"{ACTOR}.ppo_max_token_len_per_gpu=130", f"{ROLLOUT}.log_prob_max_token_len_per_gpu=130")
+LORA = (f"{MODEL}.lora_rank=4", f"{MODEL}.target_modules=all-linear")
+EAGER = f"{MODEL}.override_config.attn_implementation=eager"  # of rows; trees take another
+TEMPERATURES = (1.0, 0.5)
+VARIANTS = {
+    "rows": Variant((), False),
+    "default": Variant(()),
+    "packed": Variant((PACKED,)),
+    "small trees": Variant(SMALL, True),
+    "fixed trees": Variant((*FIXED, PACKED, EAGER), True),
+    "FSDP1": Variant((*FIXED, FSDP1, EAGER), True),
+    "rows at two temperatures": Variant((PACKED,), False, TEMPERATURES),
+    "trees at two temperatures": Variant((), True, TEMPERATURES),
+    "rows, LoRA": Variant(LORA, False),
+    "trees, LoRA": Variant((*LORA, EAGER), True),
 }
-TWO_TEMPERATURES = (1.0, 0.5)
 CLOSE = {"atol": 1e-6, "rtol": 1e-5}
 
 
 @pytest.fixture(scope="module")
 def alone(letters):
-    variants = {name: Variant(given, TWO_TEMPERATURES) for name, given in SETTINGS.items()}
-    return updates(letters / "model", variants | {"tree": Variant(()), "rows": Variant((PACKED,))})
-
-
-def test_what_rows_share_is_computed_once_and_the_update_is_that_of_verls_own_path(alone):
-    assert [alone[name]["trees"] > 0 for name in ("tree", "rows")] == [True, False]
-    same_update(alone["rows"], alone["tree"])
+    return updates(letters / "model", VARIANTS)
 
 
 @pytest.fixture(scope="module")
 def two_workers(letters):
-    return updates(letters / "model", {"FSDP2": Variant(FIXED), "FSDP1": Variant((*FIXED, FSDP1))}, workers=2)
+    variants = {"rows": Variant((), False), "FSDP2": Variant(SMALL, True), "FSDP1": Variant((FSDP1,), True)}
+    return updates(letters / "model", variants, workers=2)
 
 
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "by tokens"])
+BESIDE = {"trees at two temperatures": "rows at two temperatures", "trees, LoRA": "rows, LoRA"}
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if not name.startswith("rows")])
 def test_the_update_does_not_depend_on_how_it_is_computed(alone, name):
-    same_update(alone["by tokens"], alone[name])
+    same_update(alone[BESIDE.get(name, "rows")], alone[name])
+
+
+def test_prefixes_are_shared_as_the_setting_says(alone):
+    trees = {name for name, done in alone.items() if done["trees"]}
+    assert trees == {"default", "FSDP1", *(name for name in VARIANTS if "trees" in name)}
+    shares = {name: done["metrics"].get("shared_tokens") for name, done in alone.items()}
+    assert all((shares[name] is not None and min(shares[name]) > 0.1) == (name in trees) for name in alone), shares
+
+
+def test_two_workers_make_the_same_update_with_trees(two_workers):
+    for name in ("FSDP2", "FSDP1"):
+        assert two_workers[name]["trees"] > 0
+        same_update(two_workers["rows"], two_workers[name])
 
 
 def same_update(expected, found):
@@ -54,12 +73,7 @@ def same_update(expected, found):
 
 def test_fixed_micro_batches_need_more_padding_rows(alone):
     # Of 7 rows: to 2 optimiser steps; to lcm(2 steps x 4 rows, 5 rows).
-    assert [alone[name]["padding"] for name in ("by tokens", "fixed micro batches")] == [1, 33]
-
-
-@pytest.mark.nightly
-def test_two_workers_of_fsdp1_make_the_update_that_those_of_fsdp2_make(two_workers):
-    same_weights(two_workers["FSDP2"]["weights"], two_workers["FSDP1"]["weights"])
+    assert [alone[name]["padding"] for name in ("rows", "fixed trees")] == [1, 33]
 
 
 @pytest.mark.nightly

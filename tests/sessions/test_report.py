@@ -22,6 +22,7 @@ START = {"started": "2026-01-01", "resumed_from": None, "command": "python -m ve
 
 def metrics(step: int, *, zero: float = 0.0, score: float = 0.5) -> dict[str, float]:
     found = {"policy/main/rows/real": 8, "policy/main/updated": 1, "actor/grad_norm": 0.7, "actor/lr": 1e-6}
+    found |= {"policy/main/rows/shared_tokens": 0.6}
     for name, without in (("solver", zero), ("judge", 1.0)):
         own = {"acts": 8, "reward/score": score, "malformed": 0.1, "advantage/zero": without, "length/response": 12.0}
         own |= {"group/groups_of_one": zero, "group/groups_uniform": 0.0}
@@ -69,6 +70,7 @@ def test_the_text_has_the_start_the_curves_and_the_agents_and_says_what_is_missi
     assert "  start      checks 2.0 s, launch solver 4.0 s, to step 1 6.0 s\n" in text
     assert "command    python -m verl.trainer.main_ppo +mas=x" in text
     assert "data.train_batch_size=4" in text
+    assert "prefixes   60% of the tokens of main's updates are shared" in text
     line = next(line for line in text.splitlines() if line.startswith("timing_s/step"))
     assert line.split()[1:3] == ["3", "14"] and "▁▂" in line and line.endswith("1 to 12")
     table = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith(("solver", "judge"))}

@@ -31,7 +31,8 @@ TIME_LIMIT_S = 600
 
 
 class Updated(TypedDict):
-    """The log-probs of the real rows before the update, and the weights after it and after they were restored."""
+    """The log-probs of the real rows' trained tokens before the update, and the weights after it and after they were
+    restored."""
 
     log_probs: list[torch.Tensor]  # of the first worker
     weights: dict[str, torch.Tensor]
@@ -43,16 +44,17 @@ class Updated(TypedDict):
 
 @dataclass(frozen=True)
 class Variant:
-    """`temperatures` of the rows, in turn."""
+    """`shared`: mas.shared_prefixes; None: not set. `temperatures` of the rows, in turn."""
 
     settings: Sequence[str]
+    shared: bool | None = None
     temperatures: Sequence[float] = (1.0,)
 
 
 def updates(model: Path, variants: Mapping[str, Variant], workers: int = 1) -> dict[str, Updated]:
     """One training step of each variant on the same rows and weights, by so many workers."""
     with tempfile.TemporaryDirectory() as folder:
-        asked = {name: [list(variant.settings), list(variant.temperatures)] for name, variant in variants.items()}
+        asked = {name: vars(variant) for name, variant in variants.items()}
         Path(folder, "variants.json").write_text(json.dumps(asked))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -87,29 +89,32 @@ def in_ranks(script: Sequence[str], ranks: int, more: Mapping[str, str] = Mappin
 
 def main(model: str, folder: str) -> None:
     asked = json.loads(Path(folder, "variants.json").read_text())
-    for name, (settings, temperatures) in asked.items():
-        done = _step(model, Path(folder, name), settings, temperatures)
+    for name, variant in asked.items():
+        done = _step(model, Path(folder, name), Variant(**variant))
         if os.environ["RANK"] == "0":
             torch.save(done, Path(folder, f"{name}.pt"))
 
 
-def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Sequence[float]) -> Updated:
+def _step(model: str, folder: Path, variant: Variant) -> Updated:
+    from omegaconf import OmegaConf
     from verl.utils import tensordict_utils as tu
-    from verl.workers.engine_workers import ActorRolloutRefWorker
 
     from verl_mas.config.compose import compose
     from verl_mas.trainer.batching import MicroBatches, plan, spread_padding
+    from verl_mas.trainer.policies.worker import PolicyWorker
 
     # Adam turns the rounding of a gradient near zero into a whole step; this does not.
     sgd = (f"{ACTOR}.optim.optimizer=SGD", f"{ACTOR}.optim.lr=0.5")
-    composed = compose(["+platform=cpu", "+recipe=first_run/laptop", f"{MODEL}.path={model}", *sgd, *settings])
-    section = composed.actor_rollout_ref
-    worker = ActorRolloutRefWorker(config=section, role="actor")
+    composed = compose(["+platform=cpu", "+recipe=first_run/laptop", f"{MODEL}.path={model}", *sgd, *variant.settings])
+    section, temperatures = composed.actor_rollout_ref, variant.temperatures
+    OmegaConf.update(section, "rollout.custom", {"shared_prefixes": variant.shared}, force_add=True)
+    torch.manual_seed(0)  # of the first weights of LoRA
+    worker = PolicyWorker(config=section, role="actor")
     worker.init_model()
     assert worker.actor is not None
     engine: Any = worker.actor.engine
     trees: list[bool] = []
-    engine._tree = _counted(engine._tree, trees)  # noqa: SLF001
+    engine.prepare_model_inputs = _counted(engine.prepare_model_inputs, trees)
     ranks, rank = engine.get_data_parallel_size(), engine.get_data_parallel_rank()
     made = plan(ROWS, UPDATES, ranks, MicroBatches.fixed(section, reference=False))
     order = spread_padding([{"is_padding": i >= ROWS} for i in range(ROWS + made.padding)], ranks, made.updates)
@@ -127,8 +132,7 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     worker.update_actor(data)
     worker.load_checkpoint(str(folder))
     return Updated(
-        # Of replies: the token before each predicts it.
-        log_probs=[log_probs[i][-len(row(i, 1.0)["responses"]) - 1 : -1] for i in range(ROWS) if i in log_probs],
+        log_probs=[_trained(log_probs[i], row(i, 1.0)["response_mask"]) for i in range(ROWS) if i in log_probs],
         weights=weights,
         restored=_weights(engine),
         metrics=metrics,
@@ -137,12 +141,18 @@ def _step(model: str, folder: Path, settings: Sequence[str], temperatures: Seque
     )
 
 
-def _counted(make: Callable[..., object], made: list[bool]) -> Callable[..., object]:
-    def counted(*arguments: object) -> object:
-        made.append((tree := make(*arguments)) is not None)
-        return tree
+def _counted(prepare: Callable[..., Any], trees: list[bool]) -> Callable[..., Any]:
+    def counted(micro_batch: TensorDict) -> Any:
+        inputs, arguments = prepare(micro_batch)
+        trees.append("tree" in arguments)
+        return inputs, arguments
 
     return counted
+
+
+def _trained(log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The token before each predicts it."""
+    return log_probs[-len(mask) - 1 : -1][mask.bool()]
 
 
 def batch(rows: Sequence[Mapping[str, torch.Tensor]]) -> TensorDict:
@@ -156,13 +166,18 @@ def _weights(engine: BaseEngine) -> dict[str, torch.Tensor]:
 
 
 def row(number: int, temperature: float) -> dict[str, torch.Tensor]:
-    """Random, the same for the same number; numbers from ROWS on are verl's padding rows."""
+    """Random, the same for the same number; numbers from ROWS on are verl's padding rows. Every other row is a
+    conversation: tokens of its reply are somebody else's, and some rows have a first turn in common."""
     if number >= ROWS:
         return fields([1] * (PADDING_TOKENS - 1), [1], 0, 0.0, temperature)
     group, drawn = random.Random(f"group {number // 3}"), random.Random(number)
     prompt = [group.randrange(3, 200) for _ in range(group.randrange(8, 20))]
-    reply = [drawn.randrange(3, 200) for _ in range(drawn.randrange(1, 30))]
-    return fields(prompt, reply, 1, drawn.uniform(-2, 2), temperature)
+    turn = [group.randrange(3, 200) for _ in range(6)] if number % 2 else []
+    reply = turn + [drawn.randrange(3, 200) for _ in range(drawn.randrange(1, 30))]
+    made = fields(prompt, reply, 1, drawn.uniform(-2, 2), temperature)
+    for name in ("response_mask", "loss_mask"):
+        made[name][4:6] = int(not turn)
+    return made
 
 
 def fields(

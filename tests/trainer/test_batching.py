@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from transfer_queue import KVBatchMeta
 
 from verl_mas.data_plane import join, select
 from verl_mas.errors import DataError
-from verl_mas.trainer.batching import MicroBatches, by_policy, plan, spread_padding
+from verl_mas.trainer.batching import MicroBatches, by_policy, plan, side_by_side, spread_padding
 
 
 def batch(*policies: str) -> KVBatchMeta:
@@ -89,3 +90,22 @@ def test_every_optimiser_step_has_a_real_row_and_every_rank_keeps_its_rows(data)
             steps[step] += sum(real[i] for i in order[begin : begin + size])
     assert min(steps) >= 1
     assert max(steps) - min(steps) <= 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 100)), min_size=1, max_size=24), st.integers(1, 4))
+def test_rows_of_a_task_are_on_one_rank_where_there_is_room(rows, ranks):
+    rows = rows * ranks
+    groups, lengths = zip(*rows, strict=True)
+    order = side_by_side(groups, lengths, ranks)
+    assert sorted(order) == list(range(len(rows)))
+    size = len(rows) // ranks
+    parts = [[groups[row] for row in order[rank * size :][:size]] for rank in range(ranks)]
+    for part in parts:
+        assert sum(one != other for one, other in pairwise(part)) == len(set(part)) - 1, "side by side"
+    split = [group for group in set(groups) if sum(group in part for part in parts) > 1]
+    assert len(split) <= ranks * (ranks - 1)
+
+
+def test_ranks_get_tasks_of_equal_length_together():
+    order = side_by_side([0, 0, 1, 1, 2, 2, 3, 3], [9, 9, 1, 1, 8, 8, 2, 2], 2)
+    assert {frozenset(order[:4]), frozenset(order[4:])} == {frozenset([0, 1, 2, 3]), frozenset([4, 5, 6, 7])}

@@ -90,7 +90,7 @@ def on_workers(train_team, tmp_path_factory):
             "Trio",
             f"mas.policies={{a:{{}},b:{b}}}",
             "mas.agents={first:{policy:a},second:{policy:a,trainable:false},third:{policy:b}} mas.updates_per_step=1",
-            "mas.skip_zero_advantage=true data.train_batch_size=5",
+            "mas.skip_zero_advantage=true mas.shared_prefixes=true data.train_batch_size=5",
             # Two letters score 0 so often that some groups have no advantage.
             "data.max_response_length=2 data.shuffle=false actor_rollout_ref.actor.entropy_coeff=0",
             # Adam turns the rounding of a gradient near zero into a whole step; this does not.
@@ -112,6 +112,7 @@ def test_an_agent_left_out_of_the_loss_gives_no_rows_and_padding_is_what_workers
     assert metrics["agent/second/acts"] == metrics["agent/third/acts"] == metrics["policy/b/rows/real"] == 9
     assert (metrics["policy/a/rows/padding"], metrics["policy/b/rows/padding"]) == (of_a, of_b)
     assert metrics["policy/a/rows/skipped"] + metrics["policy/b/rows/skipped"] > 0
+    assert metrics["policy/a/rows/shared_tokens"] > 0.2
 
 
 @pytest.mark.nightly  # another whole run; tests/trainer/test_loss_weights.py has the gradients of ranks

@@ -123,6 +123,9 @@ def _time(time: TimePlan) -> Iterator[str]:
     each = f"a prompt of {step.prompt:,.0f} and a reply of {step.response:,.0f} tokens"
     yield f"step: {step.sessions:,} sessions x {step.acts:.1f} acts = {step.rows:,.0f} rows, each {each}"
     yield from (f"  {name}: {source}" for name, source in step.sources.items())
+    if step.group > 1:
+        whole, computed = (step.rows * each / 1e6 for each in (step.length, step.computed))
+        yield f"  trained: {whole:,.2f} M tokens; computed with mas.shared_prefixes: {computed:,.2f} M"
     run = "; hours of a run: add --assume steps=N" if time.hours is None else f"; {time.hours:,.1f} h for the run"
     yield f"time: {time.seconds:,.0f} s per step ({_parts(time.phases, 0)}){run}"
     if time.limit:

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.engine_tag import SHARED_PREFIXES, EngineTag
 from verl_mas.config.merge import SECTION, overridden
 from verl_mas.config.modes import SEPARATE, Mode, Staleness, mode_of, staleness_of
 from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, FreeSettings, MasConfig, PolicySpec, PoolSpec
@@ -96,6 +96,9 @@ class View:
         if self.spec.is_trained and self.spec.rollout_correction:
             view.algorithm.rollout_correction = self.correction
         EngineTag(self.name).write(view)
+        if self.shared_prefixes is not None:
+            key = f"{SECTION}.rollout.custom.{SHARED_PREFIXES}"
+            OmegaConf.update(view, key, self.shared_prefixes, force_add=True)
         return view
 
     def get(self, key: str) -> Any:
@@ -180,6 +183,18 @@ class View:
             return self.run.mas.skip_zero_advantage
         others = any(self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy"))
         return self.updates_per_step == 1 and self.proportional and not others
+
+    @property
+    def shared_prefixes(self) -> str | bool | None:
+        """The policy's own setting, or that of the run."""
+        own = self.spec.shared_prefixes
+        return self.run.mas.shared_prefixes if own is None else own
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether prefixes that rows of the policy share are computed once, where its model allows it."""
+        wanted = self.shared_prefixes
+        return bool(self.run.config.trainer.device == "cpu" if wanted is None else wanted)
 
 
 # From the `mas:` node of a configuration to `MasConfig`.

@@ -171,6 +171,9 @@ class PolicySpec:
     updates_per_step: Count | None = None
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
 
+    shared_prefixes: Literal["auto"] | bool | None = None
+    """null: `mas.shared_prefixes`."""
+
     rollout_correction: FreeSettings = field(default_factory=dict)
     """Merged over `algorithm.rollout_correction`, of a policy that is trained."""
 
@@ -417,3 +420,7 @@ class MasConfig:
     skip_zero_advantage: Literal["auto"] | bool = "auto"
     """Leave rows of exactly zero advantage out of the update; the loss is normalised as if they were in it. auto: where
     this changes nothing but rounding: with one optimiser step per training step, without entropy and KL in the loss."""
+
+    shared_prefixes: Literal["auto"] | bool | None = None
+    """Compute in training what rows begin with alike once. auto: where the model is covered and it is less work. true:
+    a model that is not covered is refused. null: auto on the CPU, else false."""

@@ -17,7 +17,7 @@ from verl_mas.config.verl_settings import attention
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.serving import cache_bytes
 from verl_mas.planning.model import ModelSize
-from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, training_path
+from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, by_rows, training_path
 
 # Bytes by what they are for: `weights`, `KV cache`, `Adam`.
 Terms = Mapping[str, float]
@@ -49,6 +49,7 @@ class TrainingLoad:
     logits_update: int = 4
     old_log_probs: float = 1.0  # Forward passes for old log-probs per training step
     skips: bool = False  # Rows without an advantage are left out of the update
+    shares: bool = False  # Prefixes of several rows are computed once
     adapter: int = 0  # Parameters of the policy's own LoRA adapter; 0: none
     # The parameters of each adapter on this policy, which is frozen itself. They are trained in turn.
     adapters: tuple[int, ...] = ()
@@ -245,6 +246,7 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
         logits_update=4 - 2 * in_place + 2 * entropy + 4 * copied,
         old_log_probs=own.old_log_prob_passes,
         skips=own.skips_zero_advantage,
+        shares=own.shares_prefixes and by_rows(own) is None,
         adapter=rank * model.adapted(plain(view.get("model.target_modules")), plain(view.get("model.exclude_modules"))),
         # With LoRA the model without its adapter is the reference.
         reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),

@@ -14,7 +14,9 @@ from importlib.util import find_spec
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.merge import SECTION
+from verl_mas.config.run import View
 from verl_mas.config.verl_settings import ATTENTION, DEFAULT_ATTENTION, attention, is_flash
+from verl_mas.planning.model_folder import fields
 from verl_mas.platform import DEVICE as CPU
 
 FUSED, FLASH, BLOCKS = "fused kernels", "flash-attn's cross entropy", "blocks"
@@ -75,6 +77,15 @@ def _log_probs(config: DictConfig, used: str) -> str:
     # installed, with which transformers downloads the attention alone.
     there = is_installed() or (used == DEFAULT_ATTENTION and find_spec("kernels") is None)
     return FLASH if there and not disabled else BLOCKS
+
+
+def by_rows(view: View) -> str | None:
+    """Why training cannot share prefixes of a policy's rows. None: it can, or the model is not known here."""
+    from verl_mas.platform.prefixes import not_covered
+
+    known = fields(view.section("model"))
+    ulysses = int(view.get("actor.ulysses_sequence_parallel_size") or 1)
+    return not_covered(known, fused=bool(view.get("model.use_fused_kernels")), ulysses=ulysses) if known else None
 
 
 def is_installed() -> bool:

@@ -12,9 +12,9 @@ from verl_mas.config.merge import SECTION
 from verl_mas.config.run import Run
 from verl_mas.config.values import Count, Positive, Share
 from verl_mas.planning.events import LOG_PROBS, ROLLOUT, SYNC, UPDATE
-from verl_mas.planning.load import Policy
+from verl_mas.planning.load import Policy, TrainingLoad
 from verl_mas.planning.model import ModelSize
-from verl_mas.planning.path import FUSED, STREAMED, TRAFFIC
+from verl_mas.planning.path import FUSED, MASKED, STREAMED, TRAFFIC
 from verl_mas.planning.serving import kv_per_token
 from verl_mas.workflow.base import agents_of, resolve
 
@@ -66,6 +66,7 @@ class Step:
     sources: Mapping[str, str]  # Where `acts`, `prompt` and `response` are from
     assumed: Assumed
     steps: int | None  # Of the run; null: not known without the data
+    group: int = 1  # Sessions of a task
 
     @property
     def rows(self) -> float:
@@ -74,6 +75,11 @@ class Step:
     @property
     def length(self) -> float:
         return self.prompt + self.response
+
+    @property
+    def computed(self) -> float:
+        """Tokens of a row that training computes where prefixes are shared: the task's once for all of its sessions."""
+        return self.length - self.task * (1 - 1 / self.group)
 
     @property
     def at_limit(self) -> Step | None:
@@ -115,7 +121,7 @@ def usual_step(run: Run, assumed: Assumed, sample: Sample) -> Step:
         steps = trainer.total_epochs * (sample.rows // run.config.data.train_batch_size)
     longest = int(rollout.response_length)
     sizes = task, prompt, response, longest, fullest
-    return Step(run.sessions_per_step, acts, turns, *sizes, sources, assumed, steps)
+    return Step(run.sessions_per_step, acts, turns, *sizes, sources, assumed, steps, group=int(rollout.n))
 
 
 def rows_of(run: Run, step: Step) -> Mapping[str, float]:
@@ -186,9 +192,11 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
     training, model = expected(policy, step).training, policy.model
     if training is None:
         return {}
-    tokens, sizes = policy.rows * step.length / policy.trainers, (training.log_prob_tokens, training.update_tokens)
-    # Of a token's forward pass in a micro batch of so many tokens.
-    scoring, updating = (forward(model, training.path.keys(step.length, size)) / _flops(step) for size in sizes)
+    rows, sizes = policy.rows / policy.trainers, (training.log_prob_tokens, training.update_tokens)
+    tokens, logits = rows * step.length, rows * step.length
+    if training.shares:
+        tokens, logits = rows * step.computed, rows * step.response
+    scoring, updating = (_token_pass(training, model, step, size) for size in sizes)
     streamed = step.assumed.bandwidth * 1e12 * STREAMED
     scored, updated = (size * model.vocabulary / streamed for size in TRAFFIC[training.path.log_probs])
     # Fused kernels compute the logits again for their gradient.
@@ -199,10 +207,16 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
     # A backward pass is two forward passes; with gradient checkpointing there is one more.
     passes = 3 + training.checkpointing
     return {
-        LOG_PROBS: tokens * (training.old_log_probs + training.reference) * (scoring + scored),
-        UPDATE: tokens * (1 - step.assumed.skipped * training.skips) * (passes * updating + updated),
+        LOG_PROBS: (training.old_log_probs + training.reference) * (tokens * scoring + logits * scored),
+        UPDATE: (1 - step.assumed.skipped * training.skips) * (tokens * passes * updating + logits * updated),
         SYNC: pushed / (step.assumed.link * 1e9),
     }
+
+
+def _token_pass(training: TrainingLoad, model: ModelSize, step: Step, batch: float) -> float:
+    """Seconds of a token's forward pass in a micro batch of so many tokens."""
+    keys = step.length / 2 / MASKED if training.shares else training.path.keys(step.length, batch)
+    return forward(model, keys) / _flops(step)
 
 
 def training_line(policy: Policy, step: Step) -> str:
@@ -213,7 +227,8 @@ def training_line(policy: Policy, step: Step) -> str:
     fastest = replace(policy, training=replace(training, path=training.path.fastest))
     found, least = (_computing(one, step) for one in (policy, fastest))
     other = f", {least:,.0f} s with flash-attn" if training.path.masked else ""
-    return f"{training.path}; estimated: {found:,.0f} s per step{other}"
+    once = "; shared prefixes once" if training.shares else ""
+    return f"{training.path}{once}; estimated: {found:,.0f} s per step{other}"
 
 
 def _computing(policy: Policy, step: Step) -> float:

@@ -1,31 +1,218 @@
-"""verl's FSDP engines on the CPU, without offloading."""
+"""verl's FSDP engines: on every platform with shared prefixes computed once, and on the CPU without offloading."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
 from tensordict import TensorDict
+from torch import Tensor
+from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import _init_utils
 from torch.distributed.tensor import DTensor
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
 from verl.utils.model import convert_weight_keys
-from verl.utils.torch_functional import entropy_from_logits
 from verl.workers.config import FSDPEngineConfig
 from verl.workers.engine import EngineRegistry
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
+from verl.workers.engine.utils import prepare_micro_batches
 
-from verl_mas.platform.prefixes import Tree, fits
+from verl_mas.config.verl_settings import DEFAULT_ATTENTION
+from verl_mas.errors import ConfigError
+from verl_mas.platform.prefixes import Line, Tree, Work, cut, divided, in_order, not_covered, size_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+Processor: TypeAlias = Callable[..., Any]
+MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
+VENDOR = "verl_mas_shared_prefixes"
+_VARIABLE = "VERL_ENGINE_VENDOR"
+METRIC = "shared_tokens"  # share of the tokens of the rows of an update that are not computed again
+# Of a batch: what needs the logits of all tokens, or none.
+_OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
+_TREE = "tree"
+# Trees are taken where they are estimated to be less work than this share of verl's own micro batches.
+WORTH = 0.95
+# On a CPU (benchmarks/prefixes.py): what a multiplication of a pair of tokens costs, as their scores are also
+# exponentiated; and what a micro batch costs beside its tokens, in tokens, as its gradient is added to that of others.
+ATTENTION, START = 1.5, 50
+
+
+@contextmanager
+def chosen(vendor: str) -> Iterator[None]:
+    """verl builds the engine that is registered for a vendor, where there is one."""
+    before = os.environ.get(_VARIABLE)
+    os.environ[_VARIABLE] = vendor
+    try:
+        yield
+    finally:
+        os.environ.pop(_VARIABLE)
+        if before is not None:
+            os.environ[_VARIABLE] = before
+
+
+@EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor=VENDOR)
+class SharedPrefixes(FSDPEngineWithLMHead):
+    """Without `share`, verl's own.
+
+    Attention is FlexAttention's on CUDA, else torch's with a mask of all pairs of tokens: FlexAttention has no gradient
+    on a CPU. Between trees and rows, the model's attention is switched before each forward pass, and its backward pass
+    follows before the next.
+    """
+
+    shares = False
+    _trees = False  # whether the micro batches of this batch are trees
+    _share = 0.0  # of the tokens of this batch, those that are not computed
+
+    def initialize(self) -> None:
+        super().initialize()
+        self._attention = self.model_config.override_config.get("attn_implementation", DEFAULT_ATTENTION)
+        trees = "flex_attention" if get_device_name() == "cuda" else "sdpa"
+        self._attentions = {False: self._attention, True: trees}
+
+    def share(self, wanted: Literal["auto"] | bool) -> None:
+        """`wanted`: mas.shared_prefixes."""
+        fused, parts = self.model_config.use_fused_kernels, self.ulysses_sequence_parallel_size
+        why = not_covered(self.module.config.to_dict(), fused=fused, ulysses=parts)
+        if wanted is True and why:
+            fix = "set mas.shared_prefixes=auto, which computes the other policies by rows"
+            raise ConfigError("mas.shared_prefixes=True", rule=why, fix=fix)
+        if wanted and why and self.get_data_parallel_rank() == 0:
+            print(f"prefixes are computed for each row: {why}", flush=True)  # noqa: T201  # the log of a worker
+        self.shares = bool(wanted) and not why
+
+    def forward_backward_batch(
+        self, data: TensorDict, loss_function: Processor | None, forward_only: bool = False
+    ) -> list[TensorDict]:
+        transformer_impl.prepare_micro_batches = self._micro_batches  # type: ignore[assignment]
+        try:
+            return super().forward_backward_batch(data, loss_function, forward_only)  # type: ignore[arg-type]
+        finally:
+            transformer_impl.prepare_micro_batches = prepare_micro_batches
+
+    def forward_step(
+        self, micro_batch: TensorDict, loss_function: Processor | None, forward_only: bool
+    ) -> tuple[Tensor, dict[str, Any]]:
+        loss, output = super().forward_step(micro_batch, loss_function, forward_only)
+        if self.shares and not forward_only:
+            output["metrics"][METRIC] = self._share
+        return loss, output
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self._attention != self._attentions[self._trees]:
+            self._attention = self._attentions[self._trees]
+            self.module.set_attn_implementation(self._attention)
+        if not self._trees:
+            return super().prepare_model_inputs(micro_batch)
+        ids = micro_batch["input_ids"]
+        tree = Tree.of(ids.unbind(), _replies(micro_batch))
+        inputs = {
+            "input_ids": tree.tokens[None].to(ids.device),
+            "position_ids": tree.depths[None].to(ids.device),
+            "attention_mask": tree.blocks(ids.device)
+            if self._attentions[True] == "flex_attention"
+            else tree.mask(ids.device)[None, None],
+            "logits_to_keep": tree.predicting.to(ids.device),
+        }
+        return inputs, {_TREE: tree}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Processor
+    ) -> dict[str, Tensor]:
+        """verl's own outputs of the replies, as packed rows without prompts; 0 for the other tokens."""
+        tree: Tree | None = output_args.get(_TREE)
+        if tree is None:
+            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        ids, temperature = micro_batch["input_ids"], micro_batch["temperature"]
+        places, counts = tree.predicted.to(ids.device), tree.counts.to(ids.device)
+        labels = ids.values()[places]
+        each = torch.as_tensor(temperature, dtype=torch.float32, device=ids.device).expand(len(counts))
+        arguments = {
+            "input_ids_rmpad_rolled": labels,
+            "temperature_rmpad": each.repeat_interleave(counts),
+            "temperature_is_one": not isinstance(temperature, Tensor) and temperature == 1.0,
+            "pad_size": 0,
+        }
+        replies = micro_batch.clone(recurse=False)
+        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        replies["input_ids"] = torch.nested.nested_tensor_from_jagged(labels, offsets)
+        tu.assign_non_tensor(replies, use_remove_padding=True)
+        found = super().prepare_model_outputs(output, arguments, replies, logits_processor_func)
+        size = len(ids.values())
+        return {
+            name: torch.nested.nested_tensor_from_jagged(
+                # verl's outputs are at the token before the one that they are of.
+                values.values().new_zeros(size).index_put((places - 1,), values.values()),
+                ids.offsets(),
+            )
+            for name, values in found.items()
+        }
+
+    def _micro_batches(self, data: TensorDict, dp_group: ProcessGroup | None = None, **options: Any) -> MicroBatches:
+        """verl's, or rows that begin alike side by side. All workers choose the same, and as many micro batches."""
+        verls: MicroBatches = prepare_micro_batches(data=data, dp_group=dp_group, **options)
+        self._trees, self._share = False, 0.0
+        nested = getattr(data.get("response_mask", None), "is_nested", False)
+        if not self.shares or not nested or any(tu.get(data, name) for name in _OTHERWISE):
+            return verls
+        rows = data["input_ids"].unbind()
+        lines = in_order([row.cpu() for row in rows], _replies(data))
+        batches = self._cut(data, lines)
+        computed = [size_of(batch, lines) for batch in batches]
+        predicted = sum(line.predicted for line in lines)
+        trees = sum(self._work.of(size, 0, size * size) for size in computed) + predicted * self._work.logits
+        totals = torch.tensor([trees, sum(map(self._of_rows, verls[0]))], device=get_device_name())
+        most = torch.tensor(len(batches), device=get_device_name())
+        torch.distributed.all_reduce(totals, group=dp_group)
+        torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+        if totals[0] > WORTH * totals[1]:
+            return verls
+        self._trees, self._share = True, 1 - sum(computed) / sum(len(row) for row in rows)
+        places = [[lines[number].row for number in batch] for batch in divided(batches, int(most))]
+        # verl then puts the results back into the order of the rows.
+        tu.assign_non_tensor(data, use_dynamic_bsz=True)
+        return [tu.index_select_tensor_dict(data, rows) for rows in places], places
+
+    def _cut(self, data: TensorDict, lines: list[Line]) -> list[list[int]]:
+        if tu.get(data, "use_dynamic_bsz", default=True):
+            return cut(lines, tu.get(data, "max_token_len_per_gpu"), self._work)
+        size = tu.get(data, "micro_batch_size_per_gpu")
+        return [list(range(first, first + size)) for first in range(0, len(lines), size)]
+
+    def _of_rows(self, micro_batch: TensorDict) -> float:
+        """Work of verl's own forward pass of a micro batch."""
+        lengths = micro_batch["input_ids"].offsets().diff().double()
+        packed = tu.get(micro_batch, "use_remove_padding", default=True)
+        flash = str(self._attentions[False]).startswith("flash")
+        tokens = lengths.sum() if packed else len(lengths) * lengths.max()
+        pairs = (lengths**2).sum() if flash else tokens**2 if packed else len(lengths) * lengths.max() ** 2
+        return float(self._work.of(tokens, tokens, pairs))
+
+    @cached_property
+    def _work(self) -> Work:
+        config = self.module.config.get_text_config()
+        parameters = sum(math.prod(parameter.shape) for parameter in self.module.parameters())
+        head = config.hidden_size * config.vocab_size
+        # An embedding that is also the head is among the parameters once, and else twice: rows are read from it.
+        body = parameters - head * (1 if config.tie_word_embeddings else 2)
+        pair = ATTENTION * 2 * config.hidden_size * config.num_hidden_layers
+        return Work(body, head, pair if self._attentions[True] == "sdpa" else 0, START * body)
+
+
+def _replies(rows: TensorDict) -> list[Tensor]:
+    """Of the last tokens of each row, which ones are trained; all of them if none is, so that there is a gradient."""
+    masks: list[Tensor] = [mask.bool() for mask in rows["response_mask"].unbind()]
+    return masks if any(mask.any() for mask in masks) else [torch.ones_like(mask) for mask in masks]
 
 
 class _NothingToOffload:
@@ -53,79 +240,13 @@ class _NothingToOffload:
             self.engine_config = original
 
 
-Processor: TypeAlias = Callable[..., Any]
-# Of a micro batch: what only verl's own code computes.
-_OTHERWISE = ("use_remove_padding", "use_fused_kernels", "calculate_sum_pi_squared", "distillation_use_topk")
-_TREE = "tree"
-
-
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device="cpu")
-class CpuEngineWithLMHead(_NothingToOffload, FSDPEngineWithLMHead):
-    """Computes a prefix that rows share once, and logits for replies alone, where that is less work."""
+class CpuEngineWithLMHead(_NothingToOffload, SharedPrefixes):
+    """Shares prefixes unless `mas.shared_prefixes` or, in a run without a team, `use_remove_padding` says otherwise."""
 
-    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
-        inputs, arguments = super().prepare_model_inputs(micro_batch)
-        tree = self._tree(micro_batch, inputs)
-        if tree is None:
-            return inputs, arguments
-        shared = {
-            "input_ids": torch.tensor([tree.tokens]),
-            "position_ids": torch.tensor([tree.depths]),
-            "attention_mask": tree.mask[None, None],
-            "logits_to_keep": torch.tensor(tree.predicting),
-        }
-        return shared, {**arguments, _TREE: tree}
-
-    def prepare_model_outputs(
-        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Processor
-    ) -> dict[str, torch.Tensor]:
-        """Log-probs, and entropies if requested, of a tree's replies; 0 for the other tokens."""
-        tree: Tree | None = output_args.get(_TREE)
-        if tree is None:
-            done: dict[str, torch.Tensor] = super().prepare_model_outputs(
-                output, output_args, micro_batch, logits_processor_func
-            )
-            return done
-        ids = micro_batch["input_ids"]
-        logits = output.logits[0].float() / output_args["temperature"][0]
-        found = {"log_probs": tree.log_probs(logits)}
-        if tu.get(micro_batch, "calculate_entropy"):
-            found["entropy"] = tree.of_replies(entropy_from_logits(logits))
-        # The types of verl's own code, as other micro batches of a batch may be no trees: log-probs are in float32.
-        types = {"log_probs": torch.promote_types(output.logits.dtype, torch.float32), "entropy": output.logits.dtype}
-        size, places = len(ids.values()), torch.tensor(tree.places)
-        return {
-            name: torch.nested.nested_tensor_from_jagged(
-                values.new_zeros(size, dtype=types[name]).index_put((places,), values.to(types[name])), ids.offsets()
-            )
-            for name, values in found.items()
-        }
-
-    def _tree(self, micro_batch: TensorDict, inputs: Mapping[str, Any]) -> Tree | None:
-        """None where it would be more work, or is none of a causal model's rows of text."""
-        prompts, temperatures = micro_batch.get("prompts", None), micro_batch["temperature"]
-        if prompts is None or not prompts.is_nested or inputs.keys() != {"input_ids", "attention_mask", "position_ids"}:
-            return None
-        if not self._reads_masks or any(tu.get(micro_batch, name) for name in _OTHERWISE):
-            return None
-        if len(torch.as_tensor(temperatures).unique()) > 1:
-            return None
-        tree = Tree.of([row.tolist() for row in micro_batch["input_ids"].unbind()], prompts.offsets().diff().tolist())
-        rows, columns = inputs["input_ids"].shape
-        of_token, of_pair = self._work
-        n = len(tree.tokens)
-        return tree if n * of_token + n * n * of_pair < rows * columns * (of_token + columns * of_pair) else None
-
-    @cached_property
-    def _work(self) -> tuple[int, int]:
-        """Multiplications for a token, and for a pair of tokens in attention."""
-        config = self.module.config.get_text_config()
-        parameters = sum(math.prod(parameter.shape) for parameter in self.module.parameters())
-        return parameters, 2 * config.hidden_size * config.num_hidden_layers
-
-    @cached_property
-    def _reads_masks(self) -> bool:
-        return self.model_config.override_config.get("attn_implementation") == "sdpa" and fits(self.module.config)
+    def initialize(self) -> None:
+        super().initialize()
+        self.share("auto" if not self.use_remove_padding else False)
 
 
 @EngineRegistry.register(model_type="value_model", backend=["fsdp", "fsdp2"], device="cpu")

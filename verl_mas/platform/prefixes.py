@@ -6,14 +6,16 @@ what is before it only, so a prefix of several rows has one set of activations, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from transformers import AutoConfig, PretrainedConfig
 
 # Models of which the tests compare trees with rows. Another one may carry a state from token to token, or count its
 # positions itself, and would be wrong without an error.
@@ -26,60 +28,139 @@ def fits(config: PretrainedConfig) -> bool:
     return config.model_type in MODELS and not windows and not getattr(config, "sliding_window", None)
 
 
+class Line(NamedTuple):
+    """A row among rows in the order of their tokens, of which the last one is left out: it predicts nothing."""
+
+    row: int
+    length: int
+    shared: int  # tokens that it has in common with the one before it
+    predicted: int = 0
+
+
+def in_order(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> list[Line]:
+    """Rows that begin alike are side by side. `replies`: of the last tokens of each row, which ones are predicted."""
+    arrays = [row[:-1].numpy() for row in rows]
+    order = sorted(range(len(rows)), key=[array.astype(">i4").tobytes() for array in arrays].__getitem__)
+    shared = [0, *(_common(arrays[one], arrays[other]) for one, other in pairwise(order))]
+    counts = [int(mask.sum()) for mask in replies]
+    return [Line(row, len(arrays[row]), common, counts[row]) for row, common in zip(order, shared, strict=True)]
+
+
+def _common(one: np.ndarray, other: np.ndarray) -> int:
+    least = min(len(one), len(other))
+    differ = np.flatnonzero(one[:least] != other[:least])
+    return int(differ[0]) if len(differ) else least
+
+
 @dataclass(frozen=True)
 class Tree:
-    """A node is a token after a prefix. Of row r and its k-th reply token, `node` is the one that predicts it."""
+    """A node is a token after a prefix. What continues a node follows it, so what a node attends to are those before it
+    that do not end before it."""
 
-    tokens: list[int]
-    parents: list[int]  # -1: the first token of a row
-    depths: list[int]
-    nodes: list[int]  # of all reply tokens of all rows
-    labels: list[int]
-    places: list[int]  # where those predictions are among the tokens of all rows
+    tokens: Tensor
+    depths: Tensor
+    ends: Tensor  # of each node, the first one after those that continue it
+    predicting: Tensor  # the nodes that predict the tokens of all replies, row by row
+    predicted: Tensor  # where those tokens are among the tokens of all rows
+    counts: Tensor  # how many of them each row has
 
     @staticmethod
-    def of(rows: Sequence[Sequence[int]], prompts: Sequence[int]) -> Tree:
-        """`prompts`: how many tokens of each row are its prompt, at least one."""
-        tree, known, start = Tree([], [], [], [], [], []), dict[tuple[int, int], int](), 0
-        for row, prompt in zip(rows, prompts, strict=True):
-            node = -1
-            for depth, token in enumerate(row[:-1]):
-                parent, node = node, known.setdefault((node, token), len(tree.tokens))
-                if node == len(tree.tokens):
-                    tree.tokens.append(token)
-                    tree.parents.append(parent)
-                    tree.depths.append(depth)
-                if depth >= prompt - 1:
-                    tree.nodes.append(node)
-                    tree.labels.append(row[depth + 1])
-                    tree.places.append(start + depth)
-            start += len(row)
-        return tree
+    def of(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> Tree:
+        """`replies`: of the last tokens of each row, which ones are predicted. There is a token before each of them."""
+        rows = [row.cpu() for row in rows]
+        lines = in_order(rows, replies)
+        starts = [0, *accumulate(len(row) for row in rows)]
+        tokens, depths, ends = [], [], np.zeros(starts[-1], dtype=np.int64)
+        paths: dict[int, np.ndarray] = {}
+        path, count = np.zeros(0, dtype=np.int64), 0
+        for row, length, common, _ in lines:
+            ends[path[common:]] = count
+            new = np.arange(count, count + length - common)
+            path = paths[row] = np.concatenate([path[:common], new])
+            tokens.append(rows[row][common:-1])
+            depths.append(torch.arange(common, len(path)))
+            count += len(new)
+        ends[path] = count
+        targets = [len(row) - len(mask) + mask.cpu().nonzero()[:, 0] for row, mask in zip(rows, replies, strict=True)]
+        return Tree(
+            torch.cat(tokens),
+            torch.cat(depths),
+            torch.from_numpy(ends[:count]),
+            torch.cat([torch.from_numpy(paths[row])[target - 1] for row, target in enumerate(targets)]),
+            torch.cat([target + start for target, start in zip(targets, starts[:-1], strict=True)]),
+            torch.tensor([len(target) for target in targets]),
+        )
 
-    @cached_property
-    def predicting(self) -> list[int]:
-        """The nodes whose logits are needed."""
-        return sorted(set(self.nodes))
+    def mask(self, device: torch.device) -> Tensor:
+        """What each node attends to: itself, and the nodes before it that it continues."""
+        nodes, ends = torch.arange(len(self.tokens), device=device), self.ends.to(device)
+        return (nodes <= nodes[:, None]) & (nodes[:, None] < ends)
 
-    @cached_property
-    def mask(self) -> Tensor:
-        """What each node attends to: itself, and the nodes before it."""
-        seen = np.zeros((len(self.tokens),) * 2, dtype=bool)
-        for node, parent in enumerate(self.parents):
-            if parent >= 0:
-                seen[node] = seen[parent]
-            seen[node, node] = True
-        return torch.from_numpy(seen)
+    def blocks(self, device: torch.device) -> BlockMask:
+        """The same for FlexAttention, which leaves out blocks that nothing attends to."""
+        ends, size = self.ends.to(device), len(self.tokens)
 
-    def log_probs(self, logits: Tensor) -> Tensor:
-        """Log-probs of all reply tokens. `logits`: those of `predicting`."""
-        return logits[self._rows, torch.tensor(self.labels)] - self.of_replies(torch.logsumexp(logits, dim=-1))
+        def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < ends[key])
 
-    def of_replies(self, values: Tensor) -> Tensor:
-        """For all reply tokens, a value of each of `predicting`."""
-        return values[self._rows]
+        return create_block_mask(seen, None, None, size, size, device=str(device))
 
-    @cached_property
-    def _rows(self) -> Tensor:
-        number = {node: place for place, node in enumerate(self.predicting)}
-        return torch.tensor([number[node] for node in self.nodes])
+
+@dataclass(frozen=True)
+class Work:
+    """Multiplications of a forward pass: for a token, for its logits, for a pair of tokens in attention; and those that
+    cost as much as a micro batch does beside its tokens."""
+
+    token: float
+    logits: float
+    pair: float
+    start: float
+
+    def of(self, tokens: float, predicted: float, pairs: float) -> float:
+        return self.start + tokens * self.token + predicted * self.logits + pairs * self.pair
+
+
+def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
+    """Rows as micro batches, each of at most `most` tokens and as many predictions, or of one row. A row joins those
+    before it where that is less work than a micro batch of its own: a mask has all pairs of tokens of a micro batch."""
+    batches: list[list[int]] = []
+    tokens = predicted = 0
+    for number, row in enumerate(rows):
+        joined, predictions = tokens + row.length - row.shared, predicted + row.predicted
+        more, alone = (work.of(size, 0, size * size) for size in (joined, row.length))
+        fits = max(joined, predictions) <= most
+        if batches and fits and more - work.of(tokens, 0, tokens * tokens) <= alone:
+            batches[-1].append(number)
+            tokens, predicted = joined, predictions
+        else:
+            batches.append([number])
+            tokens, predicted = row.length, row.predicted
+    return batches
+
+
+def divided(batches: Sequence[list[int]], count: int) -> list[list[int]]:
+    """The same rows as so many micro batches, at least as many as there are: every worker needs the same number."""
+    parts = list(batches)
+    while len(parts) < count:
+        longest = max(range(len(parts)), key=lambda part: len(parts[part]))
+        rows = parts[longest]
+        assert len(rows) > 1, f"{len(parts)} rows cannot be {count} micro batches"
+        parts[longest : longest + 1] = [rows[: len(rows) // 2], rows[len(rows) // 2 :]]
+    return parts
+
+
+def size_of(batch: Sequence[int], rows: Sequence[Line]) -> int:
+    """Tokens that a micro batch of consecutive rows computes."""
+    return rows[batch[0]].length + sum(rows[row].length - rows[row].shared for row in batch[1:])
+
+
+def not_covered(model: Mapping[str, object], *, fused: bool, ulysses: int) -> str | None:
+    """Why a policy is computed by rows. `model`: its config.json; `fused`: verl's kernels make no logits."""
+    kind = model.get("model_type")
+    if kind not in MODELS:
+        return f"trees are compared with rows for {', '.join(MODELS)}, and not for {kind}"
+    if not fits(AutoConfig.for_model(**model)):
+        return "a layer with a sliding window sees less than the text before a token"
+    if fused:
+        return "use_fused_kernels=True computes the log-probs of whole rows"
+    return "ulysses_sequence_parallel_size above 1 divides a sequence among GPUs" if ulysses > 1 else None

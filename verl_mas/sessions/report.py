@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from verl_mas.errors import DataError
 from verl_mas.metrics.findings import STEPS, findings, held
-from verl_mas.metrics.names import CORE, agent, agents_in, control_of, key_of_policy, policies_in
+from verl_mas.metrics.names import CORE, agent, agents_in, control_of, key_of_policy, policies_in, policy
 from verl_mas.metrics.table import TO_WATCH
 from verl_mas.metrics.trends import RunFinding, Trends
 from verl_mas.run_folder.about import ATTEMPTS, ENDED, attempts
@@ -35,7 +35,7 @@ COLUMNS = {
     "signal": "group/signal_share",
     "length": "length/response",
 }
-GRAD_NORM = "actor/grad_norm"
+GRAD_NORM, SHARED = "actor/grad_norm", "rows/shared_tokens"
 FRAME = "width:100%;height:40em;border:0"
 
 
@@ -102,6 +102,12 @@ class RunReport:
             lines.append(
                 f"  {'start':10} {', '.join(f'{part} {seconds:.1f} s' for part, seconds in self.start.items())}"
             )
+        recent = [step.values for step in self.training[-LAST:]]
+        for name in dict.fromkeys(one for values in recent for one in policies_in(values)):
+            if share := _mean_of(recent, [policy(name, SHARED)]):
+                lines.append(
+                    f"  {'prefixes':10} {share:.0%} of the tokens of {name}'s updates are shared: computed once"
+                )
         numbers = [step.number for step in self.training]
         lines.append(f"  {'steps':10} {_range(numbers)}, read from {self.run.metrics}")
         return lines

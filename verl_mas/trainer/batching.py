@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -104,3 +105,24 @@ def evenly(rows: Sequence[int], padding: Sequence[int]) -> list[int]:
     places = [((i + 1) / len(rows), row) for i, row in enumerate(rows)]
     places += [((i + 1) / len(padding), row) for i, row in enumerate(padding)]
     return [row for _, row in sorted(places, key=lambda place: place[0])]
+
+
+def side_by_side(groups: Sequence[object], lengths: Sequence[int], data_parallel: int) -> list[int]:
+    """An order in which rows of a group follow each other, on one rank as far as ranks of equally many rows allow.
+
+    The longest group goes where there are the fewest tokens so far.
+    """
+    rows: dict[object, list[int]] = defaultdict(list)
+    for row, group in enumerate(groups):
+        rows[group].append(row)
+    ranks: list[list[int]] = [[] for _ in range(data_parallel)]
+    tokens, size = [0] * data_parallel, len(groups) // data_parallel
+    for group in sorted(rows, key=lambda group: -sum(lengths[row] for row in rows[group])):
+        while left := rows[group]:
+            free = [size - len(rank) for rank in ranks]
+            # The whole group, where it fits.
+            rank = min(range(data_parallel), key=lambda rank: (-min(free[rank], len(left)), tokens[rank]))
+            rows[group], placed = left[free[rank] :], left[: free[rank]]
+            ranks[rank] += placed
+            tokens[rank] += sum(lengths[row] for row in placed)
+    return [row for rank in ranks for row in rank]

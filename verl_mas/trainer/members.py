@@ -25,7 +25,7 @@ def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | F
     def updates(policy: str) -> Updates:
         of = run.view(policy)
         weighting, every, skips = run.mas.loss.weighting, of.old_log_probs_every, of.skips_zero_advantage
-        return Updates(of.updates_per_step, total_steps, weighting, every, skips)
+        return Updates(of.updates_per_step, total_steps, weighting, every, skips, of.shares_prefixes)
 
     spec, pool = run.mas.policies[name], pools.of(name)
     view = placed(run, name)

@@ -133,6 +133,10 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {"mas.skip_zero_advantage": True, f"{ACTOR}.use_kl_loss": True},
         {"mas.skip_zero_advantage": True, f"{ACTOR}.policy_loss.loss_mode": "cispo"},
     ),
+    "shared_prefixes": (
+        {"mas.shared_prefixes": True, "config.json": {**SEVEN, "use_sliding_window": True}},
+        {"mas.shared_prefixes": True, "config.json": SEVEN},
+    ),
     "team_meant": ({"trainer.v1.trainer_mode": "sync"}, STOCK),
     "engine_installed": ({**GPUS}, {}),
     "engine_startable": ({f"{ROLLOUT}.name": "sglang"}, {f"{ROLLOUT}.name": "transformers"}),

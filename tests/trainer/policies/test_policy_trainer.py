@@ -40,11 +40,15 @@ def test_after_an_update_the_gpu_gets_back_what_an_offloaded_optimiser_held(offl
     section = {"actor": {**actor, "fsdp_config": offload}, "rollout": {"temperature": 1.0}}
     policy.config = OmegaConf.create({"actor_rollout_ref": section})
     policy.actor_rollout_wg = SimpleNamespace(
-        update_actor=lambda rows: {"metrics": {"loss": [0.5], "grad_norm": [1.0], "mfu": [0.1]}},
+        update_actor=lambda rows: {
+            "metrics": {"loss": [0.5], "grad_norm": [1.0], "mfu": [0.1], "shared_tokens": [0.2, 0.4]}
+        },
         to=lambda device, model, optimizer, grad: calls.append((device, model, optimizer, grad)),
     )
-    policy.update(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), {}, counted=4)
+    metrics = {}
+    policy.update(KVBatchMeta(partition_id="train", keys=[], tags=[], extra_info={}), metrics, counted=4)
     assert calls == emptied
+    assert metrics["rows/shared_tokens"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("profiled", [True, False])
@@ -147,6 +151,16 @@ def test_rows_that_are_skipped_count_in_the_mean_with_the_tokens_that_were_rejec
     assert policy.rows_to_train(part).extra_info[KEPT_SHARE] == share
     policy.updates = Updates(1, 10, None)
     assert policy.rows_to_train(part) is batch
+
+
+@pytest.mark.parametrize("shares", [True, False])
+def test_rows_of_a_task_are_side_by_side_where_prefixes_are_shared(monkeypatch, shares):
+    policy = object.__new__(PolicyTrainer)
+    policy.plan, policy.updates = UpdatePlan(4, 1, 2, 2), Updates(1, 10, None, shares_prefixes=shares)
+    monkeypatch.setattr(policy, "_balance_batch", lambda rows, metrics: rows, raising=False)
+    keys = ["1-0_0_0", "1-1_0_0", "1-0_1_0", "1-1_1_0"]
+    rows = policy.balance(KVBatchMeta(partition_id="train", keys=keys, tags=[{"seq_len": 5} for _ in keys]), {})
+    assert (rows.keys == sorted(keys)) == shares
 
 
 @pytest.mark.parametrize(("rank", "merge", "limit"), [(0, False, 1e-3), (4, False, 1e-3), (4, True, 0.1)])

@@ -13,6 +13,7 @@ from verl_mas.config.verl_settings import attention, is_flash
 from verl_mas.engines.facts import facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning import model_folder as model
+from verl_mas.planning.path import by_rows
 from verl_mas.workflow.members import flat
 
 # Models with a state for which verl marks where a row of a packed micro batch ends, and whose head it gathers.
@@ -81,6 +82,18 @@ def fused_head(run: ExaminedRun, view: View) -> Iterator[ConfigWarning]:
         reason = "FSDP2 divides a head with weights of its own, and verl's kernels read it outside of its layer"
         fix = f"set {setting(view, 'model.use_fused_kernels')}=False, or {SECTION}.actor.strategy=fsdp"
         yield ConfigWarning(value, f"{reason} (torch: got mixed torch.Tensor and DTensor)", fix)
+
+
+@rule(seen="verl#7561, verl-project/uni-agent#191", team=True, of="learning")
+def shared_prefixes(run: ExaminedRun, view: View) -> Problem | None:
+    """A tree of prefixes needs attention to the whole text before a token, and logits."""
+    why = by_rows(view) if view.shared_prefixes else None
+    if why is None:
+        return None
+    value, key = f"{stated(view, 'model.path')} with shared_prefixes", f"mas.policies.{view.name}.shared_prefixes"
+    if view.shared_prefixes == "auto":
+        return ConfigWarning(value, f"prefixes are computed for each row: {why}", f"set {key}=false")
+    return ConfigError(value, rule=why, fix=f"set {key}=false")
 
 
 @rule(seen="verl's own scripts for Megatron, VeOmni and TorchTitan with +mas=solver_verifier", team=True)

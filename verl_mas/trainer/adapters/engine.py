@@ -9,7 +9,6 @@ the very first forward, FSDP2 does not find the type of the gradients, and the f
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -32,31 +31,16 @@ from verl.utils.py_functional import convert_to_regular_types
 from verl.workers.config import FSDPOptimizerConfig
 from verl.workers.config.optimizer import build_optimizer
 from verl.workers.engine import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from verl_mas.config.adapters import Adapter
 from verl_mas.engines.adapters import stream_name
 from verl_mas.errors import ConfigError
-from verl_mas.platform.fsdp import CpuEngineWithLMHead
+from verl_mas.platform.fsdp import CpuEngineWithLMHead, SharedPrefixes
 from verl_mas.trainer.adapters import files
 from verl_mas.trainer.adapters.files import OptimizerState
 
 # By which verl finds the engine: `strategy` stays fsdp2.
 VENDOR = "verl_mas_adapters"
-_VARIABLE = "VERL_ENGINE_VENDOR"
-
-
-@contextmanager
-def chosen() -> Iterator[None]:
-    """verl builds the engine with adapters, and not its own."""
-    before = os.environ.get(_VARIABLE)
-    os.environ[_VARIABLE] = VENDOR
-    try:
-        yield
-    finally:
-        os.environ.pop(_VARIABLE)
-        if before is not None:
-            os.environ[_VARIABLE] = before
 
 
 @dataclass
@@ -71,7 +55,7 @@ class AdapterTraining:
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=["cuda", "npu"], vendor=VENDOR)
-class FsdpAdapterEngine(FSDPEngineWithLMHead):
+class FsdpAdapterEngine(SharedPrefixes):
     """Computes with the bare base, unless in `with engine.adapter(policy)`.
 
     The flags are the same in all workers at all times: otherwise their collective operations would not match. And they

@@ -17,6 +17,7 @@ from verl.workers.engine_workers import TrainingWorker
 from verl.workers.utils.losses import ppo_loss
 
 from verl_mas.config.adapters import ADAPTER, Adapter, read_table
+from verl_mas.platform.fsdp import chosen
 from verl_mas.trainer.adapters import engine
 from verl_mas.trainer.loss_weights import Loss
 from verl_mas.trainer.policies.worker import PolicyWorker, on_all
@@ -36,7 +37,7 @@ class _TrainingWorker(TrainingWorker):
     engine: engine.FsdpAdapterEngine
 
     def __init__(self, adapters: Mapping[str, Adapter], config: TrainingWorkerConfig):
-        with engine.chosen():
+        with chosen(engine.VENDOR):
             super().__init__(config)
         assert isinstance(self.engine, engine.FsdpAdapterEngine), "checks.adapters refuses another strategy"
         self.engine.adapters = adapters

@@ -27,6 +27,7 @@ from verl_mas.config.merge import set_mode
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
+from verl_mas.platform.fsdp import METRIC as SHARED
 from verl_mas.row import (
     KEPT_SHARE,
     LOSS_MASK,
@@ -35,8 +36,9 @@ from verl_mas.row import (
     ROLLOUT_LOG_PROBS,
     ROLLOUT_WEIGHTS,
     TEMPERATURE,
+    RowKey,
 )
-from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, spread_padding
+from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, side_by_side, spread_padding
 from verl_mas.trainer.checkpoint import Saved, writing
 from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
 from verl_mas.trainer.policies.local_policy import LocalPolicy
@@ -56,6 +58,7 @@ class Updates:
     weighting: Weighting | None
     old_log_probs_every: int = 1
     skip_zero_advantage: bool = False
+    shares_prefixes: bool = False
 
 
 class PolicyTrainer(LocalPolicy):
@@ -102,6 +105,10 @@ class PolicyTrainer(LocalPolicy):
         self._rows = len(rows)
         rows = super().balance(rows, metrics)
         assert self.plan is not None
+        # With several optimiser steps it would change which rows are in which of them.
+        if self.updates.shares_prefixes and self.plan.updates == 1:
+            tasks = [RowKey.parse(key).uid for key in rows.keys]
+            rows.reorder(side_by_side(tasks, [tag["seq_len"] for tag in rows.tags], self.plan.data_parallel))
         rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
         return rows
 
@@ -173,6 +180,8 @@ class PolicyTrainer(LocalPolicy):
         )
         output = rename_dict(self.actor_rollout_wg.update_actor(rows)["metrics"], "actor/")
         output["perf/mfu/actor"] = output.pop("actor/mfu")
+        if f"actor/{SHARED}" in output:
+            output[f"rows/{SHARED}"] = output.pop(f"actor/{SHARED}")
         metrics.update(reduce_metrics(output))
         # For this precision verl makes a gradient scaler.
         check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))

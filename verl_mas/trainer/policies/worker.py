@@ -9,6 +9,7 @@ merged into their base.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
 
@@ -17,8 +18,9 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngine
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from verl_mas.config.engine_tag import EngineTag
+from verl_mas.config.engine_tag import SHARED_PREFIXES, EngineTag
 from verl_mas.errors import UpdateFailed
+from verl_mas.platform.fsdp import VENDOR, SharedPrefixes, chosen
 from verl_mas.run_folder.checkpoints import damaged
 from verl_mas.verl_.types import Fields
 
@@ -37,7 +39,12 @@ def on_all(method: F) -> F:
 class PolicyWorker(ActorRolloutRefWorker):
     @on_all
     def init_model(self) -> None:
-        super().init_model()
+        shares = (self.config.rollout.get("custom") or {}).get(SHARED_PREFIXES)
+        with chosen(VENDOR) if shares else nullcontext():
+            super().init_model()
+        for worker in (self.actor, self.ref):
+            if worker is not None and isinstance(worker.engine, SharedPrefixes) and shares is not None:
+                worker.engine.share(shares)
         if "actor" in self.role:
             engine = cast(FSDPEngine, cast(TrainingWorker, self.actor).engine)  # checks refuse other strategies
             policy = EngineTag.of(self.config.rollout).policy
