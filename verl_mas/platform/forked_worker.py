@@ -20,6 +20,11 @@ class RayWorkers(Forks):
         die_with_parent(os.getppid())
         for name in modules:
             importlib.import_module(name)
+        # For the class of a model verl imports the configurations of all models with images.
+        from transformers import PretrainedConfig
+        from verl.utils.model import get_hf_auto_model_class
+
+        get_hf_auto_model_class(PretrainedConfig(architectures=["CausalLM"]))
         gc.collect()
         # A collection in a fork would write to every object, and so copy its memory.
         gc.freeze()
