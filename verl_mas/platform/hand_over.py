@@ -1,26 +1,21 @@
-"""Ray's Python of a run on the CPU: hands a worker over to the run's fork server, or starts it itself.
+"""Ray's Python for workers of a run on the CPU: hands a worker over to the driver, or becomes it.
 
-Run as a script by Ray with the address of a socket and the worker's command. Standard library alone: it takes 30 ms.
+Ray starts this script with the address of the driver's socket and the command of the worker. It needs the standard
+library alone, and so 30 ms.
 """
 
+import contextlib
 import json
 import os
 import socket
 import sys
 
-
-def hand_over(address: str, command: "list[str]") -> bool:
-    """Have the driver fork the worker, with this environment, folder and output. False if it does not."""
-    file = os.memfd_create("worker")
-    os.write(file, json.dumps([command, dict(os.environ), os.getcwd()]).encode())
-    try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(address)
-            socket.send_fds(connection, [b"1"], [file, 0, 1, 2])
-            return bool(connection.recv(1))
-    except OSError:
-        return False
-
-
-if __name__ == "__main__" and not hand_over(sys.argv[1], sys.argv[2:]):
-    os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+address, *command = sys.argv[1:]
+file = os.memfd_create("worker")
+os.write(file, json.dumps([command, dict(os.environ), os.getcwd()]).encode())
+with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as driver:
+    driver.connect(address)
+    socket.send_fds(driver, [b"1"], [file, 0, 1, 2])
+    if driver.recv(1):
+        sys.exit()
+os.execv(sys.executable, [sys.executable, *command])
