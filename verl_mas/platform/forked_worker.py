@@ -18,6 +18,10 @@ class RayWorkers(Forks):
 
     def __init__(self, modules: Sequence[str]):
         die_with_parent(os.getppid())
+        # Forks of a process that has drawn from Ray's generator of ids would draw the same ids.
+        actors = importlib.import_module("ray.actor")
+        drawn = actors.ActorClassID
+        vars(actors)["ActorClassID"] = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))
         for name in modules:
             importlib.import_module(name)
         # To find the class of a model, verl imports the configurations of all that read images.

@@ -57,14 +57,14 @@ def fork_workers(config: DictConfig) -> None:
     server = ForkServer("verl_mas.platform.forked_worker:RayWorkers", MODULES, env=environment)
     # Ray ends its workers before.
     server.close.atexit = False
-    threading.Thread(target=_relay, args=(listener, server, folder), name="Ray's workers", daemon=True).start()
+    threading.Thread(target=relay, args=(listener, server, folder), name="Ray's workers", daemon=True).start()
     # Workers that Ray starts before it knows the runtime environment are never used.
     os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
     with open_dict(runtime_env):
         runtime_env.py_executable = shlex.join([sys.executable, "-IS", str(HAND_OVER), address])
 
 
-def _relay(listener: socket.socket, server: ForkServer, folder: tempfile.TemporaryDirectory[str]) -> None:
+def relay(listener: socket.socket, server: ForkServer, folder: tempfile.TemporaryDirectory[str]) -> None:
     """Have workers forked, as long as the server is there."""
     try:
         server.greeting.result()
