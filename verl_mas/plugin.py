@@ -20,6 +20,7 @@ HOOKS = {
     "verl.utils.distributed": "verl_mas.platform:patch_process_group",
     "verl.utils.torch_functional": "verl_mas.platform:patch_log_probs",
     "verl.workers.engine.fsdp.transformer_impl": "verl_mas.platform:register_training_engine",
+    "verl.trainer.ppo.v1.replay_buffer": "verl_mas.platform:read_poll_interval",
     "verl.trainer.ppo.core_algos": "verl_mas.advantage.verl_hook:register_estimators",
     "verl.trainer.ppo.v1": "verl_mas.checks:register_trainer",
     "verl.workers.rollout.base": "verl_mas.engines:register_adapters",

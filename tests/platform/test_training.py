@@ -1,4 +1,4 @@
-"""verl's stock trainer on the CPU. tests/trainer/test_identity.py starts it as a user does."""
+"""verl's stock trainer on the CPU, started as a user does. Its workers are forks."""
 
 import contextlib
 import os
@@ -16,16 +16,19 @@ def test_a_run_whose_engine_dies_stops_and_names_it(main_ppo, tmp_path):
     killed = []
     with kill_once(f"{tmp_path}/metrics.jsonl", "ray::TransformersServer", killed):
         trained = main_ppo(
-            tmp_path, *SMALL, "trainer.total_training_steps=500", "trainer.save_freq=-1", "trainer.test_freq=-1"
+            tmp_path,
+            *SMALL,
+            *("trainer.total_training_steps=500", "trainer.save_freq=-1", "trainer.test_freq=-1"),
+            alone=True,
         )
-    assert killed, "the engine was never there to be killed"
+    assert ["forked_worker" in parent for parent in killed] == [True], "one engine is killed, which was forked"
     assert trained.exit_code != 0
     assert "transformers_server_main_0" in trained.output
 
 
 @contextlib.contextmanager
-def kill_once(after: str, title: str, killed: list[int]):
-    """Kill our descendant with this process title once the file has a line."""
+def kill_once(after: str, title: str, killed: list[str]):
+    """Kill our descendant with this process title once the file has a line, and note the command of its parent."""
     over = threading.Event()
 
     def wait_and_kill() -> None:
@@ -34,8 +37,8 @@ def kill_once(after: str, title: str, killed: list[int]):
                 for process in psutil.Process().children(recursive=True):
                     with contextlib.suppress(psutil.Error):
                         if any(title in part for part in process.cmdline()):
+                            killed.append(" ".join(process.parent().cmdline()))
                             process.kill()
-                            killed.append(process.pid)
                 if killed:
                     return
 

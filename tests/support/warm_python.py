@@ -272,6 +272,9 @@ def become(executable: str, argv: list[str], environment: dict[str, str], folder
     if "verl_mas.util.worker_folder" in sys.modules:
         # A process that imports the plugin itself goes there at the import.
         sys.modules["verl_mas.util.worker_folder"].enter()
+    if "verl_mas.checks.hydra" in sys.modules:
+        # Templates fork the workers, too.
+        vars(sys.modules["verl_mas.checks.hydra"])["fork_workers"] = lambda config: None
     sys.orig_argv = [executable, *argv]
     if argv[0] == "-c":
         sys.path.insert(0, "")

@@ -68,8 +68,8 @@ def test_each_agent_is_described_by_its_own_rows(tags):
 
 def test_a_step_reads_as_one_line():
     metrics = {"policy/a/rows/real": 16, "policy/a/rows/padding": 3, "policy/b/rows/real": 0, "critic/score/mean": 0.25}
-    line = step_line(7, metrics, {"gen": 1.26, "update_actor": 0.5}, ["a", "b"])
-    assert line == "step 7 | rollout 1.3s, update 0.5s | a 16 rows (3 padding), b 0 rows | score 0.250"
+    line = step_line(7, metrics, {"gen": 1.26, "update_actor": 0.5, "testing": 3}, ["a", "b"])
+    assert line == "step 7 | rollout 1.3s, update 0.5s, validation 3.0s | a 16 rows (3 padding), b 0 rows | score 0.250"
 
 
 def test_a_result_has_the_mean_of_each_source_and_no_interval():

@@ -13,6 +13,7 @@ from verl_mas.checks.run import exit_on_error, finalize_team, require_accepted
 from verl_mas.config.cluster import adapt, send_command
 from verl_mas.config.modes import KEY, MODES, mode_of
 from verl_mas.errors import raise_all
+from verl_mas.platform.ray_workers import fork_workers
 
 
 class UseCpu(Callback):
@@ -22,6 +23,7 @@ class UseCpu(Callback):
         # The only hook that gets the same configuration object as the job.
         with exit_on_error():
             adapt(config)
+        fork_workers(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
         from verl.plugin.platform import get_platform, set_platform

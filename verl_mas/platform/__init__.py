@@ -1,5 +1,5 @@
 """The CPU as a platform of verl: `+platform=cpu`, or VERL_PLATFORM=cpu. Never chosen by auto-detection. On every
-platform, ports for verl's processes, and log-probs in blocks.
+platform, ports for verl's processes, log-probs in blocks, and the interval of its replay buffer.
 
 `verl_mas.plugin` names the functions here as hooks; each gets the module of verl that was just imported.
 """
@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from random import SystemRandom
 from types import ModuleType
+from typing import Any
 
 DEVICE = "cpu"
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # What the kernel gives to connections
@@ -46,6 +47,18 @@ def patch_log_probs(torch_functional: ModuleType) -> None:
     from verl_mas.platform.log_probs import patch
 
     patch(torch_functional)
+
+
+def read_poll_interval(replay_buffer: ModuleType) -> None:
+    """verl's buffer looks every 2 s whether the rollout has ended, also where its `sampler_kwargs` say otherwise."""
+    buffer = replay_buffer.ReplayBuffer
+    verls = buffer.__init__
+
+    def init(self: Any, *args: object, **kwargs: Any) -> None:
+        verls(self, *args, **kwargs)
+        self.poll_interval = self.sampler_kwargs.get("poll_interval", self.poll_interval)
+
+    buffer.__init__ = init
 
 
 def keep_ports(base: ModuleType) -> None:

@@ -12,7 +12,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl_mas.config.adapters import read_table
 from verl_mas.config.engine_tag import EngineTag
 from verl_mas.engines.transformers import server_name
-from verl_mas.engines.transformers.weights import Packed, Weights, pack
+from verl_mas.engines.transformers.weights import MOST_BYTES, Packed, Weights, pack
 from verl_mas.verl_.types import Actor
 
 
@@ -56,7 +56,7 @@ class ServerAdapter(BaseRollout):
         """Send all weights, or those of all adapters of a base, bucket by bucket."""
         assert wire_format == "named_tensors", f"this engine takes whole weights, not {wire_format}"
         assert peft_config is None or read_table(self.config.custom), "checks refuse an adapter without a base"
-        bucket_bytes = self.config.checkpoint_engine.update_weights_bucket_megabytes << 20
+        bucket_bytes = min(self.config.checkpoint_engine.update_weights_bucket_megabytes << 20, MOST_BYTES)
         previous: list[Packed] | None = None
         async for bucket in pack(weights, bucket_bytes):
             if previous:

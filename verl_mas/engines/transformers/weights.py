@@ -12,6 +12,9 @@ from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_mas.errors import EngineLost
 
+# Ray's object store keeps the memory of the largest bucket to the end of the run.
+MOST_BYTES = 64 << 20
+
 
 class Packed(NamedTuple):
     """One tensor as raw bytes: numpy has no bfloat16."""

@@ -1,0 +1,90 @@
+"""The process that Ray's workers are forked from, and how a fork becomes one of them: see `ray_workers`."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from verl_mas.util import as_main, worker_folder
+from verl_mas.util.fork_server import die_with_parent, unsafe_state
+
+# What the workers of sessions, of rewards, of training and of engines import.
+MODULES = (
+    *("pydantic.v1", "torch.distributed.checkpoint", "verl.experimental.reward_loop.reward_manager"),
+    *("verl_mas.rollout.manager", "verl_mas.trainer.trainer", "verl_mas.engines.transformers.server"),
+)
+
+
+def serve(listener: socket.socket) -> list[int]:
+    """Fork a process for each worker that `hand_over` sends. Returns in the fork, with the worker's descriptors."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    server = os.getpid()
+    while True:
+        with listener.accept()[0] as connection:
+            _, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
+            if not os.fork():
+                listener.close()
+                break
+            connection.send(b"1")
+            for descriptor in descriptors:
+                os.close(descriptor)
+    die_with_parent(server)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    return descriptors
+
+
+def import_modules() -> None:
+    # Forks of a process that has drawn from Ray's generator of ids would draw the same ids.
+    actors = importlib.import_module("ray.actor")
+    drawn = actors.ActorClassID
+    vars(actors)["ActorClassID"] = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))
+    for name in MODULES:
+        importlib.import_module(name)
+    # To find the class of a model, verl imports the configurations of all that read images.
+    models = importlib.import_module("verl.utils.model")
+    models.get_hf_auto_model_class(SimpleNamespace(architectures=["CausalLM"]))
+    gc.collect()
+    # A fork's collector would write to all objects, and so copy their memory.
+    gc.freeze()
+
+
+def become(worker: int, *streams: int) -> None:
+    """`worker`: a file with its command, environment and folder."""
+    import numpy as np
+    import torch
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    with open(worker, "rb") as file:
+        file.seek(0)
+        command, environment, folder = json.load(file)
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    worker_folder.enter()
+    # Ray read the variables when it was imported.
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", 1)))
+    np.random.seed()
+    # Options of the driver's Python may come before the script.
+    argv = [part for part in command if part not in ("-s", "-S")]
+    as_main.finish(as_main.run(compile(Path(argv[0]).read_bytes(), argv[0], "exec"), argv[0], argv))
+
+
+if __name__ == "__main__":
+    die_with_parent(os.getppid())
+    import_modules()
+    if problem := unsafe_state():
+        sys.exit(f"each worker of Ray imports verl for itself, which takes longer: {problem}")
+    become(*serve(socket.socket(fileno=int(sys.argv[1]))))
