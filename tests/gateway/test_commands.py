@@ -71,45 +71,26 @@ def test_an_installed_package_is_imported_once_and_a_module_of_the_user_in_each_
 
 
 @pytest.mark.parametrize(
-    ("text", "imported"),
+    ("text", "imported", "more"),
     [
-        ("try:\n    import heavy, no_such\nexcept ImportError:\n    pass", LOGS),
-        ("import sys\nsys.path.append(os.path.join('lib', 'more'))\nimport beside", ""),
+        ("def late():\n    import heavy\nlate()", LOGS, {"preload": ("heavy",)}),
+        ("try:\n    import heavy, no_such\nexcept ImportError:\n    pass", LOGS, {}),
+        ("import sys\nsys.path.append(os.path.join('lib', 'more'))\nimport beside", "", {}),
     ],
-    ids=["handled", "path"],
+    ids=["preload", "handled", "path"],
 )
-def test_imports_are_found(program, tmp_path, text, imported):
+def test_imports_are_found(program, tmp_path, text, imported, more):
     (tmp_path / "lib" / "more" / "site-packages").mkdir(parents=True)
     (tmp_path / "lib" / "more" / "beside.py").write_text("")
-    command = program(text + "\nanswer(1)", imported=imported)
+    command = program(text + "\nanswer(1)", imported=imported, **more)
     assert played(command, sessions=2) == [1, 1] and command not in commands.ALONE
     assert not imported or (tmp_path / "log").read_text().count("heavy") == 1
 
 
-def test_a_global_that_is_a_variable_of_a_session_is_its_own_in_each_fork(program):
-    command = program("import heavy\nanswer(heavy.key)", imported="import os\nkey = os.environ.get('OPENAI_API_KEY')")
-    assert played(command, sessions=2) == ["a key"] * 2 and command not in commands.ALONE
-
-
-THREAD = "import threading, time\nthreading.Thread(target=time.sleep, args=(9,), daemon=True).start()\n"
-
-
-@pytest.mark.parametrize(
-    ("before", "imported", "imports"),
-    [
-        # By the first session, by a trial, and by the server.
-        ("", LOGS, 3),
-        ("    os.environ['MODE'] = 'x'\n", LOGS, 4),
-        ("", THREAD + LOGS, 5),
-    ],
-    ids=["learned", "changes the environment", "starts a thread"],
-)
-def test_what_a_program_imports_while_it_runs_is_imported_once_where_it_can_be(
-    program, tmp_path, before, imported, imports
-):
-    command = program(f"def late():\n{before}    import heavy\nlate()\nanswer(1)", imported=imported)
-    assert [played(command) for _ in range(4)] == [[1]] * 4 and command not in commands.ALONE
-    assert (tmp_path / "log").read_text().count("heavy") == imports
+def test_a_name_of_an_imported_module_that_is_a_variable_is_the_sessions_own(program):
+    imported = "import os\nurl, key = os.environ.get('OPENAI_BASE_URL'), os.environ['OPENAI_API_KEY']"
+    command = program("import heavy\nanswer([heavy.url, heavy.key])", imported=imported)
+    assert played(command, sessions=2) == [[*VARIABLES.values()]] * 2 and command not in commands.ALONE
 
 
 @pytest.mark.parametrize(
@@ -144,9 +125,15 @@ def test_a_missing_package_ends_the_run_with_the_traceback_of_the_program(progra
         played(command)
 
 
-def test_an_error_of_an_import_may_be_long(program):
+@pytest.mark.parametrize("preload", [(), ("heavy",)])
+def test_an_error_of_an_import_may_be_long(program, preload):
     with pytest.raises(ProgramLost, match=r"cannot be imported:\n.*😀$"):
-        played(program("import heavy", imported="raise ImportError('😀' * 70_000)"))
+        played(program("import heavy", imported="raise ImportError('😀' * 70_000)", preload=preload))
+
+
+def test_a_module_to_preload_that_cannot_be_imported_ends_the_run(program):
+    with pytest.raises(ProgramLost, match=r"preload cannot be imported:\n(.*\n)*.*'no_such_module'"):
+        played(program("answer(1)", preload=("no_such_module",)))
 
 
 ENDS = {

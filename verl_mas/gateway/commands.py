@@ -54,6 +54,7 @@ class Command:
     argv: tuple[str, ...]
     pass_env: tuple[str, ...] = ()
     import_once: bool = True
+    preload: tuple[str, ...] = ()
 
     async def play(self, task: JsonObject, variables: Mapping[str, str]) -> JsonObject:
         """The outcome of a process of its own: one JSON object on the descriptor $VERL_MAS_OUTCOME_FD. Its task is on
@@ -78,9 +79,7 @@ class Command:
                 says = end_of(printed)
                 _check_imports(server, says)
                 raise SessionFault(FaultKind.WORKFLOW, f"{name} ended with status {status}\n{says}")
-            written, late = outcome.read(name)
-            if late:
-                server.tell(late)
+            written = outcome.read(name)
             if self in ALONE:
                 written["info"] = {**(written.get("info") or {}), "imported_again": 1.0}
             return written
@@ -99,18 +98,22 @@ class Command:
             marks = {name: f"http://{'-'.join(forked.MARK)}/{name}" for name in variables}
             env = {**ONE_THREAD, **environment(self.pass_env), **marks}
             try:
-                return await _greeted(self, self.file, self.argv[:1], env)
+                return await _greeted(self, (self.file, self.preload), self.argv[:1], env)
             except (Refused, ServerLost) as error:
+                if error.args[0] == "preload":
+                    raise ProgramLost(f"mas.workflow.args.preload cannot be imported:\n{error.args[1]}") from None
                 with LOCK:
                     if self not in ALONE:
                         logger.warning(SAID, " ".join(self.argv), error.args[-1])
                     ALONE.add(self)
-        return await _greeted(Command(()), None, (sys.executable, "-I", "-S"), environment())
+        return await _greeted(Command(()), (None, ()), (sys.executable, "-I", "-S"), environment())
 
 
-async def _greeted(command: Command, file: str | None, python: Sequence[str], env: Mapping[str, str]) -> ForkServer:
+async def _greeted(
+    command: Command, settings: tuple[str | None, Sequence[str]], python: Sequence[str], env: Mapping[str, str]
+) -> ForkServer:
     with LOCK:
-        start = partial(ForkServer, FORKED, file, python=python, env=env)
+        start = partial(ForkServer, FORKED, settings, python=python, env=env)
         server = SERVERS.setdefault(command, Restarted(start)).usable()
     await asyncio.wrap_future(server.greeting)
     return server
@@ -155,15 +158,12 @@ class Outcome:
                 pass
         return fork.status()
 
-    def read(self, name: str) -> tuple[JsonObject, Sequence[str]]:
-        """What it wrote, and the modules that it imported while it ran, if it names them."""
-        before, _, rest = bytes(self._written).partition(forked.LATE)
-        late, _, after = rest.partition(forked.LATE)
-        if self._others and not before + after:
+    def read(self, name: str) -> JsonObject:
+        if self._others and not self._written:
             value = f"a process that {name} started wrote the outcome"
             rule = "the command itself writes it: what programs of a model write there is not taken"
             raise WorkflowError(value, rule=rule, fix="start it by `exec`, or print it there with the shell's own echo")
-        return _read_outcome(before + after, name), late.decode(errors="replace").split()
+        return _read_outcome(bytes(self._written), name)
 
     def _receive(self) -> bool:
         """Take a message; whether there was one."""

@@ -228,6 +228,6 @@ def misfit(text: str, schema: JsonObject) -> str:
         error = best_match(kind(schema, registry=References()).iter_errors(json.loads(text)))
     except (SchemaError, Unresolvable, TypeError) as wrong:
         raise ApiError(400, f"the JSON schema of the reply is not valid: {wrong!s:.200}") from wrong
-    except (ValueError, RecursionError) as wrong:
+    except (ValueError, RecursionError, ArithmeticError) as wrong:
         return f"not JSON: {wrong}"
     return "" if error is None else f"{error.json_path}: {error.message:.200}"

@@ -19,10 +19,8 @@ import re
 import socket
 import sys
 import traceback
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.machinery import ModuleSpec
 
 from verl_mas.gateway import launch
 from verl_mas.util import as_main
@@ -40,55 +38,45 @@ from verl_mas.util.fork_server import (
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
 # Where imports are found, and what they read: such statements of a file are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# Joined, they begin the variables of the fork server that each session has its own of, and that end with their names.
+# Joined, they are in the variables of the fork server in place of what each session has its own of.
 MARK = ("verl-mas", "preload.invalid")
-LATE = b"\0"  # around the names of modules within an outcome, whose JSON has no such byte
 # These have random numbers of their own, which a fork would share with the others.
 SEEDED = ("numpy.random", "torch")
 
+# The names of a module, one of them, and the variable of the environment that it is.
+Named = tuple[dict[str, object], str, str]
+
 
 class Programs(Forks):
-    """Its settings are the file of the program. Without one, forks become the commands of sessions."""
+    """`settings`: the file, and further modules to import. Without a file, forks become the commands of sessions."""
 
-    def __init__(self, file: str | None):
-        self._file = file
-        self.greeting, self._own = {}, list[tuple[dict[str, object], str, str]]()
-        self._learned = False
+    def __init__(self, settings: tuple[str | None, Sequence[str]]):
+        self._file, modules = settings
+        self.greeting = {}
+        self._named: list[Named] = []
         if self._file is not None:
-            self._import(self._file)
+            self._import(self._file, modules)
 
-    def _import(self, file: str) -> None:
+    def _import(self, file: str, modules: Sequence[str]) -> None:
         if not getattr(sys.flags, "safe_path", False):
             sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
+        for name in modules:
+            if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
+                raise CannotFork("preload", failure)
         # By the line that an error ends with.
         failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
             self.greeting.popitem()
-        self._settle()
-
-    def _settle(self) -> None:
-        """Make this process fit to be forked, or raise CannotFork."""
-        self._own += _own_globals()
+        self._named = [*_named()]
+        for names, name, _ in self._named:
+            names[name] = None
         gc.collect()
         if reason := unsafe_state() or _open_socket() or _kept() or why_not(_trial):
             raise CannotFork("forks", reason)
         sys.stdout.flush()
         sys.stderr.flush()
         gc.freeze()  # The collector of a fork would write to, and so copy, each page.
-
-    def learn(self, names: Sequence[str]) -> None:
-        """Import what a program has imported while it ran, as `openai` does, if that does not prevent forks."""
-        if not self._learned and not why_not(partial(self._import_late, names)):
-            self._import_late(names)
-        self._learned = True
-
-    def _import_late(self, names: Sequence[str]) -> None:
-        for name in names:
-            with contextlib.suppress(ImportError, ValueError):  # a module may make others that have no file
-                if INSTALLED.search(_place(importlib.util.find_spec(name))):
-                    importlib.import_module(name)
-        self._settle()
 
     def fork(self) -> int:
         return bare_fork()  # `launch` forks again
@@ -102,39 +90,27 @@ class Programs(Forks):
         with open(session) as file:
             argv, environ, folder = json.load(file)
         os.chdir(folder)
-        become = partial(launch.execute, argv) if self._file is None else partial(self._run, self._file, argv[1:])
-        launch.isolated(outcome, partial(become, environ))
-
-    def _run(self, file: str, argv: Sequence[str], environ: Mapping[str, str]) -> None:
-        code, before = 1, (dict(os.environ), list(sys.path), set(sys.modules), os.fstat(launch.OUTCOME).st_ino)
-        try:
-            os.environ.clear()
-            os.environ.update(environ)
-            for module, name, variable in self._own:
-                module[name] = os.environ.get(variable)
-            for name in SEEDED:
-                if name in sys.modules:
-                    sys.modules[name].seed()
-            with open(file, "rb") as source:
-                program = compile(source.read(), file, "exec", dont_inherit=True)
-            code = as_main.run(program, file, argv)
-            if not code and not self._learned:
-                _tell(environ, *before)
-        except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
-            traceback.print_exception(type(error), error, None)
-        finally:
-            as_main.finish(code)
+        own = partial(_run, self._file or "", argv[1:], self._named)
+        launch.isolated(outcome, partial(own if self._file else partial(launch.execute, argv), environ))
 
 
-def _tell(environ: Mapping[str, str], had: Mapping[str, str], path: list[str], modules: set[str], outcome: int) -> None:
-    """Name the modules that the program has imported while it ran, beside its outcome. If it has changed what modules
-    find when they are imported, they could be others in the fork server."""
-    unchanged = (os.environ.get(name) in (environ.get(name), had.get(name)) for name in {*os.environ, *environ})
-    if sys.path == path and all(unchanged):
-        names = " ".join(name for name in sys.modules if name not in modules).encode()
-        with contextlib.suppress(OSError):  # the program may have closed it
-            if os.fstat(launch.OUTCOME).st_ino == outcome:
-                os.write(launch.OUTCOME, LATE + names[: MAX_MESSAGE // 2] + LATE)
+def _run(file: str, argv: Sequence[str], named: Sequence[Named], environ: Mapping[str, str]) -> None:
+    code = 1
+    try:
+        os.environ.clear()
+        os.environ.update(environ)
+        for names, name, variable in named:
+            names[name] = environ[variable]
+        for name in SEEDED:
+            if name in sys.modules:
+                sys.modules[name].seed()
+        with open(file, "rb") as source:
+            program = compile(source.read(), file, "exec", dont_inherit=True)
+        code = as_main.run(program, file, argv)
+    except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
+        traceback.print_exception(type(error), error, None)
+    finally:
+        as_main.finish(code)
 
 
 def imported(file: str, seen: set[str]) -> Iterator[str]:
@@ -197,17 +173,12 @@ def _own_files(node: ast.stmt, file: str) -> set[str] | None:
 def _own_folder(module: str) -> str:
     """The folder in which a module of the user is; empty if it is installed or unknown."""
     with contextlib.suppress(ImportError, ValueError):
-        place = _place(importlib.util.find_spec(module))
-        if place and not INSTALLED.search(place):
-            return os.path.dirname(place)
+        spec = importlib.util.find_spec(module)
+        folders = list(spec.submodule_search_locations or ()) if spec else []
+        place = folders[0] if folders else spec.origin if spec and spec.has_location else None
+        if place and not INSTALLED.search(os.path.realpath(place)):
+            return os.path.dirname(os.path.realpath(place))
     return ""
-
-
-def _place(spec: ModuleSpec | None) -> str:
-    """The folder of a package, or the file of a module; empty if it has none."""
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    place = folders[0] if folders else spec.origin if spec and spec.has_location else None
-    return os.path.realpath(place) if place else ""
 
 
 def _open_socket() -> str:
@@ -219,20 +190,17 @@ def _open_socket() -> str:
     return ""
 
 
-def _own_globals() -> list[tuple[dict[str, object], str, str]]:
-    """Find the globals of modules that are a variable of a session, with their modules and its name: each fork sets its
-    own, as for the address of Azure that `openai` reads at import."""
+def _named() -> Iterator[Named]:
+    """Names of modules that are such a variable and no more, like `openai.azure_endpoint`: each fork sets its own."""
     variables = {value: name for name, value in os.environ.items() if "-".join(MARK) in value}
-    modules = [vars(module) for module in sys.modules.values() if isinstance(module, types.ModuleType)]
-    texts = [(module, *each) for module in modules for each in module.items() if type(each[1]) is str]
-    found = [(module, name, variables[value]) for module, name, value in texts if value in variables]
-    for module, name, _ in found:
-        module[name] = None
-    return found
+    for names in gc.get_objects():
+        for name, value in names.items() if type(names) is dict and "__spec__" in names else ():
+            if type(value) is str and value in variables:
+                yield names, name, variables[value]
 
 
 def _kept() -> str:
-    """What else has a variable of the environment that each session has its own of: here its value has the mark."""
+    """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
     mark = "-".join(MARK)  # nothing but this frame has it
     for holder in gc.get_objects():
         for value in _referents(holder):

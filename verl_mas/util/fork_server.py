@@ -51,12 +51,6 @@ class Stop(NamedTuple):
     signal: int
 
 
-class Late(NamedTuple):
-    """Modules that the program of a fork has imported."""
-
-    names: Sequence[str]
-
-
 class Ended(NamedTuple):
     """How a fork ended. `reason` is one of the four above; `status` is that of wait(2), or of NOT_STARTED an errno."""
 
@@ -80,9 +74,6 @@ class Forks:
 
     def before_fork(self) -> None:
         """Called in the server."""
-
-    def learn(self, names: Sequence[str]) -> None:
-        """Called in the server, with the names of a Late."""
 
     def fork(self) -> int:
         return os.fork()
@@ -167,8 +158,6 @@ class Server:
         fields = json.loads(message)
         if len(fields) == len(Stop._fields):
             self._stop(Stop(*fields))
-        elif len(fields) == len(Late._fields):
-            self.forks.learn(*fields)
         else:
             self._start(Order(*fields), descriptors)
         for descriptor in descriptors:

@@ -19,7 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, TypeVar
 
-from verl_mas.util.fork_server import MAX_MESSAGE, NOT_STARTED, Ended, Late, Order, Stop
+from verl_mas.util.fork_server import MAX_MESSAGE, NOT_STARTED, Ended, Order, Stop
 
 # Its files are found without this package, which imports more, and which other interpreters do not have.
 _START = (
@@ -187,11 +187,6 @@ class ForkServer:
                 if self._connection.ended.pop(order.number, None):
                     raise ServerLost(f"{_LOST}: {error}") from None
         return Fork(order.number, ended, self._connection)
-
-    def tell(self, names: Sequence[str]) -> None:
-        """Name modules for it to import, of which later forks have those that it can."""
-        with contextlib.suppress(OSError):
-            self._connection.socket.send(json.dumps(Late(names)).encode())
 
 
 class Restarted:

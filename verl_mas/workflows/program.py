@@ -47,9 +47,12 @@ class ReferredProgram(Program):
     """If the command is a Python file, the installed packages that it imports are imported once per rollout worker, and
     each session is a fork of that process. false: each session is an interpreter of its own."""
 
+    preload: list[str] = field(default_factory=list)
+    """Further modules that are imported once, such as those that the program imports in a function."""
+
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
         if self.function is None:
-            command = Command(tuple(self.command), tuple(self.pass_env), self.import_once)
+            command = Command(tuple(self.command), tuple(self.pass_env), self.import_once, tuple(self.preload))
             return await command.play(asdict(task), self.variables(gateway))
         file, _, name = self.function.rpartition(":")
         host = host_of(self.python or sys.executable, self.pass_env)
