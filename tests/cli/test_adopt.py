@@ -131,7 +131,8 @@ def test_a_tool_is_called_with_arguments_of_its_schema_and_a_text_that_is_not_ac
 @pytest.mark.nightly
 def test_an_adopted_team_trains_by_the_commands_that_are_printed(adopt, capsys):
     check, command = (line.split() for line in adopt(ASK + TEAM).rstrip().splitlines()[-2:])
-    assert output_of(capsys, *check[1:]).rstrip().endswith("accepted")
+    # The tiny model's chat template has no tools.
+    assert output_of(capsys, *check[1:]).rstrip().endswith("accepted with 1 warning")
     done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     steps = [json.loads(line) for line in Path("adopted_graph/runs/first/metrics.jsonl").read_text().splitlines()]
