@@ -2,6 +2,8 @@
 
     verl-mas adopt my_graph.py --python .venv-graph
     verl-mas adopt --task "2 + 3 = ?" --truth 5 -- node team.mjs
+
+The exit code is 1 if the program would lose sessions in a training run. The team is written all the same.
 """
 
 from __future__ import annotations
