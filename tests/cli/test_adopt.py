@@ -12,7 +12,7 @@ import yaml
 from commands import output_of
 
 from verl_mas.cli.adopt import agent_named
-from verl_mas.testing.explorer import Explorer, Name
+from verl_mas.testing.explorer import Explorer
 from verl_mas.workflow import Task
 from verl_mas.workflow.client import Request
 
@@ -51,12 +51,12 @@ def adopt(tmp_path, monkeypatch, capsys):
 
 def test_a_program_becomes_a_team_of_all_that_it_asks(adopt):
     printed = adopt(ASK + TEAM, "--task", "2 + 3 = ?", "--truth", "5", "--args", "agents=[clerk]")
-    assert "model gpt-4.1: agent gpt_41, 1 requests" in printed and "\naccepted with 6 notes\n" in printed
+    assert "\ngpt-4.1: agent gpt_41, 1 requests" in "\n" + printed and "\naccepted with 6 notes\n" in printed
     assert "calls with wrong arguments: workflow:" in printed and "in training such a session is dropped" in printed
-    args = yaml.safe_load(Path("graph-team/mas/graph.yaml").read_text())["mas"]["workflow"]["args"]
+    args = yaml.safe_load(Path("adopted_graph/mas/adopted_graph.yaml").read_text())["mas"]["workflow"]["args"]
     assert {*args["agents"]} == {"clerk", "gpt_41", "math", "law", "judge"} and args["models"] == {"gpt-4.1": "gpt_41"}
-    assert json.loads(Path("graph-team/tasks.jsonl").read_text())["reward_model"]["ground_truth"] == "5"
-    assert "graph.yaml exists" in adopt(ASK + TEAM, code=1)
+    assert json.loads(Path("adopted_graph/tasks.jsonl").read_text())["reward_model"]["ground_truth"] == "5"
+    assert "adopted_graph.yaml exists" in adopt(ASK + TEAM, code=1)
 
 
 REWARDED = (
@@ -73,9 +73,9 @@ REWARDED = (
     ],
 )
 def test_what_spoils_the_training_of_a_program_is_noted(adopt, source, notes):
-    found = json.loads(adopt(ASK + source, "--json"))
+    found = json.loads(adopt(ASK + source, "--json", "--task", "2 + 3 = ?", "--truth", "5"))
     assert [note[: len(start)] for note, start in zip(found["notes"], notes, strict=True)] == notes
-    assert Path("graph-team/reward.py").exists() == (source != REWARDED)
+    assert Path("adopted_graph/reward.py").exists() == (source != REWARDED)
 
 
 ELSEWHERE = 'from urllib.request import urlopen\nurlopen("https://models.invalid/v1/chat/completions", b"{}")'
@@ -84,9 +84,9 @@ ELSEWHERE = 'from urllib.request import urlopen\nurlopen("https://models.invalid
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (ELSEWHERE, ["the program asked models.invalid:443", "so that it reads OPENAI_BASE_URL"]),
-        ("import time; time.sleep(60)", ["no request in 1 s", "so that it reads OPENAI_BASE_URL"]),
-        ("print(1)", ["it ended well", "so that it reads OPENAI_BASE_URL"]),
+        (ELSEWHERE, ["models.invalid", "asks its models at $OPENAI_BASE_URL"]),
+        ("import time; time.sleep(60)", ["no request in 1 s", "asks its models at $OPENAI_BASE_URL"]),
+        ("print(1)", ["it ended well", "asks its models at $OPENAI_BASE_URL"]),
         ("import nosuchmodule", ["graph.py", "No module named 'nosuchmodule'", "give --python"]),
         (
             ASK + 'ask("m", "q")["content"].index("5")',
@@ -96,21 +96,20 @@ ELSEWHERE = 'from urllib.request import urlopen\nurlopen("https://models.invalid
 )
 def test_a_program_that_cannot_be_adopted_is_refused_with_the_cause(adopt, source, says):
     printed = adopt(source, "--seconds", "1" if "sleep" in source else "60", code=1)
-    assert [each for each in says if each not in printed] == [] and not Path("graph-team").exists()
+    assert [each for each in says if each not in printed] == [] and not Path("adopted_graph").exists()
 
 
-@pytest.mark.parametrize("words", [["--python", "x", "--", "node", "a.mjs"], ["nofile.py"]])
+@pytest.mark.parametrize("words", [["--python", "nopython", "graph.py"], ["nofile.py"], ["nocommand"]])
 def test_a_command_that_is_not_there_is_refused(capsys, words):
-    output_of(capsys, "adopt", *words, code=2 if len(words) > 1 else 1)
+    assert words[-1 if len(words) == 1 else 1] in output_of(capsys, "adopt", *words, code=1)
 
 
 @pytest.mark.parametrize(
     ("asked", "agent"),
-    [("gpt-4o", "gpt_4o"), ("gpt-4", "gpt4"), ("Solver_A", "Solver_A"), ("o/gpt-4.1", "o_gpt_41"), ("4x", "model_4x")],
+    [("gpt-4o", "gpt_4o"), ("gpt-4", "gpt4"), ("Solver_A", "Solver_A"), ("o/gpt-4.1", "o_gpt_41")],
 )
 def test_an_agent_has_a_readable_name_that_is_no_instance_of_a_role(asked, agent):
-    assert agent_named(Name(asked, in_address=False)) == agent
-    assert agent_named(Name(asked, in_address=True)) == asked
+    assert agent_named(asked) == agent
 
 
 def test_a_tool_is_called_with_arguments_of_its_schema_and_a_text_that_is_not_accepted_is_a_call_too():
@@ -132,8 +131,9 @@ def test_a_tool_is_called_with_arguments_of_its_schema_and_a_text_that_is_not_ac
 @pytest.mark.nightly
 def test_an_adopted_team_trains_by_the_commands_that_are_printed(adopt, capsys):
     check, command = (line.split() for line in adopt(ASK + TEAM).rstrip().splitlines()[-2:])
-    assert output_of(capsys, *check[1:]).rstrip().endswith("accepted")
+    # The tiny model's chat template has no tools.
+    assert output_of(capsys, *check[1:]).rstrip().endswith("accepted with 1 warning")
     done = subprocess.run([sys.executable, *command[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
-    steps = [json.loads(line) for line in Path("graph-team/runs/first/metrics.jsonl").read_text().splitlines()]
+    steps = [json.loads(line) for line in Path("adopted_graph/runs/first/metrics.jsonl").read_text().splitlines()]
     assert steps[-1]["step"] == 2 and steps[-1]["metrics"]["session/dropped"] == 0

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -68,18 +69,24 @@ def main(argv: list[str]) -> int:
         file = Path(stem.replace(MODULE, name))
         files[str(Path(FOLDERS.get(file.suffix, "")) / file)] = text
     free(folder, options.force, *files, *(path.name for path in folder.glob("*")))
+    written = write_team(folder, files)
+    if options.tiny_model:
+        from verl_mas.testing.tiny_model import tiny_model
+
+        shutil.rmtree(folder / "model", ignore_errors=True)
+        tiny_model(folder / "model")
+    show(options, {"written": written}, "\n".join([*written, f"next: cd {folder}, and see README.md\n"]))
+    return 0
+
+
+def write_team(folder: Path, files: Mapping[str, str]) -> list[str]:
+    """Write the files that are not empty."""
+    files = {name: text for name, text in files.items() if text.strip()}
     with writing(folder, "a team is a folder of files"):
         for target, text in files.items():
             (folder / target).parent.mkdir(parents=True, exist_ok=True)
             write_whole(folder / target, text)
-        if options.tiny_model:
-            from verl_mas.testing.tiny_model import tiny_model
-
-            shutil.rmtree(folder / "model", ignore_errors=True)
-            tiny_model(folder / "model")
-    written = [str(folder / name) for name in files]
-    show(options, {"written": written}, "\n".join([*written, f"next: cd {folder}, and see README.md\n"]))
-    return 0
+    return [str(folder / name) for name in files]
 
 
 def _templates(framework: str) -> dict[str, Path]:
