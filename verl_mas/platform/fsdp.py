@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import torch
 from tensordict import TensorDict
@@ -29,14 +29,16 @@ from verl.workers.engine.utils import prepare_micro_batches
 from verl_mas.config.verl_settings import DEFAULT_ATTENTION
 from verl_mas.errors import ConfigError
 from verl_mas.platform.prefixes import Line, Tree, Work, cut, divided, in_order, not_covered, size_of
+from verl_mas.verl_.types import Fields, Passed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Processor: TypeAlias = Callable[..., Any]
+Processor: TypeAlias = Callable[..., Passed]
 MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
 VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
+_CUTS = "prepare_micro_batches"  # verl's function, which is replaced while an engine computes
 METRIC = "shared_tokens"  # share of the tokens of the rows of an update that are not computed again
 # Of a batch: what needs the logits of all tokens, or none.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
@@ -92,28 +94,29 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         self.shares = bool(wanted) and not why
 
     def forward_backward_batch(
-        self, data: TensorDict, loss_function: Processor | None, forward_only: bool = False
+        self, data: TensorDict, loss_function: Passed, forward_only: bool = False
     ) -> list[TensorDict]:
-        transformer_impl.prepare_micro_batches = self._micro_batches  # type: ignore[assignment]
+        setattr(transformer_impl, _CUTS, self._micro_batches)
         try:
-            return super().forward_backward_batch(data, loss_function, forward_only)  # type: ignore[arg-type]
+            return super().forward_backward_batch(data, loss_function, forward_only)
         finally:
-            transformer_impl.prepare_micro_batches = prepare_micro_batches
+            setattr(transformer_impl, _CUTS, prepare_micro_batches)
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Processor | None, forward_only: bool
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, Fields]:
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
         if self.shares and not forward_only:
             output["metrics"][METRIC] = self._share
         return loss, output
 
-    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[Fields, Fields]:
         if self._attention != self._attentions[self._trees]:
             self._attention = self._attentions[self._trees]
             self.module.set_attn_implementation(self._attention)
         if not self._trees:
-            return super().prepare_model_inputs(micro_batch)
+            verls: tuple[Fields, Fields] = super().prepare_model_inputs(micro_batch)
+            return verls
         ids = micro_batch["input_ids"]
         tree = Tree.of(ids.unbind(), _replies(micro_batch))
         inputs = {
@@ -127,12 +130,15 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         return inputs, {_TREE: tree}
 
     def prepare_model_outputs(
-        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Processor
+        self, output: Passed, output_args: Fields, micro_batch: TensorDict, logits_processor_func: Processor
     ) -> dict[str, Tensor]:
         """verl's own outputs of the replies, as packed rows without prompts; 0 for the other tokens."""
         tree: Tree | None = output_args.get(_TREE)
         if tree is None:
-            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+            verls: dict[str, Tensor] = super().prepare_model_outputs(
+                output, output_args, micro_batch, logits_processor_func
+            )
+            return verls
         ids, temperature = micro_batch["input_ids"], micro_batch["temperature"]
         places, counts = tree.predicted.to(ids.device), tree.counts.to(ids.device)
         labels = ids.values()[places]
@@ -158,7 +164,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
             for name, values in found.items()
         }
 
-    def _micro_batches(self, data: TensorDict, dp_group: ProcessGroup | None = None, **options: Any) -> MicroBatches:
+    def _micro_batches(self, data: TensorDict, dp_group: ProcessGroup | None = None, **options: Passed) -> MicroBatches:
         """verl's, or rows that begin alike side by side. All workers choose the same, and as many micro batches."""
         verls: MicroBatches = prepare_micro_batches(data=data, dp_group=dp_group, **options)
         self._trees, self._share = False, 0.0

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import AutoConfig, PretrainedConfig
 
+from verl_mas.verl_.types import Passed
+
 # Models of which the tests compare trees with rows. Another one may carry a state from token to token, or count its
 # positions itself, and would be wrong without an error.
 MODELS = ("llama", "mistral", "qwen2", "qwen3")
@@ -154,7 +156,7 @@ def size_of(batch: Sequence[int], rows: Sequence[Line]) -> int:
     return rows[batch[0]].length + sum(rows[row].length - rows[row].shared for row in batch[1:])
 
 
-def not_covered(model: Mapping[str, object], *, fused: bool, ulysses: int) -> str | None:
+def not_covered(model: Mapping[str, Passed], *, fused: bool, ulysses: int) -> str | None:
     """Why a policy is computed by rows. `model`: its config.json; `fused`: verl's kernels make no logits."""
     kind = model.get("model_type")
     if kind not in MODELS:
