@@ -59,7 +59,7 @@ def test_prefixes_are_shared_as_the_setting_says(alone):
 
 def test_two_workers_make_the_same_update_with_trees(two_workers):
     for name in ("FSDP2", "FSDP1"):
-        assert two_workers[name]["trees"] > 0
+        assert min(two_workers[name]["metrics"]["shared_tokens"]) > 0.1
         same_update(two_workers["rows"], two_workers[name])
 
 
