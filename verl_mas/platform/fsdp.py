@@ -53,14 +53,12 @@ ATTENTION, START = 1.5, 50
 @contextmanager
 def chosen(vendor: str) -> Iterator[None]:
     """verl builds the engine that is registered for a vendor, where there is one."""
-    before = os.environ.get(_VARIABLE)
+    before = os.environ.get(_VARIABLE, "")  # empty is none for verl
     os.environ[_VARIABLE] = vendor
     try:
         yield
     finally:
-        os.environ.pop(_VARIABLE)
-        if before is not None:
-            os.environ[_VARIABLE] = before
+        os.environ[_VARIABLE] = before
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor=VENDOR)
