@@ -67,7 +67,7 @@ def _paths(events: Sequence[Event]) -> Iterator[str]:
         )
         for name, parts in event["seconds"].items():
             yield f"| {name} | {' | '.join(', '.join(map(_seconds, seconds)) for seconds in parts.values())} |"
-        shares = ", ".join(map(_seconds, event["shared_tokens"]))
+        shares = ", ".join(map(_seconds, event.get("shared_tokens", [])))
         yield from ("", f"Share of the tokens that trees do not compute: {shares}")
 
 

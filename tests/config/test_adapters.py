@@ -35,14 +35,15 @@ def test_a_base_that_is_not_declared_is_added_never_trained_and_alone_has_proces
     assert local_policies(mas) == policies_on(mas, "shared") == ["shared_base"]
 
 
-def test_an_adapter_has_the_overrides_and_the_pool_of_its_base(make):
+def test_an_adapter_has_the_overrides_the_pool_and_the_prefixes_of_its_base(make):
     policies = {
-        "base": {"trainable": False, "pool": "big", "overrides": {"model": {"path": "/m"}}},
-        "solver": {"adapter_of": "base", "overrides": {"model": {"lora_rank": 4}}},
+        "base": {"trainable": False, "pool": "big", "shared_prefixes": True, "overrides": {"model": {"path": "/m"}}},
+        "solver": {"adapter_of": "base", "shared_prefixes": False, "overrides": {"model": {"lora_rank": 4}}},
     }
     config = make(mas__policies=policies, mas__pools={"big": {"n_gpus_per_node": 2}})
     solver = load(config.mas).policies["solver"]
     assert (solver.pool, solver.overrides) == ("big", {"model": {"path": "/m", "lora_rank": 4}})
+    assert solver.shared_prefixes
 
 
 def test_workers_and_engines_read_each_adapters_own_settings_with_the_loss_of_the_teams_weighting(config):

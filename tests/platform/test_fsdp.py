@@ -57,9 +57,10 @@ def test_prefixes_are_shared_as_the_setting_says(alone):
     assert all((shares[name] is not None and min(shares[name]) > 0.1) == (name in trees) for name in alone), shares
 
 
-def test_two_workers_make_the_same_update_with_trees(two_workers):
+def test_two_workers_make_the_same_update_with_trees(alone, two_workers):
     for name in ("FSDP2", "FSDP1"):
         assert two_workers[name]["trees"] > 0
+        assert two_workers[name]["work"] == alone["rows"]["work"], "a worker of FSDP1 has a part of each parameter"
         same_update(two_workers["rows"], two_workers[name])
 
 

@@ -40,6 +40,7 @@ class Updated(TypedDict):
     metrics: dict[str, list[float]]
     padding: int
     trees: int  # micro batches in which what rows share was computed once
+    work: float  # of a token
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,7 @@ def _step(model: str, folder: Path, variant: Variant) -> Updated:
         metrics=metrics,
         padding=made.padding,
         trees=sum(trees),
+        work=engine._work.token,  # noqa: SLF001
     )
 
 

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, open_dict
 
 from verl_mas.config.schema import DEFAULT_POLICY
 
-# Where `rollout.custom` has `mas.shared_prefixes`, if it is set, for the training processes.
+# Where `rollout.custom` has `mas.shared_prefixes` for the training processes.
 SHARED_PREFIXES = "shared_prefixes"
 
 

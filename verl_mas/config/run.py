@@ -96,9 +96,7 @@ class View:
         if self.spec.is_trained and self.spec.rollout_correction:
             view.algorithm.rollout_correction = self.correction
         EngineTag(self.name).write(view)
-        if self.shared_prefixes is not None:
-            key = f"{SECTION}.rollout.custom.{SHARED_PREFIXES}"
-            OmegaConf.update(view, key, self.shared_prefixes, force_add=True)
+        OmegaConf.update(view, f"{SECTION}.rollout.custom.{SHARED_PREFIXES}", self.shared_prefixes, force_add=True)
         return view
 
     def get(self, key: str) -> Any:
@@ -193,8 +191,7 @@ class View:
     @property
     def shares_prefixes(self) -> bool:
         """Whether prefixes that rows of the policy share are computed once, where its model allows it."""
-        wanted = self.shared_prefixes
-        return bool(self.run.config.trainer.device == "cpu" if wanted is None else wanted)
+        return bool(self.run.config.trainer.device == "cpu" if self.shared_prefixes is None else self.shared_prefixes)
 
 
 # From the `mas:` node of a configuration to `MasConfig`.
@@ -222,6 +219,7 @@ def load(node: DictConfig | Mapping[str, object] | None) -> MasConfig:
         if spec.adapter_of:
             base = config.policies[spec.adapter_of]
             spec.overrides, spec.pool = _merged(base.overrides, spec.overrides), base.pool
+            spec.shared_prefixes = base.shared_prefixes
     config.pools.setdefault(DEFAULT_POOL, PoolSpec())
     raise_all([*_unknown_pools(config), *_unknown_sources(config)])
     return config

@@ -172,7 +172,7 @@ class PolicySpec:
     """Optimiser steps per training step. null: `mas.updates_per_step`."""
 
     shared_prefixes: Literal["auto"] | bool | None = None
-    """null: `mas.shared_prefixes`."""
+    """null: `mas.shared_prefixes`. An adapter takes that of its base."""
 
     rollout_correction: FreeSettings = field(default_factory=dict)
     """Merged over `algorithm.rollout_correction`, of a policy that is trained."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 import torch
 from tensordict import TensorDict
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import _init_utils
 from torch.distributed.tensor import DTensor
+from transformers import AutoModel
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
@@ -29,14 +29,16 @@ from verl.workers.engine.utils import prepare_micro_batches
 from verl_mas.config.verl_settings import DEFAULT_ATTENTION
 from verl_mas.errors import ConfigError
 from verl_mas.platform.prefixes import Line, Tree, Work, cut, divided, in_order, not_covered, size_of
+from verl_mas.verl_.types import Fields, Passed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Processor: TypeAlias = Callable[..., Any]
+Processor: TypeAlias = Callable[..., Passed]
 MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
 VENDOR = "verl_mas_shared_prefixes"
 _VARIABLE = "VERL_ENGINE_VENDOR"
+_CUTS = "prepare_micro_batches"  # verl's function, which is replaced while an engine computes
 METRIC = "shared_tokens"  # share of the tokens of the rows of an update that are not computed again
 # Of a batch: what needs the logits of all tokens, or none.
 _OTHERWISE = ("use_fused_kernels", "distillation_use_topk")
@@ -51,14 +53,12 @@ ATTENTION, START = 1.5, 50
 @contextmanager
 def chosen(vendor: str) -> Iterator[None]:
     """verl builds the engine that is registered for a vendor, where there is one."""
-    before = os.environ.get(_VARIABLE)
+    before = os.environ.get(_VARIABLE, "")  # empty is none for verl
     os.environ[_VARIABLE] = vendor
     try:
         yield
     finally:
-        os.environ.pop(_VARIABLE)
-        if before is not None:
-            os.environ[_VARIABLE] = before
+        os.environ[_VARIABLE] = before
 
 
 @EngineRegistry.register(model_type="language_model", backend=["fsdp", "fsdp2"], device=["cuda", "npu"], vendor=VENDOR)
@@ -72,7 +72,8 @@ class SharedPrefixes(FSDPEngineWithLMHead):
 
     shares = False
     _trees = False  # whether the micro batches of this batch are trees
-    _share = 0.0  # of the tokens of this batch, those that are not computed
+    # Of the tokens of this batch, those that are not computed; None where they are never shared.
+    _share: float | None = None
 
     def initialize(self) -> None:
         super().initialize()
@@ -92,47 +93,47 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         self.shares = bool(wanted) and not why
 
     def forward_backward_batch(
-        self, data: TensorDict, loss_function: Processor | None, forward_only: bool = False
+        self, data: TensorDict, loss_function: Passed, forward_only: bool = False
     ) -> list[TensorDict]:
-        transformer_impl.prepare_micro_batches = self._micro_batches  # type: ignore[assignment]
+        setattr(transformer_impl, _CUTS, self._micro_batches)
         try:
-            return super().forward_backward_batch(data, loss_function, forward_only)  # type: ignore[arg-type]
+            return super().forward_backward_batch(data, loss_function, forward_only)
         finally:
-            transformer_impl.prepare_micro_batches = prepare_micro_batches
+            setattr(transformer_impl, _CUTS, prepare_micro_batches)
 
     def forward_step(
         self, micro_batch: TensorDict, loss_function: Processor | None, forward_only: bool
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, Fields]:
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
-        if self.shares and not forward_only:
+        if self._share is not None and not forward_only:
             output["metrics"][METRIC] = self._share
         return loss, output
 
-    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[dict[str, Any], dict[str, Any]]:
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> tuple[Fields, Fields]:
         if self._attention != self._attentions[self._trees]:
             self._attention = self._attentions[self._trees]
             self.module.set_attn_implementation(self._attention)
         if not self._trees:
-            return super().prepare_model_inputs(micro_batch)
+            verls: tuple[Fields, Fields] = super().prepare_model_inputs(micro_batch)
+            return verls
         ids = micro_batch["input_ids"]
-        tree = Tree.of(ids.unbind(), _replies(micro_batch))
+        tree, flex = Tree.of(ids.unbind(), _replies(micro_batch)), self._attention == "flex_attention"
         inputs = {
             "input_ids": tree.tokens[None].to(ids.device),
             "position_ids": tree.depths[None].to(ids.device),
-            "attention_mask": tree.blocks(ids.device)
-            if self._attentions[True] == "flex_attention"
-            else tree.mask(ids.device)[None, None],
+            "attention_mask": tree.blocks(ids.device) if flex else tree.mask(ids.device)[None, None],
             "logits_to_keep": tree.predicting.to(ids.device),
         }
         return inputs, {_TREE: tree}
 
     def prepare_model_outputs(
-        self, output: Any, output_args: dict[str, Any], micro_batch: TensorDict, logits_processor_func: Processor
+        self, output: Passed, output_args: Fields, micro_batch: TensorDict, logits_processor_func: Processor
     ) -> dict[str, Tensor]:
         """verl's own outputs of the replies, as packed rows without prompts; 0 for the other tokens."""
+        verls: Callable[..., dict[str, Tensor]] = super().prepare_model_outputs
         tree: Tree | None = output_args.get(_TREE)
         if tree is None:
-            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+            return verls(output, output_args, micro_batch, logits_processor_func)
         ids, temperature = micro_batch["input_ids"], micro_batch["temperature"]
         places, counts = tree.predicted.to(ids.device), tree.counts.to(ids.device)
         labels = ids.values()[places]
@@ -147,8 +148,7 @@ class SharedPrefixes(FSDPEngineWithLMHead):
         offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         replies["input_ids"] = torch.nested.nested_tensor_from_jagged(labels, offsets)
         tu.assign_non_tensor(replies, use_remove_padding=True)
-        found = super().prepare_model_outputs(output, arguments, replies, logits_processor_func)
-        size = len(ids.values())
+        found, size = verls(output, arguments, replies, logits_processor_func), len(ids.values())
         return {
             name: torch.nested.nested_tensor_from_jagged(
                 # verl's outputs are at the token before the one that they are of.
@@ -158,13 +158,14 @@ class SharedPrefixes(FSDPEngineWithLMHead):
             for name, values in found.items()
         }
 
-    def _micro_batches(self, data: TensorDict, dp_group: ProcessGroup | None = None, **options: Any) -> MicroBatches:
+    def _micro_batches(self, data: TensorDict, dp_group: ProcessGroup | None = None, **options: Passed) -> MicroBatches:
         """verl's, or rows that begin alike side by side. All workers choose the same, and as many micro batches."""
         verls: MicroBatches = prepare_micro_batches(data=data, dp_group=dp_group, **options)
-        self._trees, self._share = False, 0.0
+        self._trees, self._share = False, None
         nested = getattr(data.get("response_mask", None), "is_nested", False)
         if not self.shares or not nested or any(tu.get(data, name) for name in _OTHERWISE):
             return verls
+        self._share = 0.0
         rows = data["input_ids"].unbind()
         lines = in_order([row.cpu() for row in rows], _replies(data))
         batches = self._cut(data, lines)
@@ -201,18 +202,18 @@ class SharedPrefixes(FSDPEngineWithLMHead):
     @cached_property
     def _work(self) -> Work:
         config = self.module.config.get_text_config()
-        parameters = sum(math.prod(parameter.shape) for parameter in self.module.parameters())
-        head = config.hidden_size * config.vocab_size
-        # An embedding that is also the head is among the parameters once, and else twice: rows are read from it.
-        body = parameters - head * (1 if config.tie_word_embeddings else 2)
+        with torch.device("meta"):  # FSDP1's own parameters are this worker's part of them
+            body = AutoModel.from_config(config).num_parameters(exclude_embeddings=True)
         pair = ATTENTION * 2 * config.hidden_size * config.num_hidden_layers
+        head = config.hidden_size * config.vocab_size
         return Work(body, head, pair if self._attentions[True] == "sdpa" else 0, START * body)
 
 
 def _replies(rows: TensorDict) -> list[Tensor]:
-    """Of the last tokens of each row, which ones are trained; all of them if none is, so that there is a gradient."""
-    masks: list[Tensor] = [mask.bool() for mask in rows["response_mask"].unbind()]
-    return masks if any(mask.any() for mask in masks) else [torch.ones_like(mask) for mask in masks]
+    """Of the last tokens of each row, which ones are trained; one if none is, so that there is a gradient."""
+    masks: list[Tensor] = [mask != 0 for mask in rows["response_mask"].unbind()]
+    masks[0][-1] |= not any(mask.any() for mask in masks)
+    return masks
 
 
 class _NothingToOffload:

@@ -15,17 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
-from transformers import AutoConfig, PretrainedConfig
+from transformers import AutoConfig
+
+from verl_mas.verl_.types import Passed
 
 # Models of which the tests compare trees with rows. Another one may carry a state from token to token, or count its
 # positions itself, and would be wrong without an error.
 MODELS = ("llama", "mistral", "qwen2", "qwen3")
-
-
-def fits(config: PretrainedConfig) -> bool:
-    """Whether every layer attends to all that the mask shows, and to nothing else."""
-    windows = {"full_attention", *(getattr(config, "layer_types", None) or ())} != {"full_attention"}
-    return config.model_type in MODELS and not windows and not getattr(config, "sliding_window", None)
 
 
 class Line(NamedTuple):
@@ -154,12 +150,14 @@ def size_of(batch: Sequence[int], rows: Sequence[Line]) -> int:
     return rows[batch[0]].length + sum(rows[row].length - rows[row].shared for row in batch[1:])
 
 
-def not_covered(model: Mapping[str, object], *, fused: bool, ulysses: int) -> str | None:
+def not_covered(model: Mapping[str, Passed], *, fused: bool, ulysses: int) -> str | None:
     """Why a policy is computed by rows. `model`: its config.json; `fused`: verl's kernels make no logits."""
     kind = model.get("model_type")
     if kind not in MODELS:
         return f"trees are compared with rows for {', '.join(MODELS)}, and not for {kind}"
-    if not fits(AutoConfig.for_model(**model)):
+    config = AutoConfig.for_model(**model)
+    windows = {"full_attention", *(getattr(config, "layer_types", None) or ())} != {"full_attention"}
+    if windows or getattr(config, "sliding_window", None):
         return "a layer with a sliding window sees less than the text before a token"
     if fused:
         return "use_fused_kernels=True computes the log-probs of whole rows"
