@@ -60,7 +60,6 @@ def become(worker: int, *streams: int) -> None:
     """`worker`: a file with its command, environment and folder."""
     import numpy as np
     import torch
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
     with open(worker, "rb") as file:
         file.seek(0)
@@ -73,8 +72,9 @@ def become(worker: int, *streams: int) -> None:
     os.environ.update(environment)
     worker_folder.enter()
     # Ray read the variables when it was imported.
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", 1)))
     np.random.seed()
     # Options of the driver's Python may come before the script.
