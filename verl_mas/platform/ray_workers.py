@@ -45,7 +45,7 @@ def fork_workers(config: DictConfig) -> None:
     address = os.path.join(folder, "socket")
     # Ray reads both when it is imported. The job is the first of its cluster; the raylet lives as long as the driver.
     process = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
-    # Once the process is gone, nobody listens.
+    # The process alone listens: once it is gone, workers start by themselves.
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
