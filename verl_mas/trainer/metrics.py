@@ -129,8 +129,13 @@ def _agent_first(key: str) -> str:
 def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, float], policies: Sequence[str]) -> str:
     """A step in one line: seconds per phase, rows per policy, the team's score."""
     phases = {
-        **{"gen": "rollout", "old_log_prob": "log-probs", "adv": "advantages", "update_actor": "update"},
-        **{"update_weights": "weights", "save_checkpoint": "checkpoint", "testing": "validation"},
+        "gen": "rollout",
+        "old_log_prob": "log-probs",
+        "adv": "advantages",
+        "update_actor": "update",
+        "update_weights": "weights",
+        "save_checkpoint": "checkpoint",
+        "testing": "validation",
     }
     seconds = ", ".join(f"{word} {timing[key]:.1f}s" for key, word in phases.items() if key in timing)
     rows = ", ".join(_rows(metrics, name) for name in policies)
