@@ -32,6 +32,8 @@ def hand_over(tmp_path):
                 _, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
                 arrived.append(json.loads(os.pread(descriptors[0], 1 << 20, 0)))
                 arrived.extend(os.fstat(each).st_ino for each in descriptors[1:])
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 connection.send(b"1" * answers)
 
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
