@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -27,14 +29,16 @@ def serve(listener: socket.socket) -> list[int]:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     server = os.getpid()
     while True:
-        with listener.accept()[0] as connection:
+        descriptors: list[int] = []
+        # The end of this process would end all workers, so an error concerns one worker only.
+        with contextlib.suppress(OSError), listener.accept()[0] as connection:
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
-            if not os.fork():
-                listener.close()
+            # Sent first: the worker of a hand-over that is gone must not start.
+            if len(descriptors) == 4 and connection.send(b"1") and not os.fork():
                 break
-            connection.send(b"1")
-            for descriptor in descriptors:
-                os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    listener.close()
     die_with_parent(server)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)
@@ -49,8 +53,7 @@ def import_modules() -> None:
     for name in MODULES:
         importlib.import_module(name)
     # To find the class of a model, verl imports the configurations of all that read images.
-    models = importlib.import_module("verl.utils.model")
-    models.get_hf_auto_model_class(SimpleNamespace(architectures=["CausalLM"]))
+    importlib.import_module("verl.utils.model").get_hf_auto_model_class(SimpleNamespace(architectures=["CausalLM"]))
     gc.collect()
     # A fork's collector would write to all objects, and so copy their memory.
     gc.freeze()
@@ -60,11 +63,9 @@ def become(worker: int, *streams: int) -> None:
     """`worker`: a file with its command, environment and folder."""
     import numpy as np
     import torch
-    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
 
-    with open(worker, "rb") as file:
-        file.seek(0)
-        command, environment, folder = json.load(file)
+    command, environment, folder = json.loads(Path(f"/proc/self/fd/{worker}").read_bytes())
+    os.close(worker)
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -73,8 +74,9 @@ def become(worker: int, *streams: int) -> None:
     os.environ.update(environment)
     worker_folder.enter()
     # Ray read the variables when it was imported.
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+    raylet = importlib.import_module("ray._raylet")
+    raylet.Config.initialize("")
+    raylet.AuthenticationTokenLoader.instance().reset_cache()
     torch.set_num_threads(int(environment.get("OMP_NUM_THREADS", 1)))
     np.random.seed()
     # Options of the driver's Python may come before the script.
@@ -84,6 +86,9 @@ def become(worker: int, *streams: int) -> None:
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())
+    # Ray gives its workers as many files, in ray.init, which comes later.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     import_modules()
     if problem := unsafe_state():
         sys.exit(f"each worker of Ray imports verl for itself, which takes longer: {problem}")

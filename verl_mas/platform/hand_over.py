@@ -13,9 +13,13 @@ import sys
 address, *command = sys.argv[1:]
 file = os.memfd_create("worker")
 os.write(file, json.dumps([command, dict(os.environ), os.getcwd()]).encode())
-with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
-    server.connect(address)
-    socket.send_fds(server, [b"1"], [file, 0, 1, 2])
-    if server.recv(1):
-        sys.exit()
+# verl then sets PYTHONHASHSEED, which Python reads when it starts.
+if os.environ.get("VERL_FULL_DETERMINISM") != "1":
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
+        # Ray waits 60 s for a worker, which must be enough to import verl after this.
+        server.settimeout(20)
+        server.connect(address)
+        socket.send_fds(server, [b"1"], [file, 0, 1, 2])
+        if server.recv(1):
+            sys.exit()
 os.execv(sys.executable, [sys.executable, *command])

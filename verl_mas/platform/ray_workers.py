@@ -11,7 +11,6 @@ import atexit
 import logging
 import os
 import shlex
-import shutil
 import socket
 import subprocess
 import sys
@@ -40,15 +39,13 @@ def fork_workers(config: DictConfig) -> None:
     if not ray.__version__.startswith(TESTED_RAY):
         logger.warning("workers of Ray %s are not forked, which was tested with %sx", ray.__version__, TESTED_RAY)
         return
-    folder = tempfile.mkdtemp(prefix="verl_mas_workers_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    address = os.path.join(folder, "socket")
+    folder = tempfile.TemporaryDirectory(prefix="verl_mas_workers_", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    address = os.path.join(folder.name, "socket")
     # Ray reads both when it is imported. The job is the first of its cluster; the raylet lives as long as the driver.
     process = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
-    # Once the process is gone, nobody listens.
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
-        listener.listen()
+    # The process alone listens: once it is gone, workers start by themselves.
+    with socket.create_server(address, family=socket.AF_UNIX) as listener:
         subprocess.Popen(
             [sys.executable, "-m", "verl_mas.platform.forked_worker", str(listener.fileno())],
             pass_fds=[listener.fileno()],
