@@ -68,6 +68,7 @@ ABORTS = "aborts"
 IS_PADDING = "is_padding"
 IS_PROMPT = "is_prompt"
 STATUS = "status"
+LENGTH = "seq_len"  # of a row, among its tags
 # The status of a task (its key is the uid), and of a row.
 PENDING, RUNNING, FINISHED, FAILURE = "pending", "running", "finished", "failure"
 SUCCESS = "success"
@@ -129,7 +130,7 @@ class RowTags(Act):
     temperature: float
 
     def as_dict(self) -> dict[str, object]:
-        return {STATUS: SUCCESS, **vars(self), "seq_len": self.prompt_len + self.response_len}
+        return {STATUS: SUCCESS, **vars(self), LENGTH: self.prompt_len + self.response_len}
 
     @classmethod
     def of(cls, tag: TagValues) -> RowTags:

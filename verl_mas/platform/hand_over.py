@@ -2,6 +2,11 @@
 
 Ray starts this script with the address of `forked_worker` and the command of the worker. It needs the standard
 library alone, and so 30 ms.
+
+The worker's command, environment and folder are in a file in memory; it and the three standard streams go to the server
+as descriptors. One byte comes back when the worker is forked: this process then ends, and Ray knows the worker by the
+number that it registers with. Without the byte, because the server is gone, busy for too long or cannot fork, this
+process becomes the worker.
 """
 
 import contextlib

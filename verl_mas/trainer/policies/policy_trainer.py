@@ -30,6 +30,7 @@ from verl_mas.errors import UpdateFailed
 from verl_mas.platform.fsdp import METRIC as SHARED
 from verl_mas.row import (
     KEPT_SHARE,
+    LENGTH,
     LOSS_MASK,
     OLD_LOG_PROBS,
     RESPONSE_MASK,
@@ -108,7 +109,7 @@ class PolicyTrainer(LocalPolicy):
         # With several optimiser steps it would change which rows are in which of them.
         if self.updates.shares_prefixes and self.plan.updates == 1:
             tasks = [RowKey.parse(key).uid for key in rows.keys]
-            rows.reorder(side_by_side(tasks, [tag["seq_len"] for tag in rows.tags], self.plan.data_parallel))
+            rows.reorder(side_by_side(tasks, [tag[LENGTH] for tag in rows.tags], self.plan.data_parallel))
         rows.reorder(spread_padding(rows.tags, self.plan.data_parallel, self.plan.updates))
         return rows
 
