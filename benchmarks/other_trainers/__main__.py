@@ -88,8 +88,8 @@ def main() -> None:
 
 def compare(what: str, ours: list[str], theirs: list[str], folder: Path) -> None:
     runs: dict[str, list[Run]] = {"verl-mas": [], what: []}
-    for number, arm in enumerate(("verl-mas", what, what, "verl-mas")):
-        done = measure(ours if arm == "verl-mas" else theirs, folder / str(len(list(folder.iterdir()))))
+    for arm in ("verl-mas", what, what, "verl-mas"):
+        done = measure(ours if arm == "verl-mas" else theirs, Path(tempfile.mkdtemp(dir=folder)))
         print(f"{arm}: {done}", flush=True)
         runs[arm].append(done)
     for figure in ("cpu_per_1000_tokens", "peak_gb", "first_step_s"):
@@ -99,7 +99,6 @@ def compare(what: str, ours: list[str], theirs: list[str], folder: Path) -> None
 
 def measure(command: Sequence[str], folder: Path) -> Run:
     """Run a command that writes a line to a file after each step."""
-    folder.mkdir()
     log, began = folder / "steps.jsonl", time.time()
     ours = "verl.trainer.main_ppo" in command
     full = [*command, f"trainer.default_local_dir={folder}/run"] if ours else [*command, str(log)]

@@ -10,7 +10,7 @@ import torch
 from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from workload import LEARNING_RATE, PROMPTS, REPLY, SESSIONS, STEPS, questions, score, step_done
+from workload import LEARNING_RATE, PROMPTS, REPLY, SESSIONS, questions, score, step_done
 
 AGENTS = 2
 
