@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, content):
 # Arguments that can name a file, a module, a command or an address: a team of somebody else is asked for them.
 ASKED = {
     *("Execution.packages", "Execution.url", "ReferredProgram.command", "ReferredProgram.function"),
-    *("Program.pass_env", "ReferredProgram.python"),
+    *("Program.pass_env", "ReferredProgram.python", "ReferredProgram.preload"),
     *("Rated.settings", "LeaderWorkers.retriever"),
     *("Searching.retriever", "Verifiers.taskset", "Verifiers.options"),
     *("Verifiers.environment", "Verifiers.python", "Verifiers.folder"),
