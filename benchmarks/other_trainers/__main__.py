@@ -138,12 +138,8 @@ def _steps(processes: Processes, log: Path, began: float) -> Iterator[tuple[floa
 
 
 def _sampled(step: dict[str, object]) -> int:
-    """verl's metrics are in `data`: its prompts and replies have a length in every policy's mean."""
-    if "tokens" in step:
-        return int(step["tokens"])
-    data = step["data"]
-    rows = workload.PROMPTS * workload.SESSIONS
-    return round(sum(rows * data[name] for name in data if name.endswith("response_length/mean")))
+    """verl's metrics are in `data`."""
+    return int(step["tokens"] if "tokens" in step else step["data"]["session/generated_tokens"])
 
 
 def _pss(pid: int) -> int:

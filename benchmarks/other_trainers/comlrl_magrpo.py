@@ -38,6 +38,8 @@ def rewards(*replies: list[str]) -> list[float]:
 
 def main(model: str, log: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(model)
+    # MAGRPO takes the prompt to end at the first padding token, and SmolLM2's also ends each message.
+    tokenizer.pad_token = tokenizer.unk_token
     template = partial(tokenizer.apply_chat_template, add_generation_prompt=True, tokenize=False)
     prompts = [template([{"role": "user", "content": text}]) for text in questions()]
     settings = MAGRPOConfig(
