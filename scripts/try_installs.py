@@ -94,7 +94,6 @@ report runs/demo/checkpoints --out report
 export-sessions runs/demo/checkpoints --format otel --out sessions.json
 export runs/demo/checkpoints --out team
 eval team --data runs/demo/test.parquet --limit 2 --n 1
-chat team
 serve --help
 """
 

@@ -404,12 +404,3 @@ def test_data_that_no_team_can_be_asked_is_refused(folder, data, tmp_path, capsy
     for content, says in texts.items():
         data.write_text(content)
         assert says in output_of(capsys, "eval", folder, "--data", data, code=1)
-
-
-def test_a_chat_reads_questions_from_a_pipe(folder, monkeypatch, capsys):
-    lines = iter(["hello", "/reset", "/nothing", "again", "/quit", "never asked"])
-    monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
-    assert cli.main(["chat", str(folder), *THREADS]) == 0
-    found = capsys.readouterr()
-    assert found.out.count("[solver]") == 4 and found.out.count("[verifier]") == 2
-    assert "no command /nothing" in found.err

@@ -21,7 +21,7 @@ GROUPS = {
     "Data": ["data", "retriever"],
     "Training (python -m verl.trainer.main_ppo trains)": ["check", "plan"],
     "Looking at a run": ["view", "report", "export-sessions"],
-    "After training": ["export", "chat", "serve", "eval"],
+    "After training": ["export", "serve", "eval"],
     "Shell": ["completion"],
 }
 
