@@ -19,7 +19,7 @@ from verl_mas.engines.contract import contracts, lacking
 from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.engines.serving import MOST, lowered
 from verl_mas.errors import ConfigError
-from verl_mas.planning.path import PACKAGE
+from verl_mas.planning.path import FLASH_PACKAGES
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.util import installed_version
 
@@ -160,8 +160,7 @@ def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
     if run.config.trainer.device == CPU:
         value, rule = f"{ATTENTION}={used} on the CPU", "flash-attn computes on GPUs only"
         return ConfigError(value, rule=rule, fix=sdpa) if is_flash(used) else None
-    # Without flash-attn, transformers downloads the same kernel if the package `kernels` is there.
-    if used != DEFAULT_ATTENTION or any(find_spec(package) for package in (PACKAGE, "kernels")):
+    if used != DEFAULT_ATTENTION or any(map(find_spec, FLASH_PACKAGES)):
         return None
     if target() and not asked:
         return None  # Of other machines the plan says that it assumes it.

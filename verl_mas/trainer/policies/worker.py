@@ -55,10 +55,25 @@ class PolicyWorker(ActorRolloutRefWorker):
     def load_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """Each rank reads its files twice: torch does not look at their checksums, and loads whatever is there."""
-        if names := damaged(Path(local_path), f"*_rank_{self.rank}.pt"):
-            raise ValueError(f"the checksums of {', '.join(names)} are wrong: their bytes have changed")
+        refuse_damaged(Path(local_path), self.rank)
         super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+
+
+class CriticWorker(TrainingWorker):
+    """verl's training worker of a policy's critic."""
+
+    @on_all
+    def load_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
+    ) -> None:
+        refuse_damaged(Path(local_path), self.rank)
+        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+
+
+def refuse_damaged(folder: Path, rank: int) -> None:
+    """Each rank reads its files twice: torch does not look at their checksums, and loads whatever is there."""
+    if names := damaged(folder, f"*_rank_{rank}.pt"):
+        raise ValueError(f"the checksums of {', '.join(names)} are wrong: their bytes have changed")
 
 
 def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:
