@@ -13,6 +13,7 @@ from verl_mas.checks.rules.modes import Wanted
 from verl_mas.config.merge import SECTION
 from verl_mas.config.modes import KEY
 from verl_mas.config.run import GAE, View
+from verl_mas.config.verl_settings import CRITIC_TOKENS
 from verl_mas.errors import ConfigError
 from verl_mas.planning.path import FLASH_PACKAGES
 from verl_mas.platform import DEVICE as CPU
@@ -23,9 +24,7 @@ WANTED: Wanted = {
     "critic.model.lora_rank": (0, "critics are trained with whole weights; none has been run with an adapter"),
     "algorithm.use_pf_ppo": (False, "a team trains on the rows as they were sampled"),
 }
-# The only budget of a critic's micro batches that verl's V1 trainer reads, and its value where it is not set.
-BUDGET, USUAL = "critic.ppo_infer_max_token_len_per_gpu", 32768
-ULYSSES = "critic.fsdp.ulysses_sequence_parallel_size"
+BUDGET, ULYSSES = "critic.ppo_infer_max_token_len_per_gpu", "critic.fsdp.ulysses_sequence_parallel_size"
 
 
 @rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True)
@@ -70,7 +69,7 @@ def critic_beside_policy(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     if (parts := run.get(ULYSSES) or 1) != parts_of(view):
         rule = f"policy {view.name} divides a sequence among {parts_of(view)} GPUs, and its critic gets the same rows"
         yield ConfigError(f"{ULYSSES}={parts}", rule=rule, fix=f"set {ULYSSES}={parts_of(view)}")
-    if (given := run.get(BUDGET) or USUAL) * parts < longest_row(view):
+    if (given := run.get(BUDGET) or CRITIC_TOKENS) * parts < longest_row(view):
         rule = f"a row of policy {view.name} has up to {longest_row(view)} tokens"
         yield ConfigError(f"{BUDGET}={given}", rule=rule, fix=f"set ++{BUDGET}={longest_row(view)} or more")
 
