@@ -143,11 +143,11 @@ class Credit:
         self.running = running_state(run)
 
     def of_step(
-        self, columns: Columns, trained_on: Sequence[int], parts: Mapping[str, PolicyRows]
+        self, columns: Columns, trained_on: Sequence[int], parts: Iterable[PolicyRows] = ()
     ) -> tuple[Tensor, dict[str, float]]:
         """Advantages and diagnostics of these rows of a step, whose scores are remembered; the others get 0."""
         if self._critics:
-            each = (zip(part.batch.keys, part.advantages, strict=True) for part in parts.values())
+            each = (zip(part.batch.keys, part.advantages, strict=True) for part in parts)
             of_row = {key: advantage for rows in each for key, advantage in rows}
             return torch.stack([of_row.get(str(key), torch.tensor(0.0)) for key in columns.keys]), {}
         scores = self.running.scores if self.running else None

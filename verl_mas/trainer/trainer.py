@@ -332,7 +332,7 @@ class TeamTrainer(Recorded, Validated):
             self._each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
-            per_row, diagnostics = self.credit.of_step(columns, trained_on, parts)
+            per_row, diagnostics = self.credit.of_step(columns, trained_on, parts.values())
             write_advantages(batch, columns, per_row, parts)
             for dispatched in {batch.tags[i][row.GLOBAL_STEPS] for i in trained_on}:
                 rows = [i for i in trained_on if batch.tags[i][row.GLOBAL_STEPS] == dispatched]

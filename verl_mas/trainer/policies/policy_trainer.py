@@ -180,8 +180,9 @@ class PolicyTrainer(LocalPolicy):
         it from the caller."""
         if self.use_critic:
             self.train_critic(rows, metrics)
-        # Only a critic has steps of its own, before those of its policy.
-        if self.global_steps >= self.config.trainer.critic_warmup:
+        if self.use_critic and self.global_steps < self.config.trainer.critic_warmup:
+            metrics["updated"] = 0
+        else:
             self.train_policy(rows, metrics, counted)
         # For this precision verl makes a gradient scaler.
         check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))
