@@ -155,11 +155,12 @@ def test_rows_without_advantage_are_left_out_as_far_as_the_optimiser_steps_allow
 
 def values_of(row, gamma, lam):
     """Advantages and returns of a row, token by token: (reward, value, mask). Observations are no steps."""
-    later, advantage, found = 0.0, 0.0, []
+    later, advantage, found, earned = 0.0, 0.0, [], 0.0
     for reward, value, mask in reversed(row):
+        earned += reward
         if mask:
-            advantage = reward + gamma * later - value + gamma * lam * advantage
-            later = value
+            advantage = earned + gamma * later - value + gamma * lam * advantage
+            later, earned = value, 0.0
         found.append((advantage, advantage + value))
     return found[::-1]
 
@@ -169,8 +170,8 @@ trajectories = st.lists(st.lists(st.tuples(numbers, st.booleans()), min_size=1, 
 
 
 @given(rows=trajectories, rewards=st.lists(numbers, min_size=5, max_size=5), gamma=numbers, lam=numbers)
-def test_with_a_critic_each_row_is_a_trajectory_that_is_rewarded_at_its_end(rows, rewards, gamma, lam):
-    rows = [[*row, (1.0, True)] for row in rows]  # an act ends each row
+def test_with_a_critic_each_row_is_a_trajectory_that_is_rewarded_at_its_last_trained_token(rows, rewards, gamma, lam):
+    rows = [[(1.0, True), *row] for row in rows]  # each has a trained token
     scores = [[0.0] * (len(row) - 1) + [reward] for row, reward in zip(rows, rewards, strict=False)]
     columns = {"values": [[v for v, _ in row] for row in rows], "rm_scores": scores}
     columns["response_mask"] = [[int(mask) for _, mask in row] for row in rows]

@@ -186,14 +186,18 @@ def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
 
 
 def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
-    """Write verl's generalised advantages into a policy's rows. A row is a trajectory, which is rewarded at its end.
+    """Write verl's generalised advantages into a policy's rows, each of which is a trajectory.
 
-    `values` [N, T]: of each token, by the policy's critic. Advantages are whitened over all of the rows, as verl does.
+    Its score is the reward of its last trained token: verl's formula passes over the others, and would lose it where a
+    row ends with an observation. `values` [N, T]: of each token, by the policy's critic. Advantages are whitened over
+    all of the rows, as verl does.
     """
     nested = part.data[RESPONSE_MASK]
     rows = TensorDict({VALUES: values, **part.data.select(SCORES, RESPONSE_MASK)}, len(part.batch)).to_padded_tensor()
     mask = rows[RESPONSE_MASK]
-    advantages, returns = compute_gae_advantage_return(rows[SCORES], rows[VALUES], mask, gamma, lam)
+    last = (mask * torch.arange(mask.shape[-1])).argmax(-1, keepdim=True)
+    rewards = torch.zeros_like(rows[SCORES]).scatter(-1, last, rows[SCORES].sum(-1, keepdim=True))
+    advantages, returns = compute_gae_advantage_return(rewards, rows[VALUES], mask, gamma, lam)
     part.of_tokens = {
         ADVANTAGES: response_to_nested(advantages, nested),
         RETURNS: response_to_nested(returns, nested),
