@@ -171,8 +171,6 @@ def test_a_critic_beside_a_policy_is_a_second_model_without_logits():
     assert of_critic == {**critics, "policy": (4 + 8) * N / 4}, "its longer micro batches take more"
     short = replace(both, critic=CriticLoad(MODEL, replace(own, update_tokens=1)))
     assert training.update(MODEL, short) == {**alone, "critic": (4 + 8) * N / 4}
-    assert training.log_probs(MODEL, both)["activations"] == training.scored(MODEL, own)["activations"]
     assert training.checkpoint(MODEL, both) == 2 * training.checkpoint(MODEL, TRAINING) == 2 * 12 * N
-    away = CriticLoad(MODEL, replace(own, param_offload=True, optimizer_offload=True))
-    assert training.at_rest(MODEL, replace(both, critic=away))["critic"] == 0
-    assert training.host(MODEL, replace(both, critic=away), 4)["critic"] >= 12 * N
+    away = replace(both, critic=CriticLoad(MODEL, replace(own, param_offload=True, optimizer_offload=True)))
+    assert training.at_rest(MODEL, away)["critic"] == 0 and training.host(MODEL, away, 4)["critic"] >= 12 * N

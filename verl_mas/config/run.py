@@ -101,7 +101,8 @@ class View:
         view = overridden(self.run.copy(), self.spec)
         if self.spec.is_trained and self.spec.rollout_correction:
             view.algorithm.rollout_correction = self.correction
-        view.critic.model.path = self.critic_path
+        if self.run.critics:
+            view.critic.model.path = self.critic_path
         EngineTag(self.name).write(view)
         OmegaConf.update(view, f"{SECTION}.rollout.custom.{SHARED_PREFIXES}", self.shared_prefixes, force_add=True)
         return view

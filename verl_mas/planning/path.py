@@ -28,8 +28,6 @@ STREAMED = 0.8
 # The speed of the kernels that take a mask, as a share of flash-attn's: arXiv 2307.08691, figure 4.
 MASKED = 0.5
 PACKAGE = "flash_attn"
-# Without flash-attn, transformers downloads the same kernel if the package `kernels` is there.
-FLASH_PACKAGES = (PACKAGE, "kernels")
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,6 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
         {**GAE, "mas.policies": {"a": {"adapter_of": "main"}}, "mas.agents": {"solver": {"policy": "a"}}},
         GAE,
     ),
-    "attention_of_critic": ({**GPUS, **GAE}, GAE),
     "settings_of_team": ({**WAIT, "skip.rollout_tq.enable": True}, WAIT),
     "reward_model_apart": ({"reward.reward_model.enable": True}, {}),
     "estimator_has_its_columns": (

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 from verl_mas.checks.examined import ExaminedRun, parts_of
-from verl_mas.checks.place import unless_elsewhere
 from verl_mas.checks.rules import rule
 from verl_mas.checks.rules.batches import MINI, longest_row
 from verl_mas.checks.rules.modes import Wanted
@@ -15,8 +13,6 @@ from verl_mas.config.modes import KEY
 from verl_mas.config.run import GAE, View
 from verl_mas.config.verl_settings import CRITIC_TOKENS
 from verl_mas.errors import ConfigError
-from verl_mas.planning.path import FLASH_PACKAGES
-from verl_mas.platform import DEVICE as CPU
 
 # Settings of verl -> the value that they have with critics of policies, and why.
 WANTED: Wanted = {
@@ -72,13 +68,3 @@ def critic_beside_policy(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     if (given := run.get(BUDGET) or CRITIC_TOKENS) * parts < longest_row(view):
         rule = f"a row of policy {view.name} has up to {longest_row(view)} tokens"
         yield ConfigError(f"{BUDGET}={given}", rule=rule, fix=f"set ++{BUDGET}={longest_row(view)} or more")
-
-
-@rule(seen="verl#5210, verl#6495", here=True)
-def attention_of_critic(run: ExaminedRun) -> ConfigError | None:
-    """verl loads a critic with flash-attn, also where its attn_implementation says otherwise."""
-    if not run.critics or run.config.trainer.device == CPU or any(map(find_spec, FLASH_PACKAGES)):
-        return None
-    rule = "verl loads the value model with flash_attention_2, and says that trl is missing where this fails"
-    fix = "install flash-attn: docs/gpu-quickstart.md has the command"
-    return unless_elsewhere(run.config, ConfigError(f"flash_attn is not installed, with {GAE}", rule=rule, fix=fix))

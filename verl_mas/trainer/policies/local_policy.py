@@ -89,17 +89,14 @@ class LocalPolicy(Servers, PPOTrainer):
         """verl's set-up is one function. It sets an attribute when the training processes are made, and one when they
         have loaded their model."""
         super().__setattr__(name, value)
-        if self._turn and isinstance(value, RayWorkerGroup) and name == self._first_group:
+        # A critic loads its model first.
+        first = "critic_wg" if self._turn and self.use_critic else "actor_rollout_wg"
+        if self._turn and name == first and isinstance(value, RayWorkerGroup):
             ray.get([worker.__ray_ready__.remote() for worker in value.workers])
             self._turn.ended(PROCESSES)
             self._turn.wait(self.pool.name_prefix)
         elif self._turn and name == "reward_loop_manager":
             self._turn.ended(LOAD)
-
-    @property
-    def _first_group(self) -> str:
-        """The attribute that verl sets first of those with the training processes: a critic loads its model first."""
-        return "critic_wg" if self.use_critic else "actor_rollout_wg"
 
     def init(self) -> None:
         super().init()
