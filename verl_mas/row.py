@@ -28,13 +28,16 @@ LOSS_MASK = "loss_mask"
 SCORES = "rm_scores"
 ADVANTAGES = "advantages"
 RETURNS = "returns"
+VALUES = "values"  # of a critic
 OLD_LOG_PROBS = "old_log_probs"
 KEPT_SHARE = "kept_share"  # of an update: its tokens, of those of all rows
 ROLLOUT_LOG_PROBS = "rollout_log_probs"
 ROLLOUT_WEIGHTS = "rollout_is_weights"
 LOSS_WEIGHTS = "loss_weights"  # ours
-# Tensors that no training process reads: verl makes them for metrics, and the last one of every dataset row.
-TRAINER_ONLY = frozenset({SCORES, RETURNS, ROLLOUT_LOG_PROBS, "log_probs", "entropy", "dummy_tensor"})
+# Tensors that no training process reads but a critic, which reads the first two: verl makes them for metrics, and the
+# last one of every dataset row.
+OF_CRITIC = frozenset({RETURNS, VALUES})
+TRAINER_ONLY = OF_CRITIC | {SCORES, ROLLOUT_LOG_PROBS, "log_probs", "entropy", "dummy_tensor"}
 MULTI_MODAL_DATA = "multi_modal_data"
 MULTI_MODAL_INPUTS = "multi_modal_inputs"
 NUM_TURNS = "num_turns"

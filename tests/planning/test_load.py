@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from small_model import MODEL, SEEING
+from small_model import MODEL, SEEING, N
 
 from verl_mas.config.run import Run, load
 from verl_mas.engines.serving import settled
@@ -135,3 +135,13 @@ def test_a_base_has_the_adapters_of_its_policies(two):
     assert (base.training.adapters, base.training.adapter) == ((8 * 1000, 4 * 400), 0)
     assert base.serving.adapter and base.serving.ranks == 2 * 8
     assert not base.training.param_offload  # It is alone on its pool.
+
+
+def test_a_critic_is_offloaded_with_its_policy_and_has_micro_batches_of_its_own(read):
+    gae = {"algorithm__adv_estimator": "gae"}
+    assert read().training.critic is None
+    critic = read(**gae).training.critic
+    assert critic.training.param_offload and critic.training.optimizer_offload and critic.training.critic is None
+    assert (critic.training.update_tokens, critic.training.logits, critic.model.parameters) == (32768, 0, N)
+    kept = read(**gae, mas__pools__shared={"offload": False}, critic__ppo_infer_max_token_len_per_gpu=4096)
+    assert not kept.training.critic.training.param_offload and kept.training.critic.training.update_tokens == 4096

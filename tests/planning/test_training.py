@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import checkpoint
 
 from verl_mas.planning import training
+from verl_mas.planning.load import CriticLoad
 from verl_mas.planning.path import FUSED, TrainingPath
 
 
@@ -158,3 +159,18 @@ def test_images_have_pixels_and_what_the_towers_layers_keep():
 def test_what_joins_a_tower_to_the_text_model_is_whole_while_it_computes():
     """2,000 elements are in none of its layers. A layer of the text model has fewer, as the tower has a part."""
     assert training.gathered(SEEING, TRAINING) == 2 * (64_000 + 2_000 + 2 * (N - 10_000 - 64_000) // 4)
+
+
+def test_a_critic_beside_a_policy_is_a_second_model_without_logits():
+    """By hand: 4 N of parameters and 8 N of Adam stay on the GPUs for each, and one of both computes at a time."""
+    own = replace(TRAINING, update_tokens=2048, log_prob_tokens=2048, logits=0, logits_update=0)
+    both = replace(TRAINING, critic=CriticLoad(MODEL, own))
+    assert training.at_rest(MODEL, both)["critic"] == (4 + 8) * N / 4
+    alone, critics = (training.update(MODEL, load) for load in (TRAINING, own))
+    of_critic = training.update(MODEL, both)
+    assert of_critic == {**critics, "policy": (4 + 8) * N / 4}, "its longer micro batches take more"
+    short = replace(both, critic=CriticLoad(MODEL, replace(own, update_tokens=1)))
+    assert training.update(MODEL, short) == {**alone, "critic": (4 + 8) * N / 4}
+    assert training.checkpoint(MODEL, both) == 2 * training.checkpoint(MODEL, TRAINING) == 2 * 12 * N
+    away = replace(both, critic=CriticLoad(MODEL, replace(own, param_offload=True, optimizer_offload=True)))
+    assert training.at_rest(MODEL, away)["critic"] == 0 and training.host(MODEL, away, 4)["critic"] >= 12 * N

@@ -15,12 +15,19 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 HERE = Path(__file__).parent
 STEPS = 5
 NIGHTLY = ("as_verl", "separate")
+CRITIC_STEPS, WARM_UP = 12, 3
+# verl draws the new head of a value model, which full_determinism seeds.
+GAE = [
+    *("algorithm.adv_estimator=gae", "algorithm.gamma=0.99", "algorithm.lam=0.9", "critic.optim.lr=1e-3"),
+    *("critic.fsdp.full_determinism=true", f"trainer.critic_warmup={WARM_UP}"),
+]
+OF_CRITICS = [f"critic/{name}" for name in ("returns/mean", "values/mean", "vf_loss", "grad_norm", "lr")]
 # Sums over the rows that are left, and log-probs of the engine, are rounded otherwise; all else is the same to the bit.
 APART = {"team": 1e-6, "as_verl": 0.0, "separate": 1e-5}
 
 
 @pytest.fixture(scope="module")
-def run_of(main_ppo, tmp_path_factory):
+def run_of(main_ppo, letters, tmp_path_factory):
     """verl's stock trainer with grpo, and a team of one in two modes, on the same data and tokens.
 
     Each runs when a test reads it, and the stock trainer as a user starts it.
@@ -36,6 +43,9 @@ def run_of(main_ppo, tmp_path_factory):
         *("algorithm.rollout_correction.bypass_mode=true", "algorithm.rollout_correction.rollout_is=null"),
         "ray_kwargs.ray_init.num_gpus=2",
     ]
+    critics = [*GAE, f"trainer.total_training_steps={CRITIC_STEPS}", f"trainer.save_freq={CRITIC_STEPS}"]
+    # The critic of a team starts from the model of its policy.
+    teams |= {"stock_gae": [*critics, f"critic.model.path={letters}/model"], "gae": ["+mas=single", *critics]}
     return cache(lambda name: run(main_ppo, folder / name, teams[name], alone=name == "stock"))
 
 
@@ -109,3 +119,21 @@ def test_the_weights_are_the_same_after_five_steps(run_of, weights_of, team):
     assert stock.keys() == trained.keys()
     for name, weight in stock.items():
         torch.testing.assert_close(trained[name], weight, atol=APART[team], rtol=0, msg=name)
+
+
+@pytest.mark.nightly
+def test_one_agent_with_gae_trains_policy_and_critic_as_the_stock_trainer(run_of, weights_of):
+    stock, team = run_of("stock_gae"), run_of("gae")
+    for step in range(1, CRITIC_STEPS + 1):
+        rows = ((run.folder / "rows" / f"train-{step}.pickle").read_bytes() for run in (stock, team))
+        assert len({repr(pickle.loads(each)) for each in rows}) == 1
+        trained = ["actor/grad_norm", "actor/pg_loss"] if step >= WARM_UP else []
+        for key in (*OF_CRITICS, *trained):
+            assert team.steps[step][key] == pytest.approx(stock.steps[step][key], abs=1e-6, rel=1e-6), (step, key)
+        assert bool(trained) == ("actor/grad_norm" in team.steps[step]) == bool(team.steps[step]["policy/main/updated"])
+    for verls, ours in (("actor", "main"), ("critic", "main/critic")):
+        before, after = (
+            weights_of(stock.checkpoint(CRITIC_STEPS) / verls),
+            weights_of(team.checkpoint(CRITIC_STEPS) / ours),
+        )
+        torch.testing.assert_close(after, before, atol=2e-6, rtol=0)

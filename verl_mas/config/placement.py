@@ -146,6 +146,8 @@ def placed(run: Run, name: str) -> DictConfig:
                     engine.param_offload = True
                     if role == "actor":
                         engine.optimizer_offload = True
+            if run.critics:
+                view.critic.fsdp.param_offload = view.critic.fsdp.optimizer_offload = True
     return view
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.engine_tag import SHARED_PREFIXES, EngineTag
-from verl_mas.config.merge import SECTION, overridden
+from verl_mas.config.merge import ANY_MODEL, SECTION, overridden
 from verl_mas.config.modes import SEPARATE, Mode, Staleness, mode_of, staleness_of
 from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, FreeSettings, MasConfig, PolicySpec, PoolSpec
 from verl_mas.config.values import load_dataclass
@@ -19,6 +19,7 @@ from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 
 CORRECTION = "algorithm.rollout_correction"
+GAE = "gae"  # verl's estimator by a critic
 # Settings of the correction that read the engine's log-probs.
 READERS = ("rollout_is", "rollout_rs", "bypass_mode")
 # verl's policy losses with the gradient of a row that is 0 where its advantage is, so that such a row can be skipped.
@@ -53,6 +54,11 @@ class Run:
     def trained(self) -> list[str]:
         """The policies that are updated."""
         return [name for name, spec in self.mas.policies.items() if spec.is_trained]
+
+    @property
+    def critics(self) -> bool:
+        """Whether each policy that is updated has a critic, a value model of its own."""
+        return str(self.config.algorithm.adv_estimator) == GAE
 
     @property
     def sessions_per_step(self) -> int:
@@ -95,6 +101,8 @@ class View:
         view = overridden(self.run.copy(), self.spec)
         if self.spec.is_trained and self.spec.rollout_correction:
             view.algorithm.rollout_correction = self.correction
+        if self.run.critics:
+            view.critic.model.path = self.critic_path
         EngineTag(self.name).write(view)
         OmegaConf.update(view, f"{SECTION}.rollout.custom.{SHARED_PREFIXES}", self.shared_prefixes, force_add=True)
         return view
@@ -134,6 +142,13 @@ class View:
         merged = OmegaConf.merge(OmegaConf.select(self.run.config, CORRECTION) or {}, self.spec.rollout_correction)
         assert isinstance(merged, DictConfig)
         return merged
+
+    @property
+    def critic_path(self) -> str:
+        """The model that the policy's critic starts from, with a new head: the policy's own where critic.model.path is
+        that of actor_rollout_ref or not set."""
+        path = str(self.run.config.critic.model.path)
+        return str(self.get("model.path") if path in (ANY_MODEL, self.run.config[SECTION].model.path) else path)
 
     @property
     def engine(self) -> str:
@@ -179,7 +194,10 @@ class View:
         """Whether rows of zero advantage are left out of the policy's updates."""
         if self.run.mas.skip_zero_advantage != "auto":
             return self.run.mas.skip_zero_advantage
-        others = any(self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy"))
+        # A critic learns from every row.
+        others = self.run.critics or any(
+            self.get(f"actor.{term}") for term in ("use_kl_loss", "entropy_coeff", "calculate_entropy")
+        )
         return self.updates_per_step == 1 and self.proportional and not others
 
     @property

@@ -42,6 +42,9 @@ ALSO_READ: Mapping[str, tuple[str, ...]] = {
 RAY_INIT = "ray_kwargs.ray_init"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
 DEFAULT_ATTENTION = "flash_attention_2"  # Where the setting is missing (`HFModelConfig` of verl 0.9.1)
+# Tokens of a critic's micro batch where `critic.ppo_infer_max_token_len_per_gpu` is missing: the only such setting of a
+# critic that verl's V1 trainer reads.
+CRITIC_TOKENS = 32768
 _ABSENT = object()
 
 

@@ -225,7 +225,7 @@ def _of_policies(window: Window) -> Iterator[RunFinding]:
 
 
 def _why_unmoved(window: Window, name: str) -> str | None:
-    if _always(window.of_policy(name, "updated"), 0):
+    if _always(window.of_policy(name, "rows/real"), 0):
         return "it has no rows. Its agents do not act, or every session in which they act, or every task, is dropped"
     norms = window.of_policy(name, "actor/grad_norm")
     if _always(norms, 0.0):

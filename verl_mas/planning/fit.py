@@ -92,8 +92,11 @@ def _micro(policy: Policy, share: float = 1.0, most: float = math.inf) -> Policy
     load = policy.training
     if load is None:
         return policy
-    update, log_prob = (int(min(share * tokens, most)) for tokens in (load.update_tokens, load.log_prob_tokens))
-    return _training(policy, update_tokens=update, log_prob_tokens=log_prob)
+
+    def smaller(tokens: int) -> int:
+        return int(min(share * tokens, most))
+
+    return replace(policy, training=load.resized(smaller, smaller))
 
 
 def odds(fitting: float, usual: float, rows: float, times: float) -> str:
@@ -204,6 +207,7 @@ def _budget(change: Change) -> Iterator[Change]:
         settings.append(_settings(named, "actor.ppo_max_token_len_per_gpu", [load.update_tokens for _, load in loads]))
         key = "rollout.log_prob_max_token_len_per_gpu"
         settings.append(_settings(named, key, [load.log_prob_tokens for _, load in loads]))
+        settings += [f"++critic.ppo_infer_max_token_len_per_gpu={size}"] * any(load.critic for _, load in loads)
         cost = f"micro batches of {size:,} tokens, so up to {most / size:.3g} times as many as with {most:,}"
         yield _changed(change, " ".join(settings), policies, cost)
 

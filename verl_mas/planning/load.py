@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -13,10 +13,11 @@ from verl_mas.config.merge import SECTION, own_section
 from verl_mas.config.placement import local_policies, placed, pool_shape, serving_pool
 from verl_mas.config.run import Run
 from verl_mas.config.schema import MasConfig
-from verl_mas.config.verl_settings import attention
+from verl_mas.config.verl_settings import CRITIC_TOKENS, attention
 from verl_mas.engines.facts import facts_of
 from verl_mas.engines.serving import cache_bytes
 from verl_mas.planning.model import ModelSize
+from verl_mas.planning.model_folder import size_in
 from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, by_rows, training_path
 
 # Bytes by what they are for: `weights`, `KV cache`, `Adam`.
@@ -55,6 +56,7 @@ class TrainingLoad:
     adapters: tuple[int, ...] = ()
     reference: bool = False  # A second model for the KL term. verl keeps it in host memory.
     saved: frozenset[str] = frozenset(("model", "optimizer", "extra"))  # actor.checkpoint.save_contents
+    critic: CriticLoad | None = None
 
     @property
     def lora(self) -> bool:
@@ -68,6 +70,20 @@ class TrainingLoad:
     def trained(self, model: ModelSize) -> int:
         """The parameters that have a gradient at one time."""
         return max(self.adapters, default=self.adapter) or model.parameters
+
+    def resized(self, update: Callable[[int], int], log_prob: Callable[[int], int]) -> TrainingLoad:
+        """The same with other micro batches, given the tokens of those of now."""
+        critic = self.critic and replace(self.critic, training=self.critic.training.resized(update, log_prob))
+        tokens, scored = update(self.update_tokens), log_prob(self.log_prob_tokens)
+        return replace(self, update_tokens=tokens, log_prob_tokens=scored, critic=critic)
+
+
+@dataclass(frozen=True)
+class CriticLoad:
+    """The value model in the processes of a policy, which is trained on the same rows."""
+
+    model: ModelSize
+    training: TrainingLoad
 
 
 @dataclass(frozen=True)
@@ -170,6 +186,7 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
     training, on_base = None, adapters(run.mas, name)
     if spec.is_trained:
         training = _training(run, name, model)
+        training = replace(training, critic=_critic(run, name, model, training))
     elif on_base:
         # One after another, in its processes.
         each = [_training(run, adapter, model) for adapter in on_base]
@@ -252,6 +269,42 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
         reference=not rank and (view.on("actor.use_kl_loss") or bool(view.config.algorithm.get("use_kl_in_reward"))),
         saved=frozenset(cast("list[str]", view.get("actor.checkpoint.save_contents") or ())),
     )
+
+
+def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticLoad | None:
+    """`model`, `own`: of its policy."""
+    if not run.critics:
+        return None
+    section, view = placed(run, name).critic, run.view(name)
+    if view.critic_path != view.get("model.path"):
+        model, _ = size_in(section.model, f"the critic of policy {name}: ")
+    tensors = list(model.tensors)
+    if not model.tied:
+        tensors.remove(model.embedding)  # A value model has a number per token in place of the output layer.
+    model = replace(model, tensors=tuple(tensors), tied=True)
+    tokens = section.get("ppo_infer_max_token_len_per_gpu") or CRITIC_TOKENS
+    load = replace(
+        own,
+        update_tokens=tokens,
+        log_prob_tokens=tokens,
+        element=4,
+        fsdp2=section.strategy != "fsdp",
+        param_offload=section.fsdp.param_offload,
+        optimizer_offload=section.fsdp.optimizer_offload,
+        always_on_cpu=section.strategy == "fsdp2" and section.fsdp.offload_policy,
+        checkpointing=section.model.enable_gradient_checkpointing,
+        by_tokens=True,
+        path=replace(own.path, log_probs=FLASH),
+        logits=0,  # A number per token
+        logits_update=0,
+        old_log_probs=1.0,
+        skips=False,
+        shares=False,
+        adapter=0,
+        reference=False,
+        saved=frozenset(section.checkpoint.save_contents),
+    )
+    return CriticLoad(model, load)
 
 
 def _tokens(view: _View, budget: str, micro: str) -> int:

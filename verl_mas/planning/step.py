@@ -140,10 +140,12 @@ def expected(policy: Policy, step: Step) -> Policy:
     training, of_gpu = policy.training, policy.rows * step.length / policy.trainers
     if training is None:
         return policy
-    sizes = (training.update_tokens, of_gpu / policy.updates), (training.log_prob_tokens, of_gpu)
     share = 1.0 if not training.path.packed else min(1.0, step.length / policy.serving.row)
-    update, log_prob = (int(min(most, filled) if training.by_tokens else share * most) for most, filled in sizes)
-    return replace(policy, training=replace(training, update_tokens=update, log_prob_tokens=log_prob))
+
+    def usual(most: int, filled: float = of_gpu) -> int:
+        return int(min(most, filled) if training.by_tokens else share * most)
+
+    return replace(policy, training=training.resized(lambda most: usual(most, of_gpu / policy.updates), usual))
 
 
 def seconds(policies: Sequence[Policy], step: Step) -> Mapping[str, float]:
@@ -193,7 +195,7 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
     if training is None:
         return {}
     rows, sizes = policy.rows / policy.trainers, (training.log_prob_tokens, training.update_tokens)
-    tokens, logits = rows * step.length, rows * step.length
+    tokens, logits = rows * step.length, rows * step.length * bool(training.logits)
     if training.shares:
         tokens, logits = rows * step.computed, rows * step.response
     scoring, updating = (_token_pass(training, model, step, size) for size in sizes)
@@ -206,9 +208,13 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
     pushed = model.served / policy.serving.parts + 2 * moved / training.shards
     # A backward pass is two forward passes; with gradient checkpointing there is one more.
     passes = 3 + training.checkpointing
+    beside = training.critic
+    of_critic = _trained(replace(policy, model=beside.model, training=beside.training), step) if beside else {}
+    found = (training.old_log_probs + training.reference) * (tokens * scoring + logits * scored)
+    update = (1 - step.assumed.skipped * training.skips) * (tokens * passes * updating + logits * updated)
     return {
-        LOG_PROBS: (training.old_log_probs + training.reference) * (tokens * scoring + logits * scored),
-        UPDATE: (1 - step.assumed.skipped * training.skips) * (tokens * passes * updating + logits * updated),
+        LOG_PROBS: found + of_critic.get(LOG_PROBS, 0.0),
+        UPDATE: update + of_critic.get(UPDATE, 0.0),
         SYNC: pushed / (step.assumed.link * 1e9),
     }
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
 from verl_mas.planning.hardware import GIB
 from verl_mas.planning.load import Terms, TrainingLoad
 from verl_mas.planning.model import SERVED, ModelSize, Vision
 from verl_mas.planning.path import FUSED
 
+Moment: TypeAlias = Callable[[ModelSize, TrainingLoad], Terms]
 # CUDA context, NCCL's buffers and the allocator's rest of one process.
 CONTEXT = 1.0 * GIB
 # Adam has two numbers per trained parameter, and its step one more for a moment, of the parameter's type.
@@ -43,11 +48,29 @@ def at_rest(model: ModelSize, training: TrainingLoad | None, *, begun: bool = Tr
     if training is None:
         return {}
     stays = not training.always_on_cpu
-    return {
+    return beside(training, begun=begun) | {
         "contexts": CONTEXT,
         "parameters": parameters(model, training) if stays and not training.param_offload else 0.0,
         "Adam": adam(model, training) if stays and begun and not _adam_leaves(training) else 0.0,
     }
+
+
+def beside(training: TrainingLoad, *, begun: bool = True) -> dict[str, float]:
+    """What a policy's critic keeps on the GPU, in the same process."""
+    critic = training.critic
+    return {"critic": _sum(at_rest(critic.model, critic.training, begun=begun)) - CONTEXT} if critic else {}
+
+
+def _fuller(own: Terms, model: ModelSize, training: TrainingLoad, moment: Moment) -> Terms:
+    """The same moment of the policy's critic, where that takes more."""
+    if training.critic is None:
+        return own
+    rest = _sum(at_rest(model, replace(training, critic=None))) - CONTEXT
+    return max(own, {**moment(training.critic.model, training.critic.training), "policy": rest}, key=_sum)
+
+
+def _sum(terms: Terms) -> float:
+    return sum(terms.values())
 
 
 def _adam_leaves(training: TrainingLoad) -> bool:
@@ -56,12 +79,13 @@ def _adam_leaves(training: TrainingLoad) -> bool:
 
 
 def log_probs(model: ModelSize, training: TrainingLoad) -> Terms:
-    """While the log-probs of the policy are computed. Parameters are loaded for it, Adam is not."""
-    return {
+    """While the log-probs of the policy are computed, or values. Parameters are loaded for it, Adam is not."""
+    own = {
         **at_rest(model, training),
         "parameters": 0.0 if training.always_on_cpu else parameters(model, training),
         **scored(model, training),
     }
+    return _fuller(own, model, training, log_probs)
 
 
 def update(model: ModelSize, training: TrainingLoad) -> Terms:
@@ -75,8 +99,8 @@ def update(model: ModelSize, training: TrainingLoad) -> Terms:
         "Adam": shard * adam(model, training),
     }
     step = {"Adam's step": shard * ADAM_STEP * shared}
-    backward = updated(model, training)
-    return {**state, **(backward if sum(backward.values()) > sum(step.values()) else step)}
+    own = {**beside(training), **state, **max(step, updated(model, training), key=_sum)}
+    return _fuller(own, model, training, update)
 
 
 def scored(model: ModelSize, training: TrainingLoad) -> Terms:
@@ -152,7 +176,9 @@ def host(model: ModelSize, training: TrainingLoad | None, gpus: int, *, begun: b
     moved = training.always_on_cpu
     size, shards, of_trained = training.element, training.shards, training.trained_element
     kept = [sum(training.adapters) or training.trained(model)] if training.lora else list(model.tensors)
+    critic = training.critic
     return {
+        "critic": _sum(host(critic.model, critic.training, gpus, begun=begun)) if critic else 0.0,
         "parameters": gpus * pinned(model.tensors, size, shards) if moved or training.param_offload else 0.0,
         "gradients": gpus * pinned(kept, of_trained, shards) if moved and begun else 0.0,
         "Adam": ADAM * gpus * pinned(kept, of_trained, shards) if begun and (moved or _adam_leaves(training)) else 0.0,
@@ -176,13 +202,14 @@ def checkpoint(model: ModelSize, training: TrainingLoad | None) -> float:
     """Bytes on disk of one checkpoint."""
     if training is None:
         return 0.0
-    saved = training.saved
+    saved, critic = training.saved, training.critic
     if training.adapters:
         return sum(map(adapter_checkpoint, training.adapters))
     return (
         ("model" in saved) * training.element * model.parameters
         + ("optimizer" in saved) * ADAM * training.element * training.trained(model)
         + ("hf_model" in saved) * model.served
+        + (checkpoint(critic.model, critic.training) if critic else 0.0)
     )
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed.fsdp import _init_utils
 from torch.distributed.tensor import DTensor
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForTokenClassification
+from verl.utils import model as verls_models
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_name
 from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
@@ -32,7 +33,7 @@ from verl_mas.platform.prefixes import Line, Tree, Work, cut, divided, in_order,
 from verl_mas.verl_.types import Fields, Passed
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 Processor: TypeAlias = Callable[..., Passed]
 MicroBatches: TypeAlias = tuple[list[TensorDict], list[list[int]] | None]
@@ -254,6 +255,12 @@ class CpuEngineWithLMHead(_NothingToOffload, SharedPrefixes):
 class CpuEngineWithValueHead(_NothingToOffload, FSDPEngineWithValueHead): ...
 
 
+def _value_model(local_path: str, model_config: PretrainedConfig, **options: Passed) -> PreTrainedModel:
+    """A model with a number per token, and the attention of its configuration. verl's own asks for flash-attn's."""
+    made: PreTrainedModel = AutoModelForTokenClassification.from_pretrained(local_path, config=model_config, **options)
+    return made
+
+
 def _nothing(parameters: object) -> None:
     """They are on the device already."""
 
@@ -262,3 +269,4 @@ if get_device_name() == "cpu":
     # FSDP1 wants its parameters on a GPU: torch when it broadcasts them at the start, verl when it reads them.
     _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
     transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined,assignment]
+    verls_models.load_valuehead_model = _value_model  # type: ignore[assignment]

@@ -263,7 +263,15 @@ def _stored(run: Run, name: str) -> dict[str, object]:
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    return {"processes": processes, "strategy": strategy, **stored, "optimizer": optimizer, **_vocabulary(view)}
+    critic = {"critic": Path(view.critic_path).name} if run.critics else {}
+    return {
+        "processes": processes,
+        "strategy": strategy,
+        **stored,
+        "optimizer": optimizer,
+        **_vocabulary(view),
+        **critic,
+    }
 
 
 def _vocabulary(view: View) -> dict[str, object]:

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from tensordict import TensorDict
 from torch import Tensor
+from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, RunningScores, compute_advantages, to_tokens
 from verl_mas.config.run import Run
 from verl_mas.config.schema import RewardSpec
 from verl_mas.data_plane import Rows
-from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, RowKey, RowTags, is_padding
+from verl_mas.row import ADVANTAGES, GLOBAL_STEPS, RESPONSE_MASK, RETURNS, SCORES, VALUES, RowKey, RowTags, is_padding
 from verl_mas.trainer.loss_weights import RowWeights
 from verl_mas.trainer.running import running_state
 
@@ -47,6 +49,8 @@ class PolicyRows:
     changed: Mapping[str, Tensor] = field(default_factory=dict)  # fields that are written with the advantages
     weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
+    # Advantages and returns of each token, with a critic; else all tokens of a row have the row's advantage.
+    of_tokens: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
 
 
@@ -134,11 +138,18 @@ class Credit:
 
     def __init__(self, run: Run, agents: Sequence[str]):
         self._estimator, self._agents = str(run.config.algorithm.adv_estimator), agents
+        self._critics = run.critics  # which have the advantages of their policies' rows
         self._options, self._reward = AdvantageOptions.from_config(run.mas.advantage), run.mas.reward
         self.running = running_state(run)
 
-    def of_step(self, columns: Columns, trained_on: Sequence[int]) -> tuple[Tensor, dict[str, float]]:
+    def of_step(
+        self, columns: Columns, trained_on: Sequence[int], parts: Iterable[PolicyRows] = ()
+    ) -> tuple[Tensor, dict[str, float]]:
         """Advantages and diagnostics of these rows of a step, whose scores are remembered; the others get 0."""
+        if self._critics:
+            each = (zip(part.batch.keys, part.advantages, strict=True) for part in parts)
+            of_row = {key: advantage for rows in each for key, advantage in rows}
+            return torch.stack([of_row.get(str(key), torch.tensor(0.0)) for key in columns.keys]), {}
         scores = self.running.scores if self.running else None
         return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores, self._reward)
 
@@ -158,7 +169,7 @@ def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapp
         at = [number.get(key) for key in part.batch.keys]
         part.advantages = torch.stack([per_row[i] if i is not None else per_row.new_zeros(()) for i in at])
         masks = [columns.masks[i] if i is not None else NO_TOKENS for i in at]
-        new = {**part.changed, **part.weights.fields, **as_nested(part.advantages, masks)}
+        new = {**part.changed, **part.weights.fields, **(part.of_tokens or as_nested(part.advantages, masks))}
         part.batch = data_plane.write(part.batch, new)
         placed.update(part.batch.keys)
     if rest := [i for i, key in enumerate(batch.keys) if key not in placed]:
@@ -172,6 +183,29 @@ def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
     """The fields that give every token of a row the row's advantage."""
     tokens = to_tokens(per_row, torch.nested.as_nested_tensor(list(masks), layout=torch.jagged))
     return {ADVANTAGES: tokens, RETURNS: tokens}
+
+
+def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
+    """Write verl's generalised advantages into a policy's rows, each of which is a trajectory.
+
+    Its score is the reward of its last trained token: verl's formula passes over the others, and would lose it where a
+    row ends with an observation. `values` [N, T]: of each token, by the policy's critic. Advantages are whitened over
+    all of the rows, as verl does.
+    """
+    nested = part.data[RESPONSE_MASK]
+    rows = TensorDict({VALUES: values, **part.data.select(SCORES, RESPONSE_MASK)}, len(part.batch)).to_padded_tensor()
+    mask = rows[RESPONSE_MASK]
+    last = (mask * torch.arange(mask.shape[-1])).argmax(-1, keepdim=True)
+    rewards = torch.zeros_like(rows[SCORES]).scatter(-1, last, rows[SCORES].sum(-1, keepdim=True))
+    advantages, returns = compute_gae_advantage_return(rewards, rows[VALUES], mask, gamma, lam)
+    part.of_tokens = {
+        ADVANTAGES: response_to_nested(advantages, nested),
+        RETURNS: response_to_nested(returns, nested),
+    }
+    part.advantages = (advantages * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    told, errors = returns[mask.bool()], (returns - rows[VALUES])[mask.bool()]
+    part.metrics["critic/values/mean"] = float(rows[VALUES][mask.bool()].mean())
+    part.metrics["critic/vf_explained_var"] = float(1 - errors.var() / (told.var() + 1e-5))
 
 
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:

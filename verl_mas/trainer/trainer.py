@@ -106,6 +106,7 @@ class TeamTrainer(Recorded, Validated):
             pools = {name: spec.pool for name, spec in self.mas.policies.items()}
             self.timeline = Timeline(Path(config.trainer.default_local_dir), pools)
         super().__init__(config)
+        self.use_critic = False  # The policies have theirs.
         self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
         members = agents_of(self.mas)
         self.credit = Credit(self.run, list(members))
@@ -331,7 +332,7 @@ class TeamTrainer(Recorded, Validated):
             self._each(parts, lambda name: self._prepare(name, parts[name]))
         with marked_timer("adv", timing_raw, color="brown"):
             columns = step_columns(batch, parts.values())
-            per_row, diagnostics = self.credit.of_step(columns, trained_on)
+            per_row, diagnostics = self.credit.of_step(columns, trained_on, parts.values())
             write_advantages(batch, columns, per_row, parts)
             for dispatched in {batch.tags[i][row.GLOBAL_STEPS] for i in trained_on}:
                 rows = [i for i in trained_on if batch.tags[i][row.GLOBAL_STEPS] == dispatched]
@@ -392,6 +393,7 @@ class TeamTrainer(Recorded, Validated):
             part.batch = policy.prepare(part.batch, part.metrics)
             part.data, part.changed = policy.read(part.batch, part.metrics)
             policy.weigh(part)
+            policy.credit(part)
 
     def _update(self, name: str, part: PolicyRows) -> None:
         policy = self.trained[name]

@@ -32,6 +32,7 @@ FLASH = {f"{MODEL}.override_config.attn_implementation": "flash_attention_2"}
 WAIT = {"trainer.v1.trainer_mode": COLOCATED.name, f"{SAMPLER}.max_off_policy_threshold": 2}
 TOKEN = {f"{CORRECTION}.rollout_is": "token"}
 APART = {**WAIT, **TOKEN, "trainer.v1.trainer_mode": SEPARATE.name, f"{ROLLOUT}.checkpoint_engine.backend": "ray"}
+GAE = {"algorithm.adv_estimator": "gae"}
 FORKS = {"mas.workflow.name": "planner_executor", "mas.branch.k": 4, "mas.workflow.args": {"fork": "first"}}
 PAST = {"snapshot": {"of": "main", "every": 5}}
 FAR = {"base_url": "host:80", "model": "m"}
@@ -106,6 +107,11 @@ CASES: Mapping[str, tuple[Settings, Settings]] = {
     ),
     "truncated_sampling": ({**WAIT, **TOKEN, f"{ROLLOUT}.top_p": 0.9}, {**WAIT, **TOKEN}),
     "estimator_of_team": ({"algorithm.adv_estimator": "grpo"}, {}),
+    "settings_of_critics": ({**GAE, "mas.advantage": {"scale": "none"}}, {**GAE, "trainer.critic_warmup": 5}),
+    "critic_beside_policy": (
+        {**GAE, "mas.policies": {"a": {"adapter_of": "main"}}, "mas.agents": {"solver": {"policy": "a"}}},
+        GAE,
+    ),
     "settings_of_team": ({**WAIT, "skip.rollout_tq.enable": True}, WAIT),
     "reward_model_apart": ({"reward.reward_model.enable": True}, {}),
     "estimator_has_its_columns": (

@@ -73,15 +73,15 @@ def group_of_one(run: ExaminedRun) -> ConfigError | ConfigWarning | None:
 @rule(seen="Weiyun1025/verl-internvl#15, agentscope-ai/Trinity-RFT#398, verl#571, verl#3088", of="learning")
 def token_budget(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """The token budget of a micro batch holds the longest row."""
-    needed = -(-_longest(view) // parts_of(view))
+    needed = -(-longest_row(view) // parts_of(view))
     for switch, budget in BUDGETS.items():
         if view.get(switch) and view.get(budget) < needed:
-            rule = f"a row has up to {_longest(view)} tokens, and verl ends the run at one above the budget"
+            rule = f"a row has up to {longest_row(view)} tokens, and verl ends the run at one above the budget"
             fix = f"set {setting(view, budget)}={needed} or more, or lower data.max_response_length"
             yield ConfigError(stated(view, budget), rule=rule, fix=fix)
 
 
-def _longest(view: View) -> int:
+def longest_row(view: View) -> int:
     return int(view.value("rollout.prompt_length")) + int(view.value("rollout.response_length"))
 
 
@@ -91,8 +91,8 @@ def lengths_fit(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     key, context = "rollout.max_model_len", model_number(view.section("model"), "max_position_embeddings")
     limit = view.get(key)
     for name, most in {f"{SECTION}.{key}": limit, "the model's context, max_position_embeddings": context}.items():
-        if most and _longest(view) > most:
-            value = f"data.max_prompt_length + data.max_response_length = {_longest(view)}"
+        if most and longest_row(view) > most:
+            value = f"data.max_prompt_length + data.max_response_length = {longest_row(view)}"
             yield ConfigError(value, rule=f"together they fit in {name}, {most} tokens", fix="lower one of the two")
     if context and limit and limit > context:
         fix = f"set {setting(view, key)}={context}, or null"
@@ -103,7 +103,7 @@ def lengths_fit(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
 def batched_tokens(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
     """Without chunked prefill, vLLM's batch holds the longest sequence; always, a token of each running sequence."""
     tokens, chunked = (view.get(f"rollout.{key}") for key in ("max_num_batched_tokens", "enable_chunked_prefill"))
-    longest = view.get("rollout.max_model_len") or _longest(view)
+    longest = view.get("rollout.max_model_len") or longest_row(view)
     sequences = view.get("rollout.max_num_seqs")
     if view.engine != "vllm" or not tokens or tokens >= (sequences if chunked else max(longest, sequences)):
         return

@@ -152,7 +152,7 @@ def transfer_installed(run: ExaminedRun, view: View) -> Problem | None:
     return unless_elsewhere(run.config, ConfigError(stated(view, key), rule=reason, fix=fix))
 
 
-@rule(seen="verl#985, hiyouga/EasyR1#160", here=True, of="served")
+@rule(seen="verl#985, hiyouga/EasyR1#160, verl#5210", here=True, of="served")
 def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
     """The attention of a model is installed: flash-attn, which verl takes by default, and which needs GPUs."""
     used, asked = attention(view.config), view.get(ATTENTION.removeprefix(f"{SECTION}.")) is not None
@@ -161,12 +161,15 @@ def attention_installed(run: ExaminedRun, view: View) -> Problem | None:
         value, rule = f"{ATTENTION}={used} on the CPU", "flash-attn computes on GPUs only"
         return ConfigError(value, rule=rule, fix=sdpa) if is_flash(used) else None
     # Without flash-attn, transformers downloads the same kernel if the package `kernels` is there.
-    if used != DEFAULT_ATTENTION or any(find_spec(package) for package in (PACKAGE, "kernels")):
+    wanted = used == DEFAULT_ATTENTION or run.critics
+    if not wanted or any(find_spec(package) for package in (PACKAGE, "kernels")):
         return None
     if target() and not asked:
         return None  # Of other machines the plan says that it assumes it.
     value = f"{ATTENTION}={used}, and flash_attn is not installed" if asked else "flash_attn is not installed"
     rule = "the package of the attention is installed" if asked else f"verl loads models with {used} by default"
+    if run.critics:
+        sdpa, rule = "set another algorithm.adv_estimator", f"verl loads critics with {DEFAULT_ATTENTION} only"
     fix = f"{sdpa}, or install flash-attn: docs/gpu-quickstart.md has the command"
     return unless_elsewhere(run.config, ConfigError(value, rule=rule, fix=fix))
 

@@ -9,7 +9,7 @@ from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.rules import Problem, rule
 from verl_mas.config.merge import LOSS_MODES, SECTION
 from verl_mas.config.modes import KEY, MODES, SYNC
-from verl_mas.config.run import View
+from verl_mas.config.run import GAE, View
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest
 from verl_mas.workflow.members import flat
@@ -31,11 +31,12 @@ WITHOUT_FORKS = ("at_grpo", "agent_gigpo", "hierarchical_grpo")
 def estimator_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
     """A team's rows are compared per agent."""
     name = str(run.config.algorithm.adv_estimator)
-    if critic(run):
-        value = f"algorithm.adv_estimator={name}, critic.enable={run.config.critic.enable}"
-        rule = "a critic would need a value model per policy; verl-mas compares sessions"
-        fix = "set algorithm.adv_estimator=agent_grpo, and do not set critic.enable"
-        yield ConfigError(value, rule=rule, fix=fix)
+    if run.config.critic.enable and not run.critics:
+        value = f"critic.enable=True with algorithm.adv_estimator={name}"
+        fix = f"remove critic.enable, or set algorithm.adv_estimator={GAE}"
+        yield ConfigError(value, rule=f"of a team's estimators, only {GAE} reads a critic", fix=fix)
+    elif run.critics:
+        return  # `rules.critics`
     elif name in PER_AGENT:
         rule = "a team's rows are compared per agent; verl's estimators compare all rows of a prompt"
         fix = f"set algorithm.adv_estimator={PER_AGENT[name]}"
@@ -45,11 +46,6 @@ def estimator_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
         yield ConfigError(f"algorithm.adv_estimator={name}", rule="a team's estimators are per agent", fix=fix)
     else:
         options_for(name, run.mas.advantage)  # Raises what is wrong with them.
-
-
-def critic(run: ExaminedRun) -> bool:
-    enabled = run.config.critic.enable
-    return bool(enabled) or (enabled is None and run.config.algorithm.adv_estimator == "gae")
 
 
 @rule(seen="verl's own script run_mistral_nemo_12b_skyworkrm_fsdp.sh with +mas=solver_verifier", team=True)
@@ -119,10 +115,12 @@ def filtered_groups(run: ExaminedRun) -> Iterator[ConfigError]:
         rule, fix = "a task is kept by how its sessions differ, and there is one", f"set {SECTION}.rollout.n=8"
         yield ConfigError(f"mas.filter with {SECTION}.rollout.n=1", rule=rule, fix=fix)
     own = run.estimator
-    across = own and (own.reads_running(run.options) or not (own.compares_sessions or "branch" in own.needs))
+    across = run.critics
+    if own:
+        across = own.reads_running(run.options) or not (own.compares_sessions or "branch" in own.needs)
     if run.learning and wanted.drop and wanted.by == "score" and across:
         value = f"mas.filter.drop=uniform with algorithm.adv_estimator={run.config.algorithm.adv_estimator}"
-        rule = "rows of equal scores have an advantage, too, where all tasks are compared"
+        rule = "rows of equal scores have an advantage, too, unless they are compared within a task"
         yield ConfigError(value, rule=rule, fix="set mas.filter.by=team, or algorithm.adv_estimator=agent_grpo")
 
 

@@ -20,8 +20,8 @@ Wanted: TypeAlias = Mapping[str, tuple[object, str]]
 OF_TEAM: Wanted = {
     "trainer.use_v1": (True, "teams need verl's V1 trainer"),
     "distillation.enabled": (False, "a teacher is not supported for a team"),
-    "trainer.critic_warmup": (0, "a team has no critic, and its policies are updated from the first step"),
 }
+WITHOUT_CRITICS: Wanted = {"trainer.critic_warmup": (0, "no critic is warmed up, so no step leaves the policies out")}
 HYBRID: Wanted = {f"{SECTION}.hybrid_engine": (True, "policies train and serve on the same GPUs")}
 # Those with which an asynchronous trainer would hang, or replay other rows.
 ASYNCHRONOUS: Wanted = {
@@ -40,7 +40,7 @@ STORAGE = "transfer_queue.backend.SimpleStorage.total_storage_size"
 def settings_of_team(run: ExaminedRun) -> Iterator[ConfigError]:
     """Some settings of verl have one value for a team, and more of them in an asynchronous mode."""
     assert run.mode
-    wanted = {**OF_TEAM, **(APART if run.mode is SEPARATE else HYBRID)}
+    wanted = {**OF_TEAM, **({} if run.critics else WITHOUT_CRITICS), **(APART if run.mode is SEPARATE else HYBRID)}
     for key, (value, why) in {**wanted, **(ASYNCHRONOUS if run.mode.asynchronous else {})}.items():
         if (given := run.get(key)) not in (None, value):
             fix = f"set {key}={'null' if value is None else value}"

@@ -18,9 +18,9 @@ from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl_mas import data_plane
 from verl_mas.config.placement import TRAINING_ENGINES
 from verl_mas.data_plane import Rows
-from verl_mas.row import MULTI_MODAL_INPUTS, TEMPERATURE, TRAINER_ONLY
+from verl_mas.row import MULTI_MODAL_INPUTS, OF_CRITIC, TEMPERATURE, TRAINER_ONLY
 from verl_mas.trainer.policies.servers import Servers
-from verl_mas.trainer.policies.worker import PolicyWorker
+from verl_mas.trainer.policies.worker import CriticWorker, PolicyWorker
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH, LOAD, PROCESSES
 from verl_mas.verl_.types import Actor
@@ -28,7 +28,7 @@ from verl_mas.verl_.types import Actor
 T = TypeVar("T")
 # What verl's profiler reads of a trainer.
 PROFILED = ("global_steps", "prev_step_profile", "curr_step_profile", "next_step_profile")
-_SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor"}
+_SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor", "infer_batch", "train_mini_batch"}
 
 
 class Workers:
@@ -37,8 +37,10 @@ class Workers:
     verl's trainer sends every field, and sets one temperature for the batch, which would override the row's.
     """
 
-    def __init__(self, group: RayWorkerGroup):
+    def __init__(self, group: RayWorkerGroup, reads: frozenset[str] = frozenset()):
+        """`reads`: fields that other training processes leave out."""
         self.group = group
+        self._left_out = TRAINER_ONLY - reads
 
     def __getattr__(self, name: str) -> object:
         method = getattr(self.group, name)
@@ -50,7 +52,7 @@ class Workers:
             rows.extra_info.pop(TEMPERATURE, None)
         else:
             rows.extra_info[TEMPERATURE] = temperatures.pop()
-        return method(data_plane.for_workers(rows, also=[MULTI_MODAL_INPUTS], without=TRAINER_ONLY))
+        return method(data_plane.for_workers(rows, also=[MULTI_MODAL_INPUTS], without=self._left_out))
 
 
 class LocalPolicy(Servers, PPOTrainer):
@@ -87,7 +89,9 @@ class LocalPolicy(Servers, PPOTrainer):
         """verl's set-up is one function. It sets an attribute when the training processes are made, and one when they
         have loaded their model."""
         super().__setattr__(name, value)
-        if self._turn and name == "actor_rollout_wg" and isinstance(value, RayWorkerGroup):
+        # A critic loads its model first.
+        first = "critic_wg" if self._turn and self.use_critic else "actor_rollout_wg"
+        if self._turn and name == first and isinstance(value, RayWorkerGroup):
             ray.get([worker.__ray_ready__.remote() for worker in value.workers])
             self._turn.ended(PROCESSES)
             self._turn.wait(self.pool.name_prefix)
@@ -100,6 +104,8 @@ class LocalPolicy(Servers, PPOTrainer):
         self.actor_rollout_wg = Workers(self.actor_rollout_wg)
         if self.use_reference_policy:
             self.ref_policy_wg = self.actor_rollout_wg if shared else Workers(self.ref_policy_wg)
+        if self.use_critic:
+            self.critic_wg = Workers(self.critic_wg, reads=OF_CRITIC)
 
     # -- parts of verl's set-up that the team does ---------------------------------------------------------
 
@@ -112,7 +118,10 @@ class LocalPolicy(Servers, PPOTrainer):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self.resource_pool_manager = _OnePool(self.pool, self.mapping)
-        self.role_worker_mapping = {role: ray.remote(self.worker) for role in self.role_worker_mapping}
+        workers = {Role.Critic: CriticWorker}
+        self.role_worker_mapping = {
+            role: ray.remote(workers.get(role, self.worker)) for role in self.role_worker_mapping
+        }
 
     @property
     def _enable_hybrid_replicas(self) -> bool:

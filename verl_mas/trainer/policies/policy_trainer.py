@@ -37,17 +37,22 @@ from verl_mas.row import (
     ROLLOUT_LOG_PROBS,
     ROLLOUT_WEIGHTS,
     TEMPERATURE,
+    VALUES,
     RowKey,
+    is_padding,
 )
 from verl_mas.trainer.batching import MicroBatches, UpdatePlan, plan, side_by_side, spread_padding
 from verl_mas.trainer.checkpoint import Saved, writing
 from verl_mas.trainer.loss_weights import Loss, on_policy, over_all_rows, step_weights, weighs_rows, weighted
-from verl_mas.trainer.policies.local_policy import LocalPolicy
+from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
 from verl_mas.trainer.policies.weight_folder import BACKEND
-from verl_mas.trainer.step import COLUMNS, PolicyRows, kept_share, without_zero_advantage
+from verl_mas.trainer.step import COLUMNS, PolicyRows, gae, kept_share, without_zero_advantage
 
 # After a start, in which every step compares the log-probs of engine and trainer: before and after the first update.
 FIRST_STEPS = 2
+# The folder of a policy's critic, in that of the policy.
+CRITIC = "critic"
+LOSSES = tuple(f"{part}/{name}" for part in ("actor", CRITIC) for name in ("loss", "grad_norm"))
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,8 @@ class PolicyTrainer(LocalPolicy):
         self.prepared += 1
         every = self.updates.old_log_probs_every
         due = self.prepared <= FIRST_STEPS or self.global_steps % every == 0
-        return self.log_probs(self.balance(rows, metrics), metrics, old=due)
+        rows = self.log_probs(self.balance(rows, metrics), metrics, old=due)
+        return self._compute_values(rows, metrics) if self.use_critic else rows
 
     def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
         self._rows = len(rows)
@@ -146,6 +152,12 @@ class PolicyTrainer(LocalPolicy):
         tokens = part.data[RESPONSE_MASK].sum(-1)
         part.weights = step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
 
+    def credit(self, part: PolicyRows) -> None:
+        """Give the rows the advantages of their policy's critic, where it has one."""
+        if self.use_critic:
+            values = data_plane.read(part.batch, [VALUES])[VALUES]
+            gae(part, values, self.config.algorithm.gamma, self.config.algorithm.lam)
+
     def rows_to_train(self, part: PolicyRows) -> Rows:
         """Return the rows that add to the loss if others are skipped, else all."""
         assert self.plan is not None
@@ -166,27 +178,45 @@ class PolicyTrainer(LocalPolicy):
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
         """The policy's optimiser steps. `counted`: what the sum over all rows is divided by, in verl's modes that take
         it from the caller."""
-        assert self.plan is not None
+        if self.use_critic:
+            self.train_critic(rows, metrics)
+        if self.use_critic and self.global_steps < self.config.trainer.critic_warmup:
+            metrics["updated"] = 0
+        else:
+            self.train_policy(rows, metrics, counted)
+        # For this precision verl makes a gradient scaler.
+        check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))
+        self.empty_cache()
+
+    def train_critic(self, rows: Rows, metrics: dict[str, float]) -> None:
+        """As many optimiser steps as the policy makes, on the same rows."""
+        self._divide(rows, self.config.critic, sum(not is_padding(tag) for tag in rows.tags))
+        metrics.update(_reported(self.critic_wg.train_mini_batch(rows).get(), "critic"))
+
+    def train_policy(self, rows: Rows, metrics: dict[str, float], counted: float) -> None:
         actor = self.config.actor_rollout_ref.actor
+        self._divide(rows, actor, counted)
         rows.extra_info.update(
             calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
             distillation_use_topk=False,
             distillation_only=False,
-            global_batch_size=counted / self.plan.updates,
-            num_mini_batch=self.plan.updates,
-            epochs=actor.ppo_epochs,
-            seed=actor.data_loader_seed,
-            dataloader_kwargs={"shuffle": actor.shuffle},
             temperature=self.config.actor_rollout_ref.rollout.temperature,
         )
-        output = rename_dict(self.actor_rollout_wg.update_actor(rows)["metrics"], "actor/")
-        output["perf/mfu/actor"] = output.pop("actor/mfu")
+        output = _reported(self.actor_rollout_wg.update_actor(rows), "actor")
         if f"actor/{SHARED}" in output:
             output[f"rows/{SHARED}"] = output.pop(f"actor/{SHARED}")
-        metrics.update(reduce_metrics(output))
-        # For this precision verl makes a gradient scaler.
-        check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))
-        self.empty_cache()
+        metrics.update(output)
+
+    def _divide(self, rows: Rows, section: DictConfig, counted: float) -> None:
+        """How verl divides the rows among the optimiser steps of an actor or a critic."""
+        assert self.plan is not None
+        rows.extra_info.update(
+            global_batch_size=counted / self.plan.updates,
+            num_mini_batch=self.plan.updates,
+            epochs=section.ppo_epochs,
+            seed=section.data_loader_seed,
+            dataloader_kwargs={"shuffle": section.shuffle},
+        )
 
     @property
     def precision(self) -> str:
@@ -228,12 +258,28 @@ class PolicyTrainer(LocalPolicy):
             self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        self.actor_rollout_wg.save_checkpoint(
-            os.path.join(folder, self.name), remote and os.path.join(remote, self.name), step, max_ckpt_to_keep=keep
-        )
+        for group, part in self._stored:
+            group.save_checkpoint(
+                os.path.join(folder, part), remote and os.path.join(remote, part), step, max_ckpt_to_keep=keep
+            )
 
     def load(self, folder: str, delete: bool) -> None:
-        self.actor_rollout_wg.load_checkpoint(local_path=os.path.join(folder, self.name), del_local_after_load=delete)
+        for group, part in self._stored:
+            group.load_checkpoint(local_path=os.path.join(folder, part), del_local_after_load=delete)
+
+    @property
+    def _stored(self) -> list[tuple[Workers, str]]:
+        """What has weights that are trained, and its folder in a checkpoint."""
+        policy = [(self.actor_rollout_wg, self.name)]
+        return [*policy, (self.critic_wg, os.path.join(self.name, CRITIC))] if self.use_critic else policy
+
+
+def _reported(output: TensorDict, part: str) -> dict[str, float]:
+    """verl's metrics of an update, by verl's names."""
+    metrics = rename_dict(output["metrics"], f"{part}/")
+    metrics[f"perf/mfu/{part}"] = metrics.pop(f"{part}/mfu")
+    reduced: dict[str, float] = reduce_metrics(metrics)
+    return reduced
 
 
 def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> None:
@@ -241,7 +287,7 @@ def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> Non
 
     `scaled`: of a loss that a gradient scaler multiplies. Overflows are then expected, and counted instead.
     """
-    wrong = [name for name in ("actor/loss", "actor/grad_norm") if not math.isfinite(metrics.get(name, 0.0))]
+    wrong = [name for name in LOSSES if not math.isfinite(metrics.get(name, 0.0))]
     if scaled:
         metrics["actor/overflow"] = float("actor/grad_norm" in wrong)
     elif wrong:

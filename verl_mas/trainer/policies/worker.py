@@ -22,7 +22,7 @@ from verl_mas.config.engine_tag import SHARED_PREFIXES, EngineTag
 from verl_mas.errors import UpdateFailed
 from verl_mas.platform.fsdp import VENDOR, SharedPrefixes, chosen
 from verl_mas.run_folder.checkpoints import damaged
-from verl_mas.verl_.types import Fields
+from verl_mas.verl_.types import Fields, Passed
 
 F = TypeVar("F", bound=Callable[..., object])
 Weights: TypeAlias = Iterable[tuple[str, Tensor]]
@@ -55,10 +55,23 @@ class PolicyWorker(ActorRolloutRefWorker):
     def load_checkpoint(
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
-        """Each rank reads its files twice: torch does not look at their checksums, and loads whatever is there."""
-        if names := damaged(Path(local_path), f"*_rank_{self.rank}.pt"):
-            raise ValueError(f"the checksums of {', '.join(names)} are wrong: their bytes have changed")
+        refuse_damaged(Path(local_path), self.rank)
         super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+
+
+class CriticWorker(TrainingWorker):
+    """verl's training worker of a policy's critic."""
+
+    @on_all
+    def load_checkpoint(self, local_path: str, *others: Passed, **named: Passed) -> None:
+        refuse_damaged(Path(local_path), self.rank)
+        super().load_checkpoint(local_path, *others, **named)
+
+
+def refuse_damaged(folder: Path, rank: int) -> None:
+    """Each rank reads its files twice: torch does not look at their checksums, and loads whatever is there."""
+    if names := damaged(folder, f"*_rank_{rank}.pt"):
+        raise ValueError(f"the checksums of {', '.join(names)} are wrong: their bytes have changed")
 
 
 def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:

@@ -1,0 +1,70 @@
+"""Critics: with `algorithm.adv_estimator=gae`, each policy that is updated has a value model of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from verl_mas.checks.examined import ExaminedRun, parts_of
+from verl_mas.checks.rules import rule
+from verl_mas.checks.rules.batches import MINI, longest_row
+from verl_mas.checks.rules.modes import Wanted
+from verl_mas.config.merge import SECTION
+from verl_mas.config.modes import KEY
+from verl_mas.config.run import GAE, View
+from verl_mas.config.verl_settings import CRITIC_TOKENS
+from verl_mas.errors import ConfigError
+
+# Settings of verl -> the value that they have with critics of policies, and why.
+WANTED: Wanted = {
+    "critic.enable": (True, "gae reads the values of a critic"),
+    "critic.model.lora_rank": (0, "critics are trained with whole weights; none has been run with an adapter"),
+    "algorithm.use_pf_ppo": (False, "a team trains on the rows as they were sampled"),
+}
+BUDGET, ULYSSES = "critic.ppo_infer_max_token_len_per_gpu", "critic.fsdp.ulysses_sequence_parallel_size"
+
+
+@rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True)
+def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
+    """With critics no rows are compared, and a critic is updated as often as its policy."""
+    if not run.critics:
+        return
+    for key, (value, why) in WANTED.items():
+        if (given := run.get(key)) not in (None, value):
+            yield ConfigError(f"{key}={given} with {GAE}", rule=why, fix=f"remove it, or set {key}={value}")
+    unread = [f"mas.advantage.{key}={value}" for key, value in run.mas.advantage.items()]
+    unread += ["mas.skip_zero_advantage=True"] if run.mas.skip_zero_advantage is True else []
+    for given in unread:
+        rule = "these say which rows are compared; with gae a critic says what each token is worth, and learns from all"
+        fix = (
+            "remove it (algorithm.gamma and algorithm.lam are those of gae), or set algorithm.adv_estimator=agent_grpo"
+        )
+        yield ConfigError(f"{given} with {GAE}", rule=rule, fix=fix)
+    mini, of_actor = run.get("critic.ppo_mini_batch_size"), run.get(f"{SECTION}.{MINI}")
+    if mini != of_actor:
+        value = f"critic.ppo_mini_batch_size={mini} with {SECTION}.{MINI}={of_actor}"
+        rule = "a critic makes as many optimiser steps as its policy, on the same rows"
+        yield ConfigError(value, rule=rule, fix="remove it; mas.updates_per_step is the number of both")
+    if run.mode and run.mode.asynchronous:
+        rule = (
+            "a value is what the present weights will earn, and the returns of rows of older weights are not corrected"
+        )
+        fix = "remove +mas/mode, or set algorithm.adv_estimator=agent_grpo"
+        yield ConfigError(f"{KEY}={run.mode.name} with {GAE}", rule=rule, fix=fix)
+
+
+@rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True, of="learning")
+def critic_beside_policy(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
+    """A critic is in the processes of its policy, and reads the same rows."""
+    if not run.critics:
+        return
+    if view.spec.adapter_of:
+        value = f"mas.policies.{view.name}.adapter_of={view.spec.adapter_of} with {GAE}"
+        rule = "a critic is a model in the processes of its policy, and an adapter has those of its base"
+        fix = f"remove adapter_of, so that {view.name} has its own weights, or set algorithm.adv_estimator=agent_grpo"
+        yield ConfigError(value, rule=rule, fix=fix)
+    if (parts := run.get(ULYSSES) or 1) != parts_of(view):
+        rule = f"policy {view.name} divides a sequence among {parts_of(view)} GPUs, and its critic gets the same rows"
+        yield ConfigError(f"{ULYSSES}={parts}", rule=rule, fix=f"set {ULYSSES}={parts_of(view)}")
+    if (given := run.get(BUDGET) or CRITIC_TOKENS) * parts < longest_row(view):
+        rule = f"a row of policy {view.name} has up to {longest_row(view)} tokens"
+        yield ConfigError(f"{BUDGET}={given}", rule=rule, fix=f"set ++{BUDGET}={longest_row(view)} or more")
