@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 
+import benchmarks.evidence.folded_pages  # noqa: F401  registers its data set
 from verl_mas.cli._arguments import add_settings, values
 from verl_mas.cli.data.verifiers import Tasks
 from verl_mas.cli.data.world import prepared

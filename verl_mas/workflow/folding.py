@@ -113,7 +113,7 @@ def _returned(reply: Reply) -> tuple[str, str]:
     """The summary, and why there is none. The call of `return` gets it as its result, or its error."""
     opened, fault = reply.open_calls, ""
     summary = (opened[0].parameters or {}).get("message") if opened else None
-    replaced = characters([reply.text, [[step["content"], _arguments(step)] for step in reply.steps[:-1]]])
+    replaced = characters([reply.text, [step["content"] for step in reply.steps[:-1]]])
     if not opened:
         fault = "it ended without `return`"
     elif not isinstance(summary, str) or not summary.strip() or len(opened) > 1:
@@ -125,10 +125,6 @@ def _returned(reply: Reply) -> tuple[str, str]:
     if fault:
         reply.mark_malformed(f"a branch that failed: {fault}")
     return "" if fault else str(summary), fault
-
-
-def _arguments(step: JsonObject) -> list[object]:
-    return [call["function"]["arguments"] for call in step.get("tool_calls") or ()]
 
 
 async def _nested(arguments: JsonObject, context: CallContext) -> str:
