@@ -1,6 +1,8 @@
-"""Six pages, each with one value for the letter that is asked: together they are three times what a context holds.
+"""Six pages, on each of which the letter that is asked has a value: together three times what a context holds.
 
-The pages, a tiny model with demonstrations of three ways to read them, and the workflows of these ways.
+The pages, demonstrations of three ways to read them, and the workflows of these ways.
+
+    python recipes/folded/pages.py --out runs/folded --noise 0.15
 """
 
 from __future__ import annotations
@@ -9,49 +11,53 @@ import argparse
 import json
 import random
 import re
+import string
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from typing import Literal
 
 from verl.experimental.agent_loop.tool_parser import FunctionCall, ToolParser
 
+from verl_mas import Message, Outcome, Task, Team, Workflow
+from verl_mas.cli import main
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp
 from verl_mas.testing.tiny_model import TURN_END
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.workflow import Message, Outcome, Task, Team, Workflow
 from verl_mas.workflow.folding import Branch, Folding, FoldingRules
 
-PAGES, PAIRS = 6, 16
-LETTERS, VALUES = "abcdefghijklmnopqrstuvwxyz", "ABCDEFGH"
+PAGES, ENTRIES, VALUES = 6, 32, "ABCDEFGH"
+LETTERS = string.ascii_lowercase + "IJKLMNOPQRSTUV"
 # A call, as this model writes it: a mark and an argument. FINAL is not a call.
 CALLS = {" >": ("branch", "prompt"), " [": ("page", "number"), " <": ("return", "message")}
-FINAL, BEGUN, PAGE = " =", " !", " ["
+FINAL, BEGUN = " =", " !"
 # The last word of a question: how the model reads the pages.
 FOLDED, WINDOW, NOTES = " $", " ?", " #"
-PROMPT_TOKENS = 60  # of the arms without branches
+WINDOW_TOKENS = 60  # of a prompt without branches
 
 
-def words(letters: Sequence[str]) -> str:
+def words(texts: Sequence[str]) -> str:
     """With a blank before each, so that a word is the same token everywhere."""
-    return "".join(f" {letter}" for letter in letters)
+    return "".join(f" {text}" for text in texts)
 
 
 def draw(rng: random.Random) -> tuple[str, list[str], str]:
-    """The letter that is asked, the pages, and its value on each."""
-    asked, pages, values = rng.choice(LETTERS), [], ""
-    for _ in range(PAGES):
-        letters = rng.sample([letter for letter in LETTERS if letter != asked], PAIRS - 1)
-        letters.insert(rng.randrange(PAIRS), asked)
-        on_page = {letter: rng.choice(VALUES) for letter in letters}
-        pages.append(words([part for pair in on_page.items() for part in pair]))
-        values += on_page[asked]
+    """The letter that is asked, the pages, and its value on each. An entry is a letter and its value."""
+    asked, values = rng.choice(LETTERS), "".join(rng.choices(VALUES, k=PAGES))
+    pages = []
+    for value in values:
+        letters = rng.sample(LETTERS.replace(asked, ""), ENTRIES - 1)
+        entries = [asked + value, *(letter + rng.choice(VALUES) for letter in letters)]
+        pages.append(words(rng.sample(entries, ENTRIES)))
     return asked, pages, values
 
 
 @ToolParser.register("pages")
 class PagesParser(ToolParser):
+    """Calls of two words."""
+
     async def extract_tool_calls(
         self, responses_ids: list[int], tools: object = None
     ) -> tuple[str, list[FunctionCall]]:
@@ -65,8 +71,8 @@ class PagesParser(ToolParser):
 
 def outcome(task: Task, text: str, **info: object) -> Outcome:
     """The share of the values that the answer has in their places."""
-    wanted, answer = str(task.ground_truth), text.split()[1:] if text.startswith(FINAL) else []
-    right = sum(given == value for given, value in zip(answer, wanted, strict=False)) / PAGES
+    answer = text.split()[1:] if text.startswith(FINAL) else []
+    right = sum(given == value for given, value in zip(answer, str(task.ground_truth), strict=False)) / PAGES
     return Outcome(answer=text, reward=right, info={"acc": right, "whole": float(right == 1), **info})
 
 
@@ -92,8 +98,8 @@ class FoldedPages(Workflow):
             return pages[int(number) - 1]
 
         async def in_scope(branch: Branch) -> bool:
-            read = [call.parameters["number"] for call in branch.reply.tool_calls if call.name == "page"]
-            return read == [branch.prompt]
+            called = [call.parameters or {} for call in branch.reply.tool_calls if call.name == "page"]
+            return called == [{"number": branch.prompt}]
 
         folding = Folding(team.solver, [page], self.folding, in_scope)
         reply = await folding.act(f" {task.question}{FOLDED}")
@@ -104,69 +110,63 @@ class WindowPages(Workflow):
     """A turn per page. Of a history that is too long, the oldest messages are dropped."""
 
     agents = ("solver",)
-    mark: Literal[" ?", " #"] = WINDOW  # type: ignore[assignment]
+    mark: Literal[" ?", " #"] = " ?"
+    """A turn names the next page and has the value of the last one, or those of all before."""
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        pages, text = pages_of(task), ""
+        pages = pages_of(task)
         history: list[Message] = [{"role": "user", "content": f" {task.question}{self.mark}"}]
-        for _ in range(PAGES + 1):
+        reply = await team.solver.act(history)
+        while (asked := re.fullmatch(rf"(?: [A-H])* \[ ([1-{PAGES}])", reply.text)) and len(history) <= 2 * PAGES:
+            history += [reply.message, {"role": "user", "content": pages[int(asked[1]) - 1]}]
             reply = await team.solver.act(history)
-            text = reply.text
-            number = text[-1:] if text[-4:-2] == PAGE else ""
-            if number not in "123456"[:PAGES] or not number:
-                break
-            history += [reply.message, {"role": "user", "content": pages[int(number) - 1]}]
-        return outcome(task, text, turns=len(history) // 2)
+        return outcome(task, reply.text, turns=len(history) // 2)
 
 
 def thread(opening: str, turns: Sequence[tuple[str, str]]) -> Iterator[Lesson]:
     """The lessons of a thread: replies, each with what follows it."""
-    text = opening
     for reply, following in turns:
-        yield Lesson("solver", text, reply)
-        text += reply + TURN_END + following
+        yield Lesson("solver", opening, reply)
+        opening += reply + TURN_END + following
 
 
-def folded(asked: str, pages: Sequence[str], found: str, answer: str, skipped: bool) -> Iterator[Lesson]:
-    """With `skipped`, the main thread answers before it has read the last page."""
+def folded(asked: str, pages: Sequence[str], found: str, *, hasty: bool) -> Iterator[Lesson]:
+    """With `hasty`, the main thread does not read the last page."""
     opening, turns = f" {asked}{FOLDED}", []
-    for place, page in enumerate(pages):
-        number = f" {place + 1}"
-        if place == PAGES - 1 and skipped:
+    for place, (page, value) in enumerate(zip(pages, found, strict=True), 1):
+        if hasty and place == PAGES:
             break
-        begun = "".join(f"{reply}{TURN_END}{result}" for reply, result in turns)
-        turns.append((f" >{number}", f" {found[place]}"))
-        *_, read, returned = thread(
-            f"{opening}{begun} >{number}{TURN_END}{BEGUN}", [(f" [{number}", page), (f" < {found[place]}", "")]
-        )
-        yield from (read, returned)
-    yield from thread(opening, [*turns, (FINAL + words(answer), "")])
+        before = "".join(reply + TURN_END + result for reply, result in turns)
+        branch = f"{opening}{before} > {place}{TURN_END}{BEGUN}"
+        yield from thread(branch, [(f" [ {place}", page), (f" < {value}", "")])
+        turns.append((f" > {place}", f" {value}"))
+    yield from thread(opening, [*turns, (FINAL + words(found), "")])
 
 
-def windowed(asked: str, pages: Sequence[str], found: str, answer: str, mark: str) -> Iterator[Lesson]:
-    """Each reply has the value of the page before, with notes of all, and the number of the next one."""
+def windowed(asked: str, pages: Sequence[str], found: str, mark: str) -> Iterator[Lesson]:
+    """A reply has the value of the page before, with NOTES those of all before, and the number of the next page."""
     opening, history = f" {asked}{mark}", list[str]()
-    for place in range(PAGES + 1):
+    for place in range(PAGES):
         noted = found[:place] if mark == NOTES else found[max(place - 1, 0) : place]
-        reply = words(noted) + f" [ {place + 1}" if place < PAGES else FINAL + words(answer)
-        kept = history
-        while kept and _tokens(opening) + sum(map(_tokens, kept)) > PROMPT_TOKENS:
-            kept = kept[1:]
-        yield Lesson("solver", opening + "".join(kept), reply)
-        if place < PAGES:
-            history += [reply + TURN_END, pages[place]]
+        reply = words(noted) + f" [ {place + 1}"
+        yield Lesson("solver", opening + _newest(history), reply)
+        history += [reply + TURN_END, pages[place]]
+    yield Lesson("solver", opening + _newest(history), FINAL + words(found))
 
 
-def _tokens(text: str) -> int:
-    return text.count(" ") + text.count(TURN_END)
+def _newest(history: Sequence[str]) -> str:
+    """What `truncation: drop_oldest` leaves of it."""
+    while 2 + sum(text.count(" ") + text.count(TURN_END) for text in history) > WINDOW_TOKENS:
+        history = history[1:]
+    return "".join(history)
 
 
 @DATA_SETS.register("pages")
 class Pages(Generated):
-    """Six pages with a value each for the letter that is asked."""
+    """Six pages, on each of which the letter that is asked has a value."""
 
     warm_up = WarmUp(
-        steps=2_000, batch=64, learning_rate=2e-3, lessons=60_000, texts=2_000, vocabulary=400, initial=0.1
+        steps=1_000, batch=64, learning_rate=2e-3, lessons=60_000, texts=4_000, vocabulary=900, initial=0.1
     )
     rows = (2_000, 150)
 
@@ -184,7 +184,10 @@ class Pages(Generated):
         while True:
             asked, pages, values = draw(rng)
             found = "".join(rng.choice(VALUES) if rng.random() < options.noise else value for value in values)
-            yield from folded(asked, pages, found, found, rng.random() < options.noise)
+            yield from folded(asked, pages, found, hasty=rng.random() < options.noise)
             for mark in (WINDOW, NOTES):
-                known = found if mark == NOTES else "".join(rng.choices(VALUES, k=PAGES - 2)) + found[-2:]
-                yield from windowed(asked, pages, found, known, mark)
+                yield from windowed(asked, pages, found, mark)
+
+
+if __name__ == "__main__":
+    sys.exit(main(["data", "pages", *sys.argv[1:]]))
