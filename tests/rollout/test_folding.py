@@ -73,7 +73,7 @@ def test_every_sampled_token_is_trained_once_in_the_context_in_which_it_was_samp
     def answer(prompt, number):
         return [*texts, "thought</think>Done."][min(number, len(texts))]
 
-    lengths = {"prompt_length": 4000, "response_length": 3000 if room else 400}
+    lengths = {"prompt_length": 4000 if room else 500, "response_length": 3000 if room else 400}
     client, server = scripted_policy(thinking, answer, **lengths)
     done = play(folds, client, tool_limits=ToolLimits(), faults=FaultSpec(retries=0))
     assert not done.failed, done.faults

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from verl_mas.config.values import Checked, Count, NotNegative
+from verl_mas.errors import PromptTooLong
 from verl_mas.util.text import characters
 from verl_mas.workflow.client import ToolCall
 from verl_mas.workflow.codecs import JsonObject
@@ -91,7 +92,10 @@ class Folding:
             raise ValueError("`branch` has a `prompt`, which is a text, and is the only call of its reply")
         begin = ToolCall("branch", "", calls[0].get("id")).answered(self._rules.instruction)
         tools = [*self._tools, Tool(BRANCH, _nested), RETURN]
-        reply = await self._agent.branch_off(context, [begin], tools=tools, max_calls=self._rules.branch_calls)
+        try:
+            reply = await self._agent.branch_off(context, [begin], tools=tools, max_calls=self._rules.branch_calls)
+        except PromptTooLong as fault:
+            raise ValueError(f"no room for another branch: {fault.cause}") from fault
         branch = Branch(prompt, reply, *_returned(reply))
         inside = await self._judge(branch) if self._judge and not branch.fault else None
         outside = 0.0 if inside is None or inside else self._rules.out_of_scope
