@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from verl_mas.workflow.codecs import only as only
     from verl_mas.workflow.codecs import visible as visible
     from verl_mas.workflow.commit import register_commit_rule as register_commit_rule
+    from verl_mas.workflow.folding import Folding as Folding
+    from verl_mas.workflow.folding import FoldingRules as FoldingRules
     from verl_mas.workflow.members import instances as instances
     from verl_mas.workflow.outcome import Outcome as Outcome
     from verl_mas.workflow.reply import Reply as Reply

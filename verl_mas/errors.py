@@ -179,8 +179,12 @@ class SessionFault(MasError):
         return f"{self.kind.value}: {first}{self._where}"
 
     def __reduce__(self) -> tuple[object, ...]:
-        place = partial(SessionFault, agent=self.agent, turn=self.turn, traceback=self.traceback)
+        place = partial(type(self), agent=self.agent, turn=self.turn, traceback=self.traceback)
         return place, (self.kind, self.cause)
+
+
+class PromptTooLong(SessionFault):
+    """A conversation that does not fit in a prompt of its policy."""
 
 
 @contextmanager
@@ -196,7 +200,7 @@ def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[N
     except SessionFault as error:
         if error.agent is not None or agent is None:
             raise
-        raise SessionFault(error.kind, error.cause, agent=agent, turn=turn) from error
+        raise type(error)(error.kind, error.cause, agent=agent, turn=turn) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
         raise SessionFault(FaultKind.TIMEOUT, _described(error), agent=agent, turn=turn) from error
     except BaseException as error:  # the boundary: code of others may raise anything, such as a panic of Rust

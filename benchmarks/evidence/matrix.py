@@ -7,6 +7,7 @@ from itertools import chain
 
 from benchmarks.evidence.arms import Arm, Piece, by_seeds
 from benchmarks.evidence.tasks import (
+    folded,
     guide_driver,
     lookup,
     plan_path,
@@ -26,6 +27,7 @@ _TASKS = (
     guide_driver.TASK,
     slippery.TASK,
     lookup.TASK,
+    folded.TASK,
     plan_path.TASK,
     sums.TASK,
     self_play.TASK,

@@ -38,7 +38,7 @@ GROUPS = {
         "SessionIndex read_sessions AgentSpec BranchSpec FaultSpec LLMClient Request Generation"
     ),
     "Worlds": "World Observation View",
-    "Tools": "Tool ToolResult ToolCall CallContext ToolLimits calls McpServers McpSpec",
+    "Tools": "Tool ToolResult ToolCall CallContext Folding FoldingRules ToolLimits calls McpServers McpSpec",
     "Advantages": (
         "estimator within AdvantageInput AdvantageOptions AdvantageOutput compute_advantages RunningScores to_tokens"
     ),
@@ -70,6 +70,7 @@ SETTINGS = {
     "McpSpec": "masmcp",
     "AdvantageOptions": "masadvantage",
     "Execution": "of-several-workflows",
+    "FoldingRules": "folded",
 }
 
 

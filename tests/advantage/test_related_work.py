@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import statistics
+from dataclasses import replace
 
 import pytest
 import torch
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
+from verl_mas.errors import DataError
 
 CASES = 2000  # tasks, which are compared in one batch
 
@@ -170,3 +172,36 @@ def test_the_bonus_of_ccpos_code_changes_no_advantage_where_outcomes_have_two_va
         plain.append([(i, "thinker", 0, 0, 0, one) for i, one in enumerate(outcomes)])
         with_bonus.append([(*row[:5], row[5] + 0.2 * more) for row, more in zip(plain[-1], bonus, strict=True)])
     same(advantages("agent_grpo", *with_bonus), advantages("agent_grpo", *plain))
+
+
+def fold_grpo_of_the_paper(sessions):
+    """The mean over each row's tokens of clip(R + Q_t, 0, 1), less the mean of R and divided by its deviation. A
+    session is R, and rows of Q_t."""
+    rewards = [reward for reward, _ in sessions]
+    divisor = statistics.stdev(rewards) + 1e-6 if len(set(rewards)) > 1 else 1.0
+    mean = statistics.fmean(rewards)
+    clipped = [statistics.fmean(min(max(reward + q, 0), 1) for q in row) for reward, rows in sessions for row in rows]
+    return [(value - mean) / divisor for value in clipped]
+
+
+def test_fold_grpo_is_the_mean_over_tokens_of_the_papers_advantage():
+    """Of penalties within 0..1 and outcomes of 0 and 1, as there."""
+    rng = random.Random(7)
+    tasks = []
+    for _ in range(CASES):
+        sizes = [rng.randint(1, 4) for _ in range(rng.randint(1, 6))]
+        rows = [[[-rng.choice((0, 0, 0.2, 1)) for _ in range(rng.randint(1, 9))] for _ in range(n)] for n in sizes]
+        tasks.append([(rng.choice((0.0, 1.0)), of_session) for of_session in rows])
+    columns = [
+        (task, session, reward, reward + statistics.fmean(row))
+        for task, sessions in enumerate(tasks)
+        for session, (reward, rows) in enumerate(sessions)
+        for row in rows
+    ]
+    task, session, reward, scores = zip(*columns, strict=True)
+    who = {"agent": ["a"] * len(task), "instance": range(len(task))}
+    batch = AdvantageInput(torch.tensor(scores), task, session, **who, team_reward=torch.tensor(reward))
+    expected = [value for sessions in tasks for value in fold_grpo_of_the_paper(sessions)]
+    assert compute_advantages("fold_grpo", batch).advantages.tolist() == pytest.approx(expected, abs=2e-6)
+    with pytest.raises(DataError, match="from 0 to 2"):
+        compute_advantages("fold_grpo", replace(batch, team_reward=2 * batch.team_reward))

@@ -19,7 +19,7 @@ from verl_mas.errors import SessionFault
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Stdio
 from verl_mas.testing.check_workflow import check_workflow
-from verl_mas.testing.scripted_llm import ScriptedLLM
+from verl_mas.testing.scripted_llm import ScriptedLLM, calls
 from verl_mas.workflow import Task
 from verl_mas.workflow.base import WORKFLOWS, find, resolve
 from verl_mas.workflow.run import run
@@ -28,6 +28,7 @@ BOX, CODE, TEST = box(0.5), python("print(0.5)"), "<input>1</input><output>0.5</
 SEARCH = "<search>founder of Brel\nAiko born</search>"
 ANSWER = "<answer>Tazor</answer>"
 DELEGATE = ["<subtask>Half of 1?</subtask><subtask>Half of 2?</subtask>", BOX]
+FOLDS = calls(("return", {"message": "0.5"}), text="It is 0.5.")
 RUNS = {"execution": {"executor": NAME}}
 SEARCHES = {"retriever": "index"}
 PROBLEM = Problem([Stdio("1", "0.5"), Stdio("2", "1")], examples=[Stdio("1", "0.5")], golden="print(int(input()) / 2)")
@@ -53,6 +54,8 @@ TEAMS = [
                                "searcher": SEARCH, "answerer": ANSWER}),
     ("search_chain", {"fork": "round_robin", **SEARCHES},
      {"rewriter": SEARCH, "reranker": "<keep>1</keep>", "answerer": ANSWER}),
+    ("folded", {"judged": True}, {"solver": [calls(("branch", {"prompt": "?"})), FOLDS, BOX],
+                                  "judge": "<scope>inside</scope>"}),
     ("world", {"world": "open_spiel/kuhn_poker"}, "<action>Pass</action>"),
     ("world", {"world": "open_spiel/kuhn_poker", "continuations": 1}, "<action>Bet</action>"),
     ("world", {"world": "open_spiel/matrix_rps", "memory": "conversation"}, "<action>Rock</action>"),
@@ -83,7 +86,7 @@ def test_no_reply_breaks_it(index, name, arguments, replies):
 
 
 # A world gives its rewards itself.
-WITHOUT = ("single", "world", "world_exploitability")
+WITHOUT = ("single", "folded", "world", "world_exploitability")
 GRADED = [team[:2] for team in TEAMS if team[0] not in WITHOUT and team[:2] != ("ensemble", RUNS)]
 
 

@@ -23,7 +23,7 @@ from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_mas.engines.sampling import converted, engine_errors, sampling_errors
-from verl_mas.errors import EngineLost, FaultKind, SessionFault, raise_all
+from verl_mas.errors import EngineLost, FaultKind, PromptTooLong, SessionFault, raise_all
 from verl_mas.rollout.busy import Busy
 from verl_mas.rollout.forgery import Net
 from verl_mas.rollout.images import images_of, with_images
@@ -274,7 +274,7 @@ class VerlPolicy:
             await asyncio.get_running_loop().run_in_executor(_TOKENS, self._check_added, loop, request, known)
         if not same_row and len(merged.token_ids) > self._limit(request):
             length = f"a conversation of {len(merged.token_ids)} tokens"
-            raise SessionFault(FaultKind.LIMIT, f"{length} does not fit in a prompt of {self._limit(request)}")
+            raise PromptTooLong(FaultKind.LIMIT, f"{length} does not fit in a prompt of {self._limit(request)}")
         return Prompt(
             ids=self.model.shared(merged.token_ids),
             mask=mask if same_row else [],

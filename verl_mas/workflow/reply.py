@@ -58,6 +58,7 @@ class Reply(KnownNames):
     steps: Sequence[Message] = ()
     # What tools kept of the act; verl's reward function gets it.
     tool_state: Mapping[str, object] = field(default_factory=dict)
+    sampled: Sequence[int] = ()  # tokens of each reply in `steps`
     # Of an act that a program asked for over HTTP: whether and why its tokens begin a row.
     origin: str = ""
 

@@ -115,6 +115,7 @@ class Session:
                 tool_calls=acted.tool_calls,
                 steps=acted.steps,
                 tool_state=acted.state,
+                sampled=acted.sampled,
                 origin=ask.origin,
             )
             for branch, (row, acted) in enumerate(zip(rows, performed, strict=True))
@@ -308,7 +309,10 @@ class Session:
         client = self.config.clients[ask.member.policy(self.task)]
         generations = await client.generate(request, len(rows))
         if ask.calls_open:
-            return [Acted(one, [message_of(one, one.tool_calls)], one.tool_calls) for one in generations]
+            return [
+                Acted(one, [message_of(one, one.tool_calls)], one.tool_calls, sampled=[one.sampled])
+                for one in generations
+            ]
 
         async def generate(continued: Request) -> Generation:
             return (await client.generate(continued))[0]

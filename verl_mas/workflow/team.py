@@ -22,7 +22,7 @@ from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.session import Ask, Session
 from verl_mas.workflow.tasks import together
-from verl_mas.workflow.tools import Tools
+from verl_mas.workflow.tools import CallContext, Tools
 
 State = TypeVar("State")
 CONTAINERS = (list, dict, set, bytearray, deque)
@@ -239,6 +239,17 @@ class Agent(KnownNames):
         prompt = messages if continues else self._opening(messages)
         asked = (self._member, self._line, prompt, {**sampling, **shorter}, 1, self.instance, tools, continues)
         return (await self._session.act(Ask(*asked, calls_open=True, origin=origin)))[0]
+
+    async def branch_off(
+        self, context: CallContext, messages: Prompt, *, tools: Tools = (), max_calls: int | None = None
+    ) -> Reply:
+        """An act of another instance, from within a call of a tool: its prompt is the tokens up to the reply that
+        calls, exactly, and then `messages`. `max_calls` replaces the agent's `max_tool_calls`."""
+        prompt, instance = [*context.messages, *as_messages(messages)], self._session.spawn(self._member, self._line)
+        spec = replace(self._member.spec, max_tool_calls=max_calls or self._member.spec.max_tool_calls)
+        member = replace(self._member, spec=spec)
+        ask = Ask(member, self._line, prompt, instance=instance, tools=tools, continues=context.continues)
+        return (await self._session.act(ask))[0]
 
     def conversation(self, messages: Prompt = (), *, system: str | None = None, tools: Tools = ()) -> Conversation:
         """A new conversation of this agent; `system` and then `messages` come before its first prompt.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -64,6 +65,7 @@ class Acted:
     steps: Sequence[Message]
     tool_calls: Sequence[ToolCall] = ()
     state: Mapping[str, object] = field(default_factory=dict)
+    sampled: Sequence[int] = ()  # tokens, of each reply
 
 
 @dataclass
@@ -93,15 +95,17 @@ class ToolLoop:
                 self._calls += [*calls, *left_out]
                 break
             known = len(messages)
+            self._context.continues = Continuation(generation, known)
             messages += await self._answers(calls)
             self._calls += left_out
             continued = replace(self.request, messages=list(messages), branch=self.branch, round=len(made))
             generation = await self.generate(replace(continued, continues=Continuation(generation, known, row)))
             made.append(generation)
+        sampled = [one.sampled for one in made]
         if made[1:]:
             sums = {name: sum(getattr(one, name) for one in made) for name in ("sampled", "aborts", "forged_tokens")}
             generation = replace(generation, versions=[pair for one in made for pair in one.versions], **sums)
-        return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state)
+        return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state, sampled)
 
     def _split(self, calls: Sequence[ToolCall], rounds: int) -> tuple[Sequence[ToolCall], list[ToolCall]]:
         """The calls that are answered, and the others with the reason why not."""
@@ -154,7 +158,7 @@ class ToolLoop:
         arguments = call.parameters
         if arguments is None:
             return _failed(f"Invalid arguments for '{call.name}': they are not a JSON object, or one too deep")
-        limit, started = self.spec.tool_timeout_s, time.perf_counter()
+        limit, started = math.inf if tool.acts else self.spec.tool_timeout_s, time.perf_counter()
         clock = Clock(limit)
         running = start(_outcome(call.name, partial(tool.call, arguments, self._context)), clock)
         if not await ended(running, clock):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
 from verl_mas.errors import WorkflowError
-from verl_mas.workflow.client import DatasetFields, Message
+from verl_mas.workflow.client import Continuation, DatasetFields, Message
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.reply import check_reward
 
@@ -40,6 +40,8 @@ class CallContext:
     fields: DatasetFields = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     state: dict[str, object] = field(default_factory=dict)
+    # The tokens up to the reply that calls, from which an act can branch off.
+    continues: Continuation | None = None
 
 
 # It returns its result, or a ToolResult; what it raises is the result of the call as well.
@@ -50,12 +52,14 @@ CallTool: TypeAlias = Callable[[JsonObject, CallContext], Awaitable[object]]
 class Tool:
     """A tool by its OpenAI schema. Without `call` the workflow answers its calls.
 
-    The calls of one reply are made at the same time, but those of tools that are `in_order` one after another.
+    The calls of one reply are made at the same time, but those of tools that are `in_order` one after another. Calls of
+    a tool that `acts` consist of acts with time limits of their own, so `tool_timeout_s` does not hold for them.
     """
 
     schema: JsonObject
     call: CallTool | None = None
     in_order: bool = False
+    acts: bool = False
 
     def __post_init__(self) -> None:
         function = self.schema.get("function")

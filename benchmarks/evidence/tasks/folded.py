@@ -1,0 +1,70 @@
+"""Folded pages: an agent that reads in branches, and the same agent with a history that is cut."""
+
+from __future__ import annotations
+
+from benchmarks.evidence.arms import Arm, Start, Training, Trial
+from benchmarks.evidence.claims import Claim, gain, gap, success
+from benchmarks.evidence.tasks.base import Group, Task
+
+STEPS = 16
+# Of six values the last two are in what is left of the history; another one is guessed right in one of eight.
+FLOOR = (2 + 4 / 8) / 6
+
+
+def tasks(count: int) -> tuple[str, ...]:
+    return (f"data.train_batch_size={count}", f"actor_rollout_ref.actor.ppo_mini_batch_size={count}")
+
+
+START = Start("folded_pages", ("data", "pages", "--noise", "0.2", "--test-rows", "80"))
+TRIAL = Trial(
+    "folded_pages",
+    STEPS,
+    "val-core/pages/acc/mean@1",
+    settings=(
+        "+recipe=folded/laptop",
+        f"trainer.total_training_steps={STEPS}",
+        f"trainer.test_freq={STEPS}",
+        *tasks(8),
+        "actor_rollout_ref.rollout.n=6",
+        "actor_rollout_ref.actor.optim.lr=1.5e-3",
+    ),
+)
+# As many tokens are generated per step; a prompt and its reply are as long as those of the agent that folds.
+WINDOW = (
+    "mas.workflow.name=WindowPages",
+    "++mas.agents.solver.truncation=drop_oldest",
+    "data.max_prompt_length=64",
+    "data.max_response_length=8",
+)
+
+
+def arm(name: str, *overrides: str) -> Arm:
+    return Training(f"folded_{name}", TRIAL, START, "single", overrides, seeds=3)
+
+
+FOLDED = arm("folded")
+CUT = arm("cut", *WINDOW, *tasks(16))
+NOTES = arm("notes", *WINDOW, *tasks(10), "++mas.workflow.args.mark=' #'")
+
+TASK = Task(
+    "folded",
+    "Folded pages",
+    (Group("folded_pages", (FOLDED, CUT, NOTES)),),
+    (
+        Claim(
+            "folded, the agent ends 0.2 above the same agent with its oldest turns cut",
+            gap(FOLDED, CUT),
+            low=0.2,
+            seeds=3,
+        ),
+        Claim("which ends at what its window leaves to know", success(CUT), high=FLOOR + 0.05, seeds=3),
+        Claim("folding learns: it gains 0.1 over its demonstrations", gain(FOLDED), low=0.1, seeds=3),
+        Claim(
+            "an agent that carries notes in its replies is level with it",
+            gap(FOLDED, NOTES),
+            low=-0.1,
+            high=0.1,
+            seeds=3,
+        ),
+    ),
+)

@@ -1,0 +1,32 @@
+"""FoldGRPO (arXiv 2510.11967): process rewards change a row's score, and not the baseline of the sessions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
+from verl_mas.advantage.estimator import estimator, within
+from verl_mas.errors import DataError
+
+
+@estimator(compares_sessions=True, one_baseline=True, needs=("team_reward",), weighting="per_session")
+def fold_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """A = (clip(R + Q, 0, 1) - mu) / (sigma + eps), with mu and sigma of R over the sessions of the task.
+
+    R is the team's reward by its weight, and R + Q the row's score. Where all sessions have the same R, sigma + eps is
+    replaced by 1.
+    """
+    reward = batch.team_weight * batch.given("team_reward").to(batch.scores).double()
+    if bool(((reward < 0) | (reward > 1)).any()):
+        value = f"rewards of the team from {reward.min():g} to {reward.max():g}"
+        rule = "fold_grpo clips a reward with its penalties to 0..1, as rewards of its paper are 0 or 1"
+        raise DataError(value, rule=rule, fix="scale them to 0..1, or set algorithm.adv_estimator=team_grpo")
+    rewards, tasks = batch.with_scores(reward), batch.partition("task")
+    centred = within(rewards, tasks, replace(options, scale="none"))
+    advantages = centred.advantages + batch.scores.double().clamp(0, 1) - reward
+    if options.scale != "none":
+        pool = batch.partition() if options.scale == "batch_std" else tasks
+        spread = within(rewards, pool, replace(options, scale="none")).stats
+        divisor = (spread.std + options.eps).masked_fill(spread.uniform, 1.0)
+        advantages = advantages / divisor[pool.ids]
+    return replace(centred, advantages=advantages)

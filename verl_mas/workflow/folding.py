@@ -1,0 +1,150 @@
+"""Context folding (arXiv 2510.11967): `branch` and `return` as tools, and FoldGRPO's three penalties as own rewards."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from verl_mas.config.values import Checked, Count, NotNegative
+from verl_mas.errors import PromptTooLong
+from verl_mas.util.text import characters
+from verl_mas.workflow.client import ToolCall
+from verl_mas.workflow.codecs import JsonObject
+from verl_mas.workflow.reply import Reply
+from verl_mas.workflow.team import Agent, Prompt
+from verl_mas.workflow.tools import CallContext, Tool, ToolLike
+
+
+@dataclass(frozen=True)
+class FoldingRules(Checked):
+    """Limits and penalties of folding. A penalty is subtracted in full if it holds for all sampled tokens of a row, and
+    else by their share."""
+
+    branch_calls: Count | None = None
+    """Budget of a branch: calls of tools, beyond which each is answered with an error. null: `max_tool_calls`."""
+
+    main_tokens: Count | None = None
+    """Tokens after its first prompt from which on a main thread is too long. null: it may have any length."""
+
+    unfolded: NotNegative = 1.0
+    """Penalty of replies of a main thread that is too long, except those that open a branch."""
+
+    out_of_scope: NotNegative = 0.2
+    """Penalty of a branch that did something outside of its prompt."""
+
+    failed: NotNegative = 1.0
+    """Penalty of a reply with a failed call, and of one in a branch without a call."""
+
+    instruction: str = "You are in a branch. Do only what its prompt says, then call `return` with a short summary."
+    """Result of `branch` within the branch."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A branch, and the summary that replaces it in the main thread, or the fault for which it has none."""
+
+    prompt: str
+    reply: Reply
+    summary: str
+    fault: str
+
+
+# Whether a branch stayed within its prompt; None: that could not be judged.
+Judge = Callable[[Branch], Awaitable[bool | None]]
+
+
+class Folding:
+    """An agent with tools and two more. A call of `branch` starts an act of another instance, whose prompt is the main
+    thread's tokens so far. What it passes to `return` is the call's result, with which the main thread goes on.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        tools: Sequence[ToolLike] = (),
+        rules: FoldingRules | None = None,
+        judge: Judge | None = None,
+    ):
+        self._agent, self._tools, self._judge, self._rules = agent, tools, judge, rules or FoldingRules()
+        self.branches: list[Branch] = []
+
+    async def act(self, messages: Prompt, **sampling: object) -> Reply:
+        """The main thread, as one act."""
+        tools = [*self._tools, Tool(BRANCH, self._branch, in_order=True, acts=True), Tool(RETURN, _outside)]
+        reply = await self._agent.act(messages, tools=tools, **sampling)
+        most, rules = self._rules.main_tokens, self._rules
+        if most is not None and len(reply.generation.response_ids) > most:
+            self._charge(reply, lambda calls: rules.unfolded * all(call.name != "branch" for call in calls))
+        else:
+            self._charge(reply, lambda calls: 0.0)
+        return reply
+
+    @property
+    def info(self) -> dict[str, object]:
+        """Counts for `Outcome.info`."""
+        failed = sum(branch.fault != "" for branch in self.branches)
+        return {"branches": len(self.branches), "branches_failed": failed}
+
+    async def _branch(self, arguments: JsonObject, context: CallContext) -> str:
+        prompt, calls = arguments.get("prompt"), context.messages[-1]["tool_calls"]
+        if not isinstance(prompt, str) or not prompt.strip() or len(calls) > 1:
+            raise ValueError("`branch` has a `prompt`, which is a text, and is the only call of its reply")
+        begin = ToolCall("branch", "", calls[0].get("id")).answered(self._rules.instruction)
+        tools = [*self._tools, Tool(BRANCH, _nested), RETURN]
+        try:
+            reply = await self._agent.branch_off(context, [begin], tools=tools, max_calls=self._rules.branch_calls)
+        except PromptTooLong as fault:
+            raise ValueError(f"no room for another branch: {fault.cause}") from fault
+        branch = Branch(prompt, reply, *_returned(reply))
+        inside = await self._judge(branch) if self._judge and not branch.fault else None
+        outside = 0.0 if inside is None or inside else self._rules.out_of_scope
+        self._charge(reply, lambda calls: outside if calls else self._rules.failed)
+        self.branches.append(branch)
+        return f"The branch failed: {branch.fault}." if branch.fault else branch.summary
+
+    def _charge(self, reply: Reply, more: Callable[[Sequence[ToolCall]], float]) -> None:
+        """Subtract the mean penalty of the act's sampled tokens. Each has the largest penalty of its reply."""
+        calls = iter([call for call in reply.tool_calls if not call.left_out])
+        said = [step for step in reply.steps if step["role"] == "assistant"]
+        by_reply = [list(islice(calls, len(step.get("tool_calls") or ()))) for step in said]
+        rates = [max(self._rules.failed * any(call.error for call in made), more(made)) for made in by_reply]
+        if loss := sum(rate * tokens for rate, tokens in zip(rates, reply.sampled, strict=True)):
+            reply.reward = (reply.reward or 0.0) - loss / sum(reply.sampled)
+
+
+def _returned(reply: Reply) -> tuple[str, str]:
+    """The summary, and why there is none. The call of `return` gets it as its result, or its error."""
+    opened, fault = reply.open_calls, ""
+    summary = (opened[0].parameters or {}).get("message") if opened else None
+    replaced = characters([reply.text, [step["content"] for step in reply.steps[:-1]]])
+    if not opened:
+        fault = "it ended without `return`"
+    elif not isinstance(summary, str) or not summary.strip() or len(opened) > 1:
+        fault = "`return` has a `message`, which is a text, and is the only call of its reply"
+    elif len(summary) > replaced:
+        fault = f"its summary has {len(summary)} characters and replaces {replaced}"
+    answer = {"error": fault} if fault else {"result": summary}
+    reply.tool_calls = [replace(call, **answer) if call in opened else call for call in reply.tool_calls]
+    if fault:
+        reply.mark_malformed(f"a branch that failed: {fault}")
+    return "" if fault else str(summary), fault
+
+
+async def _nested(arguments: JsonObject, context: CallContext) -> str:
+    raise ValueError("you are in a branch, which opens no other; call `return`")
+
+
+async def _outside(arguments: JsonObject, context: CallContext) -> str:
+    raise ValueError("you are not in a branch")
+
+
+def _schema(name: str, description: str, argument: str, meaning: str) -> JsonObject:
+    properties = {argument: {"type": "string", "description": meaning}}
+    parameters = {"type": "object", "properties": properties, "required": [argument]}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+_BRANCH = "Do a part of the task in a branch. It starts from this conversation, in which only its summary stays."
+BRANCH = _schema("branch", _BRANCH, "prompt", "What to do in the branch, and what to return.")
+RETURN = _schema("return", "End the branch that you are in.", "message", "A short summary of what was found.")
