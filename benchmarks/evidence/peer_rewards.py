@@ -1,0 +1,42 @@
+"""Peers that other things than agreement with the peers teach: answers to another task, and the ground truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from verl_mas.gym.arithmetic import draw
+from verl_mas.workflow import Task, Team
+from verl_mas.workflows._graded import Graded, GradedTask
+from verl_mas.workflows.peers import Peers
+from verl_mas.workflows.solver_verifier import solve
+
+
+class ShuffledPeers(Peers):
+    """The control: an answer is rewarded for equalling what the other peers answer to another chain."""
+
+    async def rewards(
+        self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
+    ) -> Sequence[float]:
+        chain = draw(terms=3, largest=9, rng=team.random("chain"))
+        other = replace(task, messages=[{"role": "user", "content": chain}])
+        graded = GradedTask(other, self.answer_form(task.data_source), self.grader(), None)
+        peers = team.aside("shuffled").role("peer")
+        foreign = [graded.read(reply) for reply in await asyncio.gather(*[peer.act(solve(graded)) for peer in peers])]
+        return [_share(each, foreign) for each in answers]
+
+
+class LabelledPeers(Peers):
+    """The ceiling: an answer is rewarded for being right."""
+
+    async def rewards(
+        self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
+    ) -> Sequence[float]:
+        graded = self.graded(task)
+        return [(await graded.grade(each.reply)).value for each in answers]
+
+
+def _share(each: Graded, foreign: Sequence[Graded]) -> float:
+    others = [one for one in foreign if one.reply.agent != each.reply.agent]
+    return sum(one.answer is not None and one.answer == each.answer for one in others) / len(others)
