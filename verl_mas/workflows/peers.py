@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Annotated, Literal
 
 from verl_mas.config.values import Count, Range
@@ -48,10 +49,7 @@ class Peers(WithGrader):
         answers = [graded.read(reply) for reply in await asyncio.gather(*acts)]
         same = await same_answers(grader, answers)
         final = max(same, key=len, default=answers)[0].reply
-        info = {
-            "agreement": _mean(agreements(answers, same)),
-            "unreadable": _mean([float(each.answer is None) for each in answers]),
-        }
+        info = {"agreement": fmean(agreements(answers, same))}
         if not task.validate:
             for each, reward in zip(answers, await self.rewards(task, team, answers, same), strict=True):
                 each.reply.reward = reward
@@ -59,7 +57,7 @@ class Peers(WithGrader):
         grades = [await graded.grade(each.reply) for each in answers]
         right = {f"right_{each.reply.agent}": each.value for each in grades}
         majority = next(each.value for each in grades if each.reply is final)
-        accuracy = _mean(list(right.values()))
+        accuracy = fmean(right.values())
         return Outcome(answer=final, reward=accuracy, info={"acc": accuracy, "majority": majority, **right, **info})
 
     async def rewards(
@@ -96,8 +94,4 @@ async def approval(task: Task, team: Team, each: Graded) -> float:
         return 0.0
     peers = team.aside("review").role("peer")
     reviews = [peer.act(judge(task, each.reply)) for peer in peers if peer.name != each.reply.agent]
-    return _mean([float(one.parse(ReviewVerdict) is ReviewVerdict.APPROVE) for one in await asyncio.gather(*reviews)])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+    return fmean([one.parse(ReviewVerdict) is ReviewVerdict.APPROVE for one in await asyncio.gather(*reviews)])

@@ -1,0 +1,52 @@
+"""Peers without labels: two models of different starts reward each other by agreement, on short sums.
+
+Half of the tasks are blind for a model: it mostly writes the result plus one. The halves of two peers differ, or both
+are blind in all tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.evidence.arms import Start, Training, Trial
+from benchmarks.evidence.claims import Claim, Number, gain, gap
+from benchmarks.evidence.tables import Run
+from benchmarks.evidence.tasks.base import Group, Task
+
+STEPS, EVERY = 30, 5
+# Exact texts of single numbers: no mathematics is needed to compare them.
+TRIAL = Trial(
+    "peers",
+    STEPS,
+    "val-core/arithmetic/acc/mean@1",
+    settings=(
+        "+recipe=peers/laptop",
+        "mas.policies.b.overrides.model.path=${actor_rollout_ref.model.path}/other",
+        "++mas.workflow.args.score=em",
+        "mas.trajectories.enabled=false",
+        f"trainer.total_training_steps={STEPS}",
+        f"trainer.test_freq={EVERY}",
+    ),
+    controls={"agreement": "val-aux/arithmetic/agreement/mean@1"},
+)
+REWARDS = f"mas.workflow.path={Path(__file__).parents[1] / 'peer_rewards.py'}"
+ONE_POLICY = ("~mas.policies.b", "mas.agents.peer_1.policy=a")
+
+
+def start(first: str, second: str) -> Start:
+    return Start(f"peers_{first}_{second}", ("data", "peer_start", "--noise", "0.3", "--blind", first, second))
+
+
+APART, ALIKE = start("low", "high"), start("all", "all")
+
+
+def arm(name: str, begin: Start, *overrides: str) -> Training:
+    return Training(f"peers_{name}", TRIAL, begin, "peers", overrides)
+
+
+AGREE = arm("agree", APART)
+ALONE = arm("alone", APART, *ONE_POLICY)
+SHARED = arm("shared_error", ALIKE)
+SHUFFLED = arm("shuffled", APART, REWARDS, "mas.workflow.name=ShuffledPeers")
+LABELLED = arm("labels", APART, REWARDS, "mas.workflow.name=LabelledPeers")
