@@ -9,6 +9,7 @@ from benchmarks.evidence.arms import Arm, Piece, by_seeds
 from benchmarks.evidence.tasks import (
     guide_driver,
     lookup,
+    peers,
     plan_path,
     secret_words,
     self_play,
@@ -29,6 +30,7 @@ _TASKS = (
     plan_path.TASK,
     sums.TASK,
     self_play.TASK,
+    peers.TASK,
     worlds.TASK,
 )
 TASKS: Mapping[str, Task] = {task.name: task for task in _TASKS}

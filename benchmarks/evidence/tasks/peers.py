@@ -6,11 +6,10 @@ are blind in all tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.evidence.arms import Start, Training, Trial
-from benchmarks.evidence.claims import Claim, Number, gain, gap
+from benchmarks.evidence.claims import Claim, gain, gap, success
 from benchmarks.evidence.tables import Run
 from benchmarks.evidence.tasks.base import Group, Task
 
@@ -42,7 +41,7 @@ APART, ALIKE = start("low", "high"), start("all", "all")
 
 
 def arm(name: str, begin: Start, *overrides: str) -> Training:
-    return Training(f"peers_{name}", TRIAL, begin, "peers", overrides)
+    return Training(f"peers_{name}", TRIAL, begin, "peers", overrides, seeds=3)
 
 
 AGREE = arm("agree", APART)
@@ -50,3 +49,29 @@ ALONE = arm("alone", APART, *ONE_POLICY)
 SHARED = arm("shared_error", ALIKE)
 SHUFFLED = arm("shuffled", APART, REWARDS, "mas.workflow.name=ShuffledPeers")
 LABELLED = arm("labels", APART, REWARDS, "mas.workflow.name=LabelledPeers")
+
+
+def more_agreement(run: Run) -> float:
+    """The agreement of held-out answers after training less that before."""
+    by_step = list(run["controls"]["agreement"].values())
+    return by_step[-1] - by_step[0]
+
+
+TASK = Task(
+    "peers",
+    "Peers without labels",
+    (
+        Group("peers_apart", (AGREE, ALONE, SHUFFLED, LABELLED), ("agreement",)),
+        Group("peers_alike", (SHARED,), ("agreement",)),
+    ),
+    (
+        Claim("two LLMs whose errors differ gain 0.15 by agreement, without a label", gain(AGREE), low=0.15, seeds=3),
+        Claim("one LLM that agrees with itself ends 0.1 lower", gap(ALONE, AGREE), high=-0.1, seeds=3),
+        Claim("agreement with answers to other tasks teaches nothing", gain(SHUFFLED), high=0.05, seeds=3),
+        Claim("labels are at most 0.15 better", gap(LABELLED, AGREE), high=0.15, seeds=3),
+        Claim(
+            "two LLMs that share an error agree more after training", success(SHARED, more_agreement), low=0.2, seeds=3
+        ),
+        Claim("and are right less often", gain(SHARED), high=-0.1, seeds=3),
+    ),
+)
