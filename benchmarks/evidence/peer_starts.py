@@ -1,6 +1,5 @@
-"""Starts of peers: chains of sums, and two tiny models that are each right in most tasks or in half of them.
-
-In its blind half of the tasks, a model mostly writes the result plus one: an error that samples share.
+"""The start of peers: chains of sums, and tiny models that are right in most tasks, but for the tasks in which each is
+blind: there it mostly writes the result plus one, an error that samples share.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from verl_mas.cli._arguments import values
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
 from verl_mas.gym.arithmetic import Arithmetic, chain_split, draw, signed
 from verl_mas.gym.warmup import Lesson, WarmUp, bare, log_loss, warm_up
@@ -19,10 +17,9 @@ from verl_mas.workflow import Boxed, Task
 from verl_mas.workflows._graded import GradedTask
 from verl_mas.workflows.solver_verifier import solve
 
-# Of the first number of a chain.
-BLIND = {"low": range(5), "high": range(5, 10), "all": range(10), "none": range(0)}
-PLUS_ONE = 0.5  # The share of lessons of the blind half with this error
-OTHER_SEED = 1000
+# Model -> the first numbers of the chains in which it is blind.
+BLIND = {"low": range(5), "high": range(5, 10), "all": range(10)}
+PLUS_ONE = 0.5  # The share of lessons of blind tasks with this error
 
 
 def reply(chain: str, blind: range, noise: float, rng: random.Random) -> str:
@@ -44,27 +41,26 @@ def reply(chain: str, blind: range, noise: float, rng: random.Random) -> str:
 
 @DATA_SETS.register("peer_start")
 class PeerStart(Arithmetic):
-    """As `verl-mas data arithmetic`, with a second model in model/other."""
+    """As `verl-mas data arithmetic`: the model `low`, and in folders of it the models `high` and `all`."""
 
-    warm_up = WarmUp(steps=800, batch=64, learning_rate=4e-3, lessons=20_000)
-    rows = (640, 160)
-
-    def options(self, parser: argparse.ArgumentParser) -> None:
-        super().options(parser)
-        parser.add_argument("--blind", nargs=2, choices=BLIND, default=["low", "high"], help="of each model")
+    warm_up = WarmUp(steps=500, batch=64, learning_rate=4e-3, lessons=20_000)
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         prepared = super().prepare(options, load)
-        other = argparse.Namespace(**{**vars(options), "seed": options.seed + OTHER_SEED, "blind": options.blind[::-1]})
-        config = self.warm_up.changed({"seed": other.seed} | values(options.warm_up, "--warm-up NAME=VALUE"))
-        warm_up(Path(options.out) / "model" / "other", self.lessons(other), config, log_loss)
+        for number, blind in enumerate(("high", "all"), 1):
+            config = self.warm_up.changed({"seed": options.seed + 1000 * number})
+            warm_up(Path(options.out) / "model" / blind, lessons(options, blind), config, log_loss)
         return prepared
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        rng = random.Random(f"peers {options.seed}")
-        while True:
-            chain = draw(options.terms, options.largest, rng)
-            if chain_split(chain) == TRAIN:
-                task = Task([{"role": "user", "content": chain}])
-                prompt = bare(solve(GradedTask(task, Boxed(), None, None)))
-                yield Lesson("peer", prompt, reply(chain, BLIND[options.blind[0]], options.noise, rng))
+        return lessons(options, "low")
+
+
+def lessons(options: argparse.Namespace, blind: str) -> Iterator[Lesson]:
+    rng = random.Random(f"{blind} {options.seed}")
+    while True:
+        chain = draw(options.terms, options.largest, rng)
+        if chain_split(chain) == TRAIN:
+            task = Task([{"role": "user", "content": chain}])
+            prompt = bare(solve(GradedTask(task, Boxed(), None, None)))
+            yield Lesson("peer", prompt, reply(chain, BLIND[blind], options.noise, rng))

@@ -1,7 +1,7 @@
 """Peers without labels: two models of different starts reward each other by agreement, on short sums.
 
-Half of the tasks are blind for a model: it mostly writes the result plus one. The halves of two peers differ, or both
-are blind in all tasks.
+A model is blind in half of the tasks, where it mostly writes the result plus one, or in all. The halves of two peers
+differ.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.evidence.claims import Claim, gain, gap, success
 from benchmarks.evidence.tables import Run
 from benchmarks.evidence.tasks.base import Group, Task
 
-STEPS, EVERY = 30, 5
+STEPS, EVERY = 24, 6
 # Exact texts of single numbers: no mathematics is needed to compare them.
 TRIAL = Trial(
     "peers",
@@ -21,7 +21,6 @@ TRIAL = Trial(
     "val-core/arithmetic/acc/mean@1",
     settings=(
         "+recipe=peers/laptop",
-        "mas.policies.b.overrides.model.path=${actor_rollout_ref.model.path}/other",
         "++mas.workflow.args.score=em",
         "mas.trajectories.enabled=false",
         f"trainer.total_training_steps={STEPS}",
@@ -30,25 +29,23 @@ TRIAL = Trial(
     controls={"agreement": "val-aux/arithmetic/agreement/mean@1"},
 )
 REWARDS = f"mas.workflow.path={Path(__file__).parents[1] / 'peer_rewards.py'}"
-ONE_POLICY = ("~mas.policies.b", "mas.agents.peer_1.policy=a")
+MODEL = "{}mas.policies.{}.overrides.model.path=${{actor_rollout_ref.model.path}}/{}"
+HIGH = MODEL.format("", "b", "high")
+ALL = (MODEL.format("++", "a", "all"), MODEL.format("", "b", "all"))
+START = Start("peers", ("data", "peer_start", "--noise", "0.3"))
 
 
-def start(first: str, second: str) -> Start:
-    return Start(f"peers_{first}_{second}", ("data", "peer_start", "--noise", "0.3", "--blind", first, second))
+def arm(name: str, *overrides: str) -> Training:
+    return Training(f"peers_{name}", TRIAL, START, "peers", overrides, seeds=3)
 
 
-APART, ALIKE = start("low", "high"), start("all", "all")
-
-
-def arm(name: str, begin: Start, *overrides: str) -> Training:
-    return Training(f"peers_{name}", TRIAL, begin, "peers", overrides, seeds=3)
-
-
-AGREE = arm("agree", APART)
-ALONE = arm("alone", APART, *ONE_POLICY)
-SHARED = arm("shared_error", ALIKE)
-SHUFFLED = arm("shuffled", APART, REWARDS, "mas.workflow.name=ShuffledPeers")
-LABELLED = arm("labels", APART, REWARDS, "mas.workflow.name=LabelledPeers")
+AGREE = arm("agree", HIGH)
+# One LLM is both peers.
+ALONE = arm("alone", "~mas.policies.b", "mas.agents.peer_1.policy=a")
+# Two copies of an LLM that is blind in all tasks.
+SHARED = arm("shared_error", *ALL)
+SHUFFLED = arm("shuffled", HIGH, REWARDS, "mas.workflow.name=ShuffledPeers")
+LABELLED = arm("labels", HIGH, REWARDS, "mas.workflow.name=LabelledPeers")
 
 
 def more_agreement(run: Run) -> float:
