@@ -13,7 +13,7 @@ from benchmarks.evidence.claims import Claim, gain, gap, success
 from benchmarks.evidence.tables import Run
 from benchmarks.evidence.tasks.base import Group, Task
 
-STEPS, EVERY = 24, 6
+STEPS, EVERY = 20, 5
 # Exact texts of single numbers: no mathematics is needed to compare them.
 TRIAL = Trial(
     "peers",
