@@ -1,13 +1,16 @@
-"""Peers that other things than agreement with the peers teach: answers to another task, and the ground truth."""
+"""Pairs of peers as arms of one run, and what teaches some of them in place of agreement: answers to another task, and
+the ground truth.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from verl_mas.config.values import Count
 from verl_mas.gym.arithmetic import draw
-from verl_mas.workflow import Task, Team
+from verl_mas.workflow import Outcome, Task, Team, Workflow, nested
 from verl_mas.workflows._graded import Graded, GradedTask
 from verl_mas.workflows.peers import Peers
 from verl_mas.workflows.solver_verifier import solve
@@ -35,6 +38,33 @@ class LabelledPeers(Peers):
     ) -> Sequence[float]:
         graded = self.graded(task)
         return [(await graded.grade(each.reply)).value for each in answers]
+
+
+PAIRS: Mapping[str, type[Peers]] = {
+    "agree": Peers,
+    "alone": Peers,
+    "alike": Peers,
+    "shuffled": ShuffledPeers,
+    "labels": LabelledPeers,
+}
+
+
+class PeerArms(Workflow):
+    """Pairs that know nothing of each other, each with policies of its own, on the same tasks: one start for all."""
+
+    answers: Count = 4
+
+    @property
+    def agents(self) -> Sequence[str]:
+        return [agent for pair in PAIRS for agent in nested(pair, Peers)]
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        # Exact texts of single numbers: no mathematics is needed to compare them.
+        teams = {pair: kind(score="em", answers=self.answers) for pair, kind in PAIRS.items()}
+        outcomes = await asyncio.gather(*[one.run(task, team.sub(pair)) for pair, one in teams.items()])
+        found = dict(zip(PAIRS, outcomes, strict=True))
+        info = {f"{pair}_{name}": value for pair, one in found.items() for name, value in one.info.items()}
+        return replace(found["agree"], info={**found["agree"].info, **info})
 
 
 def _share(each: Graded, foreign: Sequence[Graded]) -> float:

@@ -30,7 +30,7 @@ KEPT = (
     "group/signal_share",
     "group/sigma",
     "reward/score",
-    "session/agreement/mean",
+    "agreement/mean",
     "session/generated_tokens",
     "session/probe_tokens",
     "session/critical_path/mean",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from scripted_sessions import box, play
@@ -35,3 +36,15 @@ def test_the_control_rewards_answers_to_another_chain(evidence):
 
 def test_the_ceiling_rewards_right_answers(evidence):
     assert rewards(evidence("peer_rewards").LabelledPeers(score="em"), box(5), box(6)) == [1.0, 0.0]
+
+
+def test_the_arms_of_a_run_are_pairs_that_know_nothing_of_each_other(evidence):
+    arms = evidence("peer_rewards")
+    session, _ = play(arms.PeerArms(answers=2), lambda request, _: box(5 + ("alike" in request.agent)), CHAIN)
+    earned = {reply.agent: reply.reward for reply in session.replies if not reply.probe}
+    assert set(earned) == {f"{pair}_peer_{number}" for pair in arms.PAIRS for number in range(2)}
+    assert set(earned.values()) == {1.0} and session.info["alike_agreement"] == 1.0
+    session, _ = play(
+        arms.PeerArms(), lambda request, _: box(5 + ("alike" in request.agent)), replace(CHAIN, validate=True)
+    )
+    assert (session.info["acc"], session.info["alike_acc"], session.info["labels_acc"]) == (1.0, 0.0, 1.0)
