@@ -10,6 +10,7 @@ from benchmarks.evidence.tasks import (
     folded,
     guide_driver,
     lookup,
+    peers,
     plan_path,
     secret_words,
     self_play,
@@ -31,6 +32,7 @@ _TASKS = (
     plan_path.TASK,
     sums.TASK,
     self_play.TASK,
+    peers.TASK,
     worlds.TASK,
 )
 TASKS: Mapping[str, Task] = {task.name: task for task in _TASKS}

@@ -30,6 +30,7 @@ KEPT = (
     "group/signal_share",
     "group/sigma",
     "reward/score",
+    "agreement/mean",
     "session/generated_tokens",
     "session/probe_tokens",
     "session/critical_path/mean",
@@ -139,7 +140,8 @@ class Runner:
             if not done.exists() or done.read_text() != " ".join(start.command):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                main = "import sys, benchmarks.evidence.world_starts; from verl_mas.cli import main; sys.exit(main())"
+                starts = "benchmarks.evidence.peer_starts, benchmarks.evidence.world_starts"
+                main = f"import sys, {starts}; from verl_mas.cli import main; sys.exit(main())"
                 options = ("--out", str(folder), "--seed", str(seed))
                 self._call([sys.executable, "-c", main, *start.arguments, *options], folder / "log.txt")
                 done.write_text(" ".join(start.command))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -34,6 +35,9 @@ async def test_two_replicas_serve_take_weights_and_are_named_when_they_fail(ray_
     replicas = [get_rollout_replica_class(ENGINE)(rank, config, model_config, gpus_per_node=1) for rank in range(2)]
     await asyncio.gather(*[replica.init_hybrid(workers) for replica in replicas])
     assert [r.server_address for r in replicas] == [f"transformers_server_solver_{rank}" for rank in (6, 7)]
+    # Other random numbers than those of the replicas of another policy.
+    drawn = [await r.server_handle.__ray_call__.remote(lambda one: one.batcher.seeds.random()) for r in replicas]
+    assert drawn == [random.Random(42 + rank).random() for rank in (6, 7)]
     assert [await gpus_seen_by(r.server_handle) for r in replicas] == [await gpus_seen_by(worker) for worker in shares]
 
     monkeypatch.setenv("RANK", "1")

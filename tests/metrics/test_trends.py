@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_mas.metrics.trends import Trends
+from verl_mas.metrics.trends import AGREEMENT, Trends
 
 RECORDED = Path(__file__).parents[2] / "benchmarks/evidence/results"
 
@@ -103,6 +103,27 @@ def test_validations_of_the_same_weights_that_differ_are_found():
     step, text = found([{score: 0.61}, unmoved, {score: 0.63}])["validation_varies"]
     assert step == 3
     assert "two validations of the same weights gave 0.61 and 0.63" in text
+
+
+@pytest.mark.parametrize(
+    ("agreement", "success", "kind"),
+    [
+        (0.02, [0.4, 0.35, 0.2, 0.1], "agreement_without_success"),
+        (0.02, [0.4, 0.7, 0.3, 0.45], "agreement_without_success"),  # after it had risen
+        (0.02, [0.4, 0.4, 0.41, 0.4], "reward_without_success"),
+        (0.02, [0.4, 0.5, 0.6, 0.7], None),
+        (0.0, [0.4, 0.35, 0.2, 0.1], None),  # what falls alone is not taught by agreement
+    ],
+)
+def test_answers_that_agree_more_and_are_right_less_often_are_found(agreement, success, kind):
+    """And said once: the reward is the agreement."""
+    score, held_out = "val-core/sums/acc/mean@1", dict(zip((4, 12, 20, 28), success, strict=True))
+    moves = {"actor/grad_norm": 0.3}
+    steps = [moves | dict.fromkeys((AGREEMENT, "critic/score/mean"), 0.3 + agreement * i) for i in range(29)]
+    kinds = found([step | ({score: held_out[i]} if i in held_out else {}) for i, step in enumerate(steps)])
+    assert list(kinds) == ([kind] if kind else [])
+    if kind == "agreement_without_success":
+        assert f"was {max(success)} at best. Agreement teaches" in kinds[kind][1]
 
 
 def test_a_step_is_kept_in_less_than_two_kib():

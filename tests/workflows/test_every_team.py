@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -40,6 +41,8 @@ TEAMS = [
     ("cory", {}, BOX),
     ("debate", {}, BOX),
     ("debate", {"judge": True, "answer_reward": 0.5}, BOX),
+    ("peers", {"peers": 3, "answers": 2, "teacher": "majority"}, BOX),
+    ("peers", {"teacher": "review"}, [BOX, APPROVE]),
     ("generate_verify_refine", {}, {"generator": BOX, "verifier": APPROVE, "refiner": BOX}),
     ("leader_workers", {"score": "em"}, {"leader": DELEGATE, "worker": "2"}),
     ("ensemble", RUNS, {"reasoner": box(1), "judge": BOX}),
@@ -94,6 +97,8 @@ GRADED = [team[:2] for team in TEAMS if team[0] not in WITHOUT and team[:2] != (
 def test_without_a_ground_truth_no_agent_acts(index, name, arguments):
     arguments = arguments | ({"retriever": index} if "retriever" in arguments else {})
     llm = ScriptedLLM("no reply")
+    # Peers train without it.
+    task = replace(Task.of("What is a half?"), validate=name == "peers")
     with pytest.raises(SessionFault, match=r"ground truth|accepted answer|code task"):
-        run(resolve(WorkflowSpec(name, args=arguments)), "What is a half?", llm, faults=FaultSpec(retries=0))
+        run(resolve(WorkflowSpec(name, args=arguments)), task, llm, faults=FaultSpec(retries=0))
     assert not llm.requests

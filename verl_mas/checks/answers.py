@@ -46,14 +46,16 @@ def check_rewards(run: ExaminedRun, played: Played | None) -> Iterator[Problem]:
         reason = "Ray hides GPUs from reward workers: a model on CUDA fails at the first reward (verl#2416, verl#2042)"
         fix = "set reward.reward_model, or let the function ask a server of its own"
         yield ConfigWarning(f"reward.custom_reward_function.path={path} names CUDA or an engine", reason, fix)
-    grader = run.workflow.optional_grader() if run.mode and isinstance(run.workflow, WithVerlOrGrader) else None
+    graded = run.workflow if run.mode and isinstance(run.workflow, WithVerlOrGrader) else None
+    grader = graded.optional_grader() if graded else None
     by_verl = run.mode is None or grader is not None or (played is not None and played.scored_by_verl)
     if not by_verl or config.reward.reward_manager.source != "register" or config.reward.reward_model.enable:
         return
+    unlabelled = graded is not None and not graded.needs_labels
     sources = set[object]()
     for first in sound_rows(config):
         source = first.row.get(DATA_SOURCE)
-        if source not in sources:
+        if source not in sources and (first.validation or not unlabelled):
             sources.add(source)
             yield from _scored(run, first, grader, path)
 

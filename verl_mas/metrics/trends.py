@@ -26,9 +26,10 @@ MARGIN = 0.02  # A difference in success that says nothing, where a validation h
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 _ENTROPY = re.compile(r"(?:policy/([^/]+)/)?actor/entropy")
 _MEMORY = {"cpu_memory_used_gb": "the host", "max_memory_allocated_gb": "the GPUs"}
+AGREEMENT = "session/agreement/mean"
 # The metrics whose course is looked at. A run has hundreds, and each series grows until the run ends.
 _KEPT = re.compile(
-    r"critic/score/mean|(.*/)?actor/(entropy|lr)|(.*/)?(cpu_memory_used_gb|max_memory_allocated_gb)"
+    r"critic/score/mean|session/agreement/mean|(.*/)?actor/(entropy|lr)|(.*/)?(cpu_memory_used_gb|max_memory_allocated_gb)"
     r"|agent/[^/]+/(tool_calls|acts)"
 )
 Series = Sequence[float]
@@ -64,7 +65,7 @@ class Trends:
         rewards = self._series["critic/score/mean"]
         return [
             *_reward(rewards, self._series),
-            *self._validated.add(metrics, rewards),
+            *self._validated.add(metrics, rewards, self._series[AGREEMENT]),
             *_rising_entropy(metrics, self._series),
             *_growing_memory(metrics, self._series),
             *_unused_tools(metrics, self._series),
@@ -160,8 +161,8 @@ class Validations:
         self._changed = True  # whether a policy has changed since the last validation
         self._held: list[RunFinding] = []
 
-    def add(self, metrics: Metrics, rewards: Series) -> list[RunFinding]:
-        """What the last validation found."""
+    def add(self, metrics: Metrics, rewards: Series, agreement: Series) -> list[RunFinding]:
+        """What the last validation found. `agreement`: of the answers in training, step by step."""
         rates = [value for key, value in metrics.items() if key.endswith(("actor/grad_norm", "actor/lr"))]
         self._changed = self._changed or bool(rates and all(rates))
         # Of success: verl's mean accuracy, or else the first of its kind.
@@ -174,7 +175,8 @@ class Validations:
             self._margin = self._half_interval(metrics, key)
         before = self._success[-1:]
         self._success.append(value)
-        self._held = [*self._without_success(key, rewards), *self._of_equal_weights(key, before, value)]
+        collapsed = list(self._collapsed(key, agreement))
+        self._held = [*(collapsed or self._without_success(key, rewards)), *self._of_equal_weights(key, before, value)]
         self._changed = False
         return self._held
 
@@ -185,20 +187,37 @@ class Validations:
         return MARGIN if low is None or high is None else max(MARGIN, (high - low) / 2)
 
     def _without_success(self, key: str, rewards: Series) -> Iterator[RunFinding]:
-        third = len(rewards) // 3
-        if min(third, len(self._success)) < 3:
+        if not (rise := self._rise(rewards)) or max(self._success[-2:]) > self._success[0] + self._margin:
             return
-        before, after = rewards[:third], rewards[-third:]
-        noise = math.sqrt((variance(before) + variance(after)) / third)
-        rise, last = mean(after) - mean(before), max(self._success[-2:])
-        if rise > max(0, 2 * noise) and last <= self._success[0] + self._margin:
+        before, after = rise
+        text = (
+            f"the reward in training has risen from {before:.3g} to {after:.3g}, and {key} has not: "
+            f"{self._success[0]:.3g} at first, {self._success[-1]:.3g} now. The reward may be earned by something "
+            "else than success (compare agent/*/reward/local with reward/team, and read the sessions with the best "
+            "rewards), or the tasks of training are too few for what is learned to carry over"
+        )
+        yield RunFinding("reward_without_success", EVERYONE, text)
+
+    def _collapsed(self, key: str, agreement: Series) -> Iterator[RunFinding]:
+        best, last = max(self._success), max(self._success[-2:])
+        if (rise := self._rise(agreement)) and last < max(self._success[0] - self._margin, best - 2 * self._margin):
+            before, after = rise
             text = (
-                f"the reward in training has risen from {mean(before):.3g} to {mean(after):.3g}, and {key} has not: "
-                f"{self._success[0]:.3g} at first, {self._success[-1]:.3g} now. The reward may be earned by something "
-                "else than success (compare agent/*/reward/local with reward/team, and read the sessions with the best "
-                "rewards), or the tasks of training are too few for what is learned to carry over"
+                f"answers agree more, {after:.3g} in training and {before:.3g} at first, and are right less often: "
+                f"{key} is {self._success[-1]:.3g}, and was {best:.3g} at best. Agreement teaches an error that most "
+                "answers share. Read which answer the sessions agree on; resume from the checkpoint of the best "
+                "validation, and train with peers whose errors differ, or with a ground truth"
             )
-            yield RunFinding("reward_without_success", EVERYONE, text)
+            yield RunFinding("agreement_without_success", EVERYONE, text)
+
+    def _rise(self, series: Series) -> tuple[float, float] | None:
+        """The means of the first and the last third, if the last is higher by more than noise; else None."""
+        third = len(series) // 3
+        if min(third, len(self._success)) < 3:
+            return None
+        before, after = series[:third], series[-third:]
+        noise = math.sqrt((variance(before) + variance(after)) / third)
+        return (mean(before), mean(after)) if mean(after) - mean(before) > max(0, 2 * noise) else None
 
     def _of_equal_weights(self, key: str, before: Series, value: float) -> Iterator[RunFinding]:
         if before and not self._changed and value != before[0]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeVar
 
 from verl_mas.errors import InvalidInput
@@ -43,16 +43,20 @@ class GradedTask:
         """The messages of the task, the instruction, and how to write the answer."""
         return with_instruction(self.task.messages, f"{instruction} {self.form.prompt()}")
 
+    def read(self, reply: Reply) -> Graded:
+        """The reply and its answer, without a grade."""
+        answer = reply.parse(self.form)
+        return Graded(reply, None if isinstance(answer, Malformed) else answer, None)
+
     async def grade(self, reply: Reply) -> Graded:
         assert self.grader is not None
-        answer = reply.parse(self.form)
-        if isinstance(answer, Malformed):
-            return Graded(reply, None, 0.0)
-        return Graded(reply, answer, await self.grader(self.truth, answer))
+        read = self.read(reply)
+        return replace(read, grade=0.0 if read.answer is None else await self.grader(self.truth, read.answer))
 
 
 class WithVerlOrGrader(Workflow):
     safe_arguments: ClassVar = {"score": REGISTERED}
+    needs_labels: ClassVar[bool] = True  # Whether rows to train on need a ground truth
 
     score: str = VERL
     """verl: verl's reward function scores the team's answer. Any other value names a grader, such as math or em, which
@@ -118,9 +122,8 @@ async def by_answer(candidates: Sequence[C], equal: Callable[[str, str], Awaitab
     return groups
 
 
-async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Graded]:
-    """Those with the most frequent answer; of equally frequent ones the answer that comes first. Empty if none has an
-    answer. Two answers are equal if one has full marks where the other is the truth."""
+async def same_answers(grader: Grader, replies: Sequence[Graded]) -> list[list[Graded]]:
+    """Those with an answer, grouped by it. Two answers are equal if one has full marks where the other is the truth."""
 
     async def equal(answer: str, other: str) -> bool:
         if answer == other:
@@ -132,4 +135,10 @@ async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Grade
             return False
         return await grader(truth, other) == 1
 
-    return max(await by_answer(replies, equal), key=len, default=[])
+    return await by_answer(replies, equal)
+
+
+async def most_frequent(grader: Grader, replies: Sequence[Graded]) -> list[Graded]:
+    """Those with the most frequent answer; of equally frequent ones the answer that comes first. Empty if none has an
+    answer."""
+    return max(await same_answers(grader, replies), key=len, default=[])

@@ -60,7 +60,7 @@ class ContinuousBatcher:
         self.prefill_tokens = capacity.prefill_tokens
         self._eos = frozenset(eos)
         self.decode = decode
-        self._seeds = random.Random(seed)
+        self.seeds = random.Random(seed)
         self._vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
         # A step takes from them in its own thread; whoever has begun goes first.
         self._resumed: deque[Sample] = deque()
@@ -88,7 +88,7 @@ class ContinuousBatcher:
         """
         self._check(prompt, sampling)
         self.adapters.require(adapter)
-        seed = self._seeds.getrandbits(64) if sampling.seed is None else sampling.seed
+        seed = self.seeds.getrandbits(64) if sampling.seed is None else sampling.seed
         sample = Sample(tuple(prompt), sampling, random.Random(f"{seed}/0"), adapter, drawn, sight)
         (self._resumed if drawn else self._waiting).append(sample)
         return sample

@@ -45,8 +45,8 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             runtime_env={"env_vars": variables},
         )
-        number = self.replica_rank - self.offset
-        given = (self.config, self.model_config, self.rollout_mode, number, platform.device_name)
+        # The rank counts replicas of all policies, and is part of the seed: else two policies would draw alike.
+        given = (self.config, self.model_config, self.rollout_mode, self.replica_rank, platform.device_name)
         server = cast("Actor", actor_class.remote(self.name, *given))
         await server.ready.remote()
         self.servers, self._server_handle, self._server_address = [server], server, self.name

@@ -1,0 +1,72 @@
+"""Pairs of peers as arms of one run, and what teaches some of them in place of agreement: answers to another task, and
+the ground truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from verl_mas.config.values import Count
+from verl_mas.gym.arithmetic import draw
+from verl_mas.workflow import Outcome, Task, Team, Workflow, nested
+from verl_mas.workflows._graded import Graded, GradedTask
+from verl_mas.workflows.peers import Peers
+from verl_mas.workflows.solver_verifier import solve
+
+
+class ShuffledPeers(Peers):
+    """The control: an answer is rewarded for equalling what the other peers answer to another chain."""
+
+    async def rewards(
+        self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
+    ) -> Sequence[float]:
+        chain = draw(terms=3, largest=9, rng=team.random("chain"))
+        other = replace(task, messages=[{"role": "user", "content": chain}])
+        graded = GradedTask(other, self.answer_form(task.data_source), self.grader(), None)
+        peers = team.aside("shuffled").role("peer")
+        foreign = [graded.read(reply) for reply in await asyncio.gather(*[peer.act(solve(graded)) for peer in peers])]
+        return [_share(each, foreign) for each in answers]
+
+
+class LabelledPeers(Peers):
+    """The ceiling: an answer is rewarded for being right."""
+
+    async def rewards(
+        self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
+    ) -> Sequence[float]:
+        graded = self.graded(task)
+        return [(await graded.grade(each.reply)).value for each in answers]
+
+
+PAIRS: Mapping[str, type[Peers]] = {
+    "agree": Peers,
+    "alone": Peers,
+    "alike": Peers,
+    "shuffled": ShuffledPeers,
+    "labels": LabelledPeers,
+}
+
+
+class PeerArms(Workflow):
+    """Pairs that know nothing of each other, each with policies of its own, on the same tasks: one start for all."""
+
+    answers: Count = 4
+
+    @property
+    def agents(self) -> Sequence[str]:
+        return [agent for pair in PAIRS for agent in nested(pair, Peers)]
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        # Exact texts of single numbers: no mathematics is needed to compare them.
+        teams = {pair: kind(score="em", answers=self.answers) for pair, kind in PAIRS.items()}
+        outcomes = await asyncio.gather(*[one.run(task, team.sub(pair)) for pair, one in teams.items()])
+        found = dict(zip(PAIRS, outcomes, strict=True))
+        info = {f"{pair}_{name}": value for pair, one in found.items() for name, value in one.info.items()}
+        return replace(found["agree"], info={**found["agree"].info, **info})
+
+
+def _share(each: Graded, foreign: Sequence[Graded]) -> float:
+    others = [one for one in foreign if one.reply.agent != each.reply.agent]
+    return sum(one.answer is not None and one.answer == each.answer for one in others) / len(others)

@@ -1,0 +1,66 @@
+"""The start of peers: chains of sums, and tiny models that are right in most tasks, but for the tasks in which each is
+blind: there it mostly writes the result plus one, an error that samples share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
+from verl_mas.gym.arithmetic import Arithmetic, chain_split, draw, signed
+from verl_mas.gym.warmup import Lesson, WarmUp, bare, log_loss, warm_up
+from verl_mas.util.splits import TRAIN
+from verl_mas.workflow import Boxed, Task
+from verl_mas.workflows._graded import GradedTask
+from verl_mas.workflows.solver_verifier import solve
+
+# Model -> the first numbers of the chains in which it is blind.
+BLIND = {"low": range(5), "high": range(5, 10), "all": range(10)}
+PLUS_ONE = 0.5  # The share of lessons of blind tasks with this error
+
+
+def reply(chain: str, blind: range, noise: float, rng: random.Random) -> str:
+    """Works through the chain. `noise` is the share of random results; a tenth in the blind half."""
+    total, *steps = signed(chain)
+    working = str(total)
+    sees = total not in blind
+    for step in steps[:-1]:
+        total += step
+        working += f"{step:+d}={total}"
+    total += steps[-1]
+    chance = rng.random()
+    if chance < (noise if sees else 0.1):
+        total = rng.randrange(10)
+    elif not sees and chance < 0.1 + PLUS_ONE:
+        total = (total + 1) % 10
+    return f"{working}{steps[-1]:+d}={total} {Boxed().render(str(total))}"
+
+
+@DATA_SETS.register("peer_start")
+class PeerStart(Arithmetic):
+    """As `verl-mas data arithmetic`: the model `low`, and in folders of it the models `high` and `all`."""
+
+    warm_up = WarmUp(steps=500, batch=64, learning_rate=4e-3, lessons=20_000)
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        prepared = super().prepare(options, load)
+        for number, blind in enumerate(("high", "all"), 1):
+            config = self.warm_up.changed({"seed": options.seed + 1000 * number})
+            warm_up(Path(options.out) / "model" / blind, lessons(options, blind), config, log_loss)
+        return prepared
+
+    def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
+        return lessons(options, "low")
+
+
+def lessons(options: argparse.Namespace, blind: str) -> Iterator[Lesson]:
+    rng = random.Random(f"{blind} {options.seed}")
+    while True:
+        chain = draw(options.terms, options.largest, rng)
+        if chain_split(chain) == TRAIN:
+            task = Task([{"role": "user", "content": chain}])
+            prompt = bare(solve(GradedTask(task, Boxed(), None, None)))
+            yield Lesson("peer", prompt, reply(chain, BLIND[blind], options.noise, rng))
