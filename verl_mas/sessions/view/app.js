@@ -62,12 +62,11 @@ function options(select, all, names) {
 
 /** Filters, and draws what they leave. */
 function apply() {
-  const { run, wanted } = page, start = performance.now();
+  const { run, wanted } = page;
   page.hits = searched(page.search, wanted.text);
   const found = filtered(run, wanted, page.hits);
   const sessions = ordered(run, found, page.order);
   list.open(run, sessions, page.order === "newest" || page.order === "oldest");
-  page.milliseconds = performance.now() - start;
   const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
   byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
   byId("clear").hidden = !filters;
