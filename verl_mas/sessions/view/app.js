@@ -42,7 +42,6 @@ function describe() {
   byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
     const chip = button("chip", name, () => change({ agent: page.wanted.agent === name ? "" : name }));
     chip.style.setProperty("--of", agentColour(place));
-    chip.setAttribute("aria-pressed", String(page.wanted.agent === name));
     chip.title = "Sessions with this agent";
     return chip;
   }));
