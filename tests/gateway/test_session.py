@@ -66,15 +66,6 @@ async def test_no_two_calls_of_a_session_have_one_id():
         assert len(set(ids)) == 4 and ids == [call.id for served in replies for call in served.calls]
 
 
-async def test_parallel_continuations_of_one_reply_train_each_token_once():
-    async with opened(ScriptedLLM("r", latency=0.01)) as team:
-        first = await team.ask("q")
-        await asyncio.gather(*(team.ask("q", first.message, text) for text in "abc"))
-        assert sorted(map(len, team.rows)) == [1, 1, 2]
-        trained = sum(sum(row.generation.response_mask) for row in team.session.rows())
-        assert trained == sum(reply.generation.sampled for reply in team.session.replies)
-
-
 async def test_a_program_that_leaves_thoughts_out_continues_its_row_unless_it_is_to_start_one():
     reply = "<think>why</think>a"
     for thinking, rows in (("keep", [[reply, reply]]), ("drop", [[reply], [reply]])):
