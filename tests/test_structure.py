@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "verl_mas"
 FUNCTION, FILE = 60, 450
 # `Any` in annotations and casts, per 1,000 lines of the package. This number only goes down.
-ANY_PER_1000_LINES = 1.51
+ANY_PER_1000_LINES = 1.0
 # Numbers that only go down; `python tests/test_structure.py` prints today's. Lines of code are those of
 # `support/code_lines.py`: comments and docstrings are free, so that no sentence is shortened for a number.
 BUDGETS = {

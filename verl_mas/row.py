@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from verl_mas.errors import DataError
+from verl_mas.verl_.types import Fields
 
-TagValues: TypeAlias = dict[str, Any]  # the tags of a row as TransferQueue stores them: ours, and those that verl adds
+TagValues: TypeAlias = Fields  # the tags of a row as TransferQueue stores them: ours, and those that verl adds
 
 # -- fields of a row, by verl's names -----------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from omegaconf import DictConfig
 
@@ -21,10 +21,11 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.model_folder import model_number
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.run_folder.checkpoints import to_resume
+from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.members import Member
 
 # Plain values by name, nested. null: what a run does not have, such as the workflow of a run without a team.
-Summary: TypeAlias = Mapping[str, Any]
+Summary: TypeAlias = JsonObject
 
 
 @dataclass(frozen=True)

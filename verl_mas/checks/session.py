@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -23,6 +22,7 @@ from verl_mas.engines.sampling import sampling_errors
 from verl_mas.errors import ConfigError, ConfigWarning, FaultKind, InvalidInput, SessionFault, WorkflowError
 from verl_mas.planning.model_folder import Chat, chat_of
 from verl_mas.row import EXTRA_INFO, GLOBAL_STEPS, RAW_PROMPT, SESSION_ID, UID
+from verl_mas.util.threads import begun
 from verl_mas.workflow.base import resolve
 from verl_mas.workflow.client import Generation, Request
 from verl_mas.workflow.marks import plain_request
@@ -105,18 +105,10 @@ def task_of(run: ExaminedRun, first: FirstRows) -> Task:
 
 def apart(call: Callable[[], T], seconds: float) -> T | None:
     """In a thread: workflows may block, and the caller may have an event loop. None: it did not end in time."""
-    future = Future[T]()
-
-    def work() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001  # the caller raises it
-            future.set_exception(error)
-
     with warnings.catch_warnings():
         # A coroutine that nothing awaits has a sentence of its own below.
         warnings.simplefilter("ignore", RuntimeWarning)
-        threading.Thread(target=work, daemon=True).start()
+        future = begun(call, "check")
         ended, _ = wait([future], seconds)
     return future.result() if ended else None
 

@@ -78,9 +78,9 @@ def _serve(options: argparse.Namespace) -> int:
     from verl_mas.util.http_server import Server
 
     _check(options)
-    failures: list[Exception] = []
+    failures: list[BaseException] = []
 
-    def failed(error: Exception) -> None:
+    def failed(error: BaseException) -> None:
         failures.append(error)
         server.should_exit = True
 

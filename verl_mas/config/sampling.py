@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, TypedDict
+from typing import Annotated, Literal, TypeAlias, TypedDict
 
 from verl_mas.config.values import Above, Count, Length, Penalty, Range, Share, Temperature
 
@@ -50,5 +50,5 @@ class Sampling(TypedDict, total=False):
     frequency_penalty: Annotated[float, Range(-2, 2)]
     """0: none. Refused for an agent that trains."""
 
-    extra: dict[str, Any]
+    extra: dict[str, object]
     """Settings of one engine or endpoint, passed on unchanged: `{min_tokens: 4}` for vLLM."""

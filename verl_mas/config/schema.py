@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from verl_mas.config.mcp import McpSpec
 from verl_mas.config.sampling import Sampling
@@ -18,9 +18,10 @@ from verl_mas.config.values import (
     Text,
 )
 from verl_mas.errors import ConfigError
+from verl_mas.verl_.types import Fields
 
 # Settings by the names of verl, an engine, a chat template or a workflow.
-FreeSettings: TypeAlias = dict[str, Any]
+FreeSettings: TypeAlias = Fields
 Weighting: TypeAlias = Literal["row", "agent", "agent_token", "session", "token"]
 # The policy of a run that names none, and the pool of a policy that names none.
 DEFAULT_POLICY = "main"

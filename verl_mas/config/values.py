@@ -160,7 +160,7 @@ def describe(hint: Hint) -> str:
 
 @functools.cache
 def field_types(kind: Hint) -> dict[str, Hint]:
-    """The evaluated annotation of every field; Any for one that cannot be evaluated at run time."""
+    """The evaluated annotation of every field; `object` for one that cannot be evaluated at run time."""
     found: dict[str, Hint] = {}
     for base in reversed(cast(type, kind).__mro__):
         scope = getattr(sys.modules.get(base.__module__), "__dict__", {})
@@ -169,7 +169,7 @@ def field_types(kind: Hint) -> dict[str, Hint]:
             try:
                 found[name] = get_type_hints(holder, globalns=scope, include_extras=True)[name]
             except (NameError, AttributeError):
-                found[name] = Any
+                found[name] = object
     return found
 
 
@@ -184,7 +184,7 @@ class _Reader:
         self.errors: list[ConfigError] = []
 
     def read(self, hint: Hint, value: object, path: str) -> object:
-        if hint is Any:
+        if hint in (Any, object):
             return value
         if value is None and _takes_none(hint):
             return None
@@ -204,7 +204,8 @@ class _Reader:
         if kind in LISTS:
             if not isinstance(value, list | tuple):
                 return self._refuse(hint, value, path)
-            each = list(args) if kind is tuple and args and args[-1] is not ... else [(args or (Any,))[0]] * len(value)
+            fixed = kind is tuple and args and args[-1] is not ...
+            each = list(args) if fixed else [args[0] if args else object] * len(value)
             if len(each) != len(value):
                 return self._refuse(hint, value, path)
             items = [
@@ -214,7 +215,7 @@ class _Reader:
         if kind in MAPPINGS:
             if not isinstance(value, Mapping):
                 return self._refuse(hint, value, path)
-            inner = args[1] if args else Any
+            inner = args[1] if args else object
             found = {str(key): self.read(inner, item, f"{path}.{key}") for key, item in value.items()}
             return _whole(found, found.values())
         if is_typeddict(kind) or is_dataclass(kind):

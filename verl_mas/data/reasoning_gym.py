@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Mapping
-from typing import Any
 
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.util.splits import TRAIN, split_of
+from verl_mas.workflow.client import DatasetFields
 from verl_mas.workflow.codecs import Boxed
 from verl_mas.worlds import world
 from verl_mas.worlds.hubs.reasoning_gym import SET, Item, item
@@ -48,14 +48,14 @@ def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, obje
 
 
 def compute_score(
-    data_source: str, solution_str: str, ground_truth: str, extra_info: Mapping[str, Any], **_: object
+    data_source: str, solution_str: str, ground_truth: str, extra_info: DatasetFields, **_: object
 ) -> dict[str, float]:
     """The score of the boxed answer by the task's verifier. A reply without a box is `malformed`."""
     # An item that cannot be generated is an error of the data, not of the reply.
     return item_of(extra_info).score(Boxed().parse(solution_str))
 
 
-def item_of(extra_info: Mapping[str, Any]) -> Item:
+def item_of(extra_info: DatasetFields) -> Item:
     """The item that a row names."""
     for key in (TASK, CONFIG, SEED, PLACE, CHECKSUM):
         if key not in extra_info:

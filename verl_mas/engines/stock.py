@@ -13,12 +13,12 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from verl_mas.config.engine_tag import EngineTag, gpus_of_replica
 from verl_mas.engines.facts import facts_of
 from verl_mas.verl_.registries import replicas, set_adapter
-from verl_mas.verl_.types import Passed
+from verl_mas.verl_.types import Passed, Untyped
 
 if TYPE_CHECKING:
     from verl.single_controller.ray import RayWorkerGroup
@@ -29,7 +29,7 @@ else:
     BaseRollout = RolloutReplica = object
 
 # A class of a Ray actor, or of an engine: untyped.
-EngineClass: TypeAlias = Any
+EngineClass: TypeAlias = Untyped
 
 # Calls that a server's actor can have open at once. With verl's 1,000 as many requests that wait for their turn keep
 # `abort_all_requests`, `wake_up` and `resume_generation` from starting: verl-project/verl#7990. An open call of an

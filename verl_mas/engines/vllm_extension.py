@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
 
 import torch
 from verl.utils.vllm import TensorLoRARequest
@@ -14,17 +13,14 @@ from vllm.model_executor.models.utils import WeightsMapper
 from verl_mas.engines.adapters import by_policy
 from verl_mas.engines.kinds.vllm import PATH
 from verl_mas.errors import EngineLost
-from verl_mas.verl_.types import Fields, Passed
-
-# vLLM's, which is untyped here.
-ModelRunner: TypeAlias = Any
+from verl_mas.verl_.types import Fields, Passed, Untyped
 
 
 class AdapterExtension(vLLMColocateWorkerExtension):
     """verl's extension, for a base with any number of adapters."""
 
     # The vLLM worker's, which this class is mixed into.
-    model_runner: ModelRunner
+    model_runner: Untyped
     remove_lora: Callable[[int], object]
     add_lora: Callable[[TensorLoRARequest], object]
     mas_adapters: Mapping[str, int] = MappingProxyType({})  # vLLM's numbers of the adapters, by policy

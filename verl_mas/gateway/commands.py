@@ -26,8 +26,8 @@ from verl_mas.gateway import forked, launch
 from verl_mas.gateway.host import environment
 from verl_mas.run_folder.records import plain
 from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost, end_of
+from verl_mas.util.threads import in_thread
 from verl_mas.workflow.codecs import JsonObject
-from verl_mas.workflow.tool_sources import in_thread
 
 TERM_S = 5.0  # between SIGTERM and SIGKILL
 LOOK_S = 0.2  # how soon the end of a command is seen

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, fields
 from typing import Any, TextIO, TypeAlias
 
-Function: TypeAlias = Callable[["ProgramTask", "Gateway"], Any]
+Function: TypeAlias = Callable[["ProgramTask", "Gateway"], object]
 MOST_CHARS = 4000  # of a traceback
 MOST_OUTCOME, MOST_PRINTED = 1 << 20, 64 << 20
 WATCH_S = 1.0
@@ -185,7 +185,7 @@ def failure(error: BaseException) -> dict[str, object]:
     return {"error": f"{type(error).__name__}: {error}"[:MOST_CHARS], "traceback": text[-MOST_CHARS:]}
 
 
-def _plain(value: Any) -> object:
+def _plain(value: object) -> object:
     """Numbers and arrays of NumPy and torch."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 

@@ -10,7 +10,8 @@ import os
 from pathlib import Path
 from random import SystemRandom
 from types import ModuleType
-from typing import Any
+
+from verl_mas.verl_.types import Passed
 
 DEVICE = "cpu"
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # What the kernel gives to connections
@@ -54,7 +55,7 @@ def read_poll_interval(replay_buffer: ModuleType) -> None:
     buffer = replay_buffer.ReplayBuffer
     verls = buffer.__init__
 
-    def init(self: Any, *args: object, **kwargs: Any) -> None:
+    def init(self: Passed, *args: object, **kwargs: Passed) -> None:
         verls(self, *args, **kwargs)
         self.poll_interval = self.sampler_kwargs.get("poll_interval", self.poll_interval)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI, HTTPException, Request
@@ -13,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from verl_mas.retrieval.corpus import Passage
 from verl_mas.retrieval.index import MAX_TOPK, Index
 from verl_mas.util.bodies import TooLong, whole
+from verl_mas.util.threads import begun
 
 # Search-R1's client sends the queries of all active rollouts in one request: 512 tasks with 5 rollouts are 2,560.
 MAX_QUERIES = 16_384
@@ -31,25 +31,19 @@ class Query(BaseModel):
 
 
 def create_app(
-    load: Callable[[], Index], topk: int = 3, failed: Callable[[Exception], None] = lambda error: None
+    load: Callable[[], Index], topk: int = 3, failed: Callable[[BaseException], None] = lambda error: None
 ) -> FastAPI:
     """`load` runs in the background. Until it returns, `/health` answers 200, `/ready` and `/retrieve` 503.
 
     If it fails they keep answering 503, with the error, which is also passed to `failed`.
     """
     app = FastAPI(title="verl-mas retriever")
-    index: Index | None = None
-    problem: str | None = None
+    loading = begun(load, "index")
+    loading.add_done_callback(lambda ended: failed(error) if (error := ended.exception()) else None)
 
-    def prepare() -> None:
-        nonlocal index, problem
-        try:
-            index = load()
-        except Exception as error:  # noqa: BLE001  boundary: /ready reports any error
-            problem = f"{type(error).__name__}: {error}"
-            failed(error)
-
-    threading.Thread(target=prepare, daemon=True).start()
+    def problem() -> str | None:
+        error = loading.exception() if loading.done() else None
+        return f"{type(error).__name__}: {error}" if error else None
 
     @app.get("/health")
     async def health() -> dict[str, str]:
@@ -57,9 +51,9 @@ def create_app(
 
     @app.get("/ready")
     async def ready() -> JSONResponse:
-        if index is None:
-            return JSONResponse({"status": "not ready", "error": problem}, status_code=503)
-        return JSONResponse({"status": "ready", "passages": len(index), "topk": topk})
+        if not loading.done() or problem():
+            return JSONResponse({"status": "not ready", "error": problem()}, status_code=503)
+        return JSONResponse({"status": "ready", "passages": len(loading.result()), "topk": topk})
 
     @app.post("/retrieve")
     async def retrieve(request: Request) -> JSONResponse:
@@ -70,9 +64,9 @@ def create_app(
         k = query.topk or topk
         if len(query.queries) * k > MAX_PASSAGES:
             raise HTTPException(422, f"{len(query.queries)} queries x topk {k} is more than {MAX_PASSAGES:,} passages")
-        if index is None:
-            return JSONResponse({"detail": problem or LOADING}, status_code=503)
-        results = await run_in_threadpool(index.search, [text[:MAX_CHARS] for text in query.queries], k)
+        if not loading.done() or problem():
+            return JSONResponse({"detail": problem() or LOADING}, status_code=503)
+        results = await run_in_threadpool(loading.result().search, [text[:MAX_CHARS] for text in query.queries], k)
         return JSONResponse({"result": [[_item(hit, query.return_scores) for hit in hits] for hits in results]})
 
     return app

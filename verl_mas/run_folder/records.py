@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import accumulate, pairwise
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.row import session_key
 from verl_mas.util.text import encodable
+from verl_mas.verl_.types import Fields
 
 SCHEMA = 2
-Record: TypeAlias = dict[str, Any]  # A session as plain data
+Record: TypeAlias = Fields  # A session as plain data
 MESSAGES, LEFT_OUT = "messages", "left_out"
 EXCERPT = 80  # Of the question and the answer in an index
 
@@ -41,7 +42,7 @@ class Listed:
     acts: int = 0
     malformed: int = 0
     faults: Sequence[str] = ()  # kinds
-    index: Any = None  # of the task in its dataset
+    index: object = None  # of the task in its dataset
     source: str | None = None
     question: str = ""
     answer: str = ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
+from concurrent.futures import as_completed
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from verl_mas.config.placement import local_policies, policies_on, used_pools
 from verl_mas.config.run import Run
 from verl_mas.engines.serving import start_together
 from verl_mas.trainer.timeline import Timeline
+from verl_mas.util.threads import begun
 from verl_mas.workflow import clock
 
 if TYPE_CHECKING:
@@ -74,22 +75,10 @@ def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
 
 def side_by_side(work: Mapping[str, Callable[[], None]]) -> None:
     """Run all work at the same time. The first error is raised at once; other work is left running, as the run ends."""
-    ended: SimpleQueue[tuple[str, BaseException | None]] = SimpleQueue()
-
-    def run(name: str, one: Callable[[], None]) -> None:
-        try:
-            one()
-            ended.put((name, None))
-        except BaseException as error:  # noqa: BLE001  raised in the caller's thread
-            ended.put((name, error))
-
-    for name, one in work.items():
-        # A daemon: the process does not wait for it when it ends.
-        Thread(target=run, args=(name, one), name=f"start {name}", daemon=True).start()
-    for _ in work:
-        name, error = ended.get()
-        if error is not None:
-            logger.error("the start of %s has failed", name)
+    started = {begun(one, f"start {name}"): name for name, one in work.items()}
+    for ended in as_completed(started):
+        if error := ended.exception():
+            logger.error("the start of %s has failed", started[ended])
             raise error
 
 

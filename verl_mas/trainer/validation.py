@@ -168,10 +168,10 @@ class Validated(PPOTrainer):
             self._dump_generations(**table, gts=truths, reward_extra_infos_dict=infos, dump_path=folder)
 
 
-def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[object]]:
+def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[Any]]:
     """What verl averages: the score, and every number or text that a scorer or workflow reported."""
     names = dict.fromkeys(name for session in sessions for name in session.info)
-    infos: dict[str, list[object]] = {name: [session.info.get(name) for session in sessions] for name in names}
+    infos: dict[str, list[Any]] = {name: [session.info.get(name) for session in sessions] for name in names}
     plain_types = bool | int | float | str | np.number | None
     averaged = {name: values for name, values in infos.items() if all(isinstance(each, plain_types) for each in values)}
     return {"reward": [session.score for session in sessions], **averaged}

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 Fields: TypeAlias = dict[str, Any]
 # Ray finds an actor's methods at run time.
 Actor: TypeAlias = "ActorHandle[Any]"
+# An object of a library that says nothing of its types.
+Untyped: TypeAlias = Any
 # What a method that overrides one of verl's passes on to it as it is.
 Passed: TypeAlias = Any
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from verl_mas.util.text import all_encodable, encodable
 from verl_mas.workflow.codecs import JsonObject
 
-Message = dict[str, Any]
+Message = JsonObject
 DatasetFields: TypeAlias = Mapping[str, Any]
 MOST_LEVELS = 64  # of arguments within each other
 Settings: TypeAlias = Mapping[str, Any]  # settings by the names of an engine, an endpoint or a chat template

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any, ClassVar, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import ClassVar, NoReturn, Protocol, TypeAlias, TypeVar
 
 from verl_mas.errors import DataError, WorkflowError
+from verl_mas.verl_.types import Fields
 
 __all__ = ["ActionList", "Boxed", "Choice", "CodeBlock", "Codec", "JsonBlock", "Malformed", "Tag"]
 
@@ -229,7 +230,7 @@ def fenced(text: str) -> list[tuple[str, str]] | Malformed:
     return blocks if language is None else Malformed("a block that is never closed")
 
 
-JsonObject: TypeAlias = dict[str, Any]
+JsonObject: TypeAlias = Fields
 
 
 @dataclass(frozen=True)

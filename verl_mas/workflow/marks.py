@@ -9,9 +9,9 @@ from functools import partial
 from typing import TypeVar, cast
 
 from verl_mas.util.text import characters, in_texts
+from verl_mas.util.threads import in_thread
 from verl_mas.verl_.types import Tokenizer
 from verl_mas.workflow.client import Message, Request
-from verl_mas.workflow.tool_sources import in_thread
 
 T = TypeVar("T")
 TEXT = "text"

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 import re
 import textwrap
-import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from verl_mas.errors import ConfigError, WorkflowError
 from verl_mas.registry import nearest
+from verl_mas.util.threads import in_thread
 from verl_mas.workflow import verl_tools
 from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.tools import CallContext, CallTool, Tool, ToolLike, Tools
@@ -112,26 +109,6 @@ async def _called(function: Callable[..., Any], *args: object, **kwargs: object)
         return await function(*args, **kwargs)
     returned = await in_thread(lambda: function(*args, **kwargs))
     return await returned if inspect.isawaitable(returned) else returned
-
-
-async def in_thread(work: Callable[[], object]) -> object:
-    """The result of `work`, which may block. If the caller is cancelled, the thread is left to itself.
-
-    Not a thread of a pool: one that hangs would keep its place there, and the end of the process would wait for it.
-    """
-    done, context = Future[object](), contextvars.copy_context()
-    done.set_running_or_notify_cancel()  # the end of a caller does not cancel it
-
-    def run() -> None:
-        try:
-            done.set_result(context.run(work))
-        except BaseException as raised:  # noqa: BLE001  boundary: raised again in the loop
-            # A future of the loop refuses StopIteration, and the others mean something else to a coroutine.
-            special = isinstance(raised, StopIteration | KeyboardInterrupt | GeneratorExit)
-            done.set_exception(RuntimeError(repr(raised)) if special else raised)
-
-    threading.Thread(target=run, name="tool", daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Generator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from verl_mas.config.adapters import Adapter, read_table
 from verl_mas.engines import stock
@@ -17,7 +17,7 @@ from verl_mas.engines.facts import ENGINES, EngineFacts, require_head_size
 from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS
-from verl_mas.verl_.types import Actor, Fields, Passed
+from verl_mas.verl_.types import Actor, Fields, Passed, Untyped
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 ENGINE = "sglang"
 # SGLang's, which is not installed where this is checked.
-Manager: TypeAlias = Any
+Manager: TypeAlias = Untyped
 
 
 class TeamManager:

@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from omegaconf import DictConfig
 from packaging.version import Version
@@ -24,7 +24,7 @@ from verl_mas.engines.sampling import installed_names
 from verl_mas.errors import ConfigError, EngineLost
 from verl_mas.util import installed_version
 from verl_mas.verl_.registries import set_adapter
-from verl_mas.verl_.types import Fields, Passed
+from verl_mas.verl_.types import Fields, Passed, Untyped
 
 if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
@@ -34,7 +34,7 @@ else:
     vLLMHttpServer = object
 
 # vLLM's, which is not installed where this is checked.
-Engine: TypeAlias = Any
+Engine: TypeAlias = Untyped
 
 ENGINE = "vllm"
 ABORT_AGAIN_S = 0.05

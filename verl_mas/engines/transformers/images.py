@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from verl_mas.errors import RequestError
+from verl_mas.verl_.types import Untyped
 
 # Of verl and transformers, whose types say less than is true.
 Positions = Callable[..., tuple[Tensor, Tensor]]
@@ -50,7 +50,7 @@ class Images:
     def __init__(self, model: PreTrainedModel, processor: object):
         self._config = model.config
         self._positions: Positions | None = getattr(model.base_model, "get_rope_index", None)
-        self._processor = cast(Any, getattr(processor, "image_processor", None))
+        self._processor: Untyped = getattr(processor, "image_processor", None)
         self._token: int | None = getattr(model.config, "image_token_id", None)
 
     def read(self, prompt: Sequence[int], images: Sequence[object], options: Mapping[str, object]) -> Sight | None:

@@ -15,6 +15,7 @@ from verl_mas.config.values import load_dataclass
 from verl_mas.errors import ConfigError, DataError
 from verl_mas.registry import Registry
 from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.workflow.client import DatasetFields
 
 
 class Puzzle(ABC):
@@ -162,7 +163,7 @@ def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
     }
 
 
-def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
+def board_of(extra_info: DatasetFields) -> Puzzle:
     """The board that a row names."""
     for key in (PUZZLE, SEED, SPLIT, SIZE):
         if key not in extra_info:

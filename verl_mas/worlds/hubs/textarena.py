@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from statistics import fmean
-from typing import Any, TypeAlias
 
 from verl_mas.errors import ConfigError
 from verl_mas.registry import Extra
+from verl_mas.verl_.types import Untyped
 from verl_mas.worlds.world import Observation, Setup, View, World, register_world
 
 textarena = Extra("textarena", "textarena")
-Untyped: TypeAlias = Any  # environments and states of the library
 FORM = "Answer with your action, written as the rules ask."
 GAME = -1  # who sends the messages of the game itself
 OPTIONS = ("num_players", "points", "joint")  # of this hub; others are those of the game
