@@ -59,9 +59,17 @@ def test_passages_come_back_with_their_scores():
 
 def test_concurrent_queries_share_requests_and_get_their_own_answers():
     server = Server()
-    found = ask(server, *(f"q{i}" for i in range(100)), max_batch=64, topk=5)
-    assert [len(batch) for batch in server.batches] == [64, 36] and len(found[0].passages) == 5
+    found = ask(server, *(f"q{i}" for i in range(100)), max_batch=64)
+    assert [len(batch) for batch in server.batches] == [64, 36]
     assert [f.passages[0].title for f in found] == [f"q{i}" for i in range(100)]
+
+
+def test_queries_with_another_topk_are_sent_in_another_request():
+    async def run():
+        one = client(Server())
+        return await asyncio.gather(one.search("a", topk=1), one.search("b", topk=5))
+
+    assert [len(found.passages) for found in asyncio.run(run())] == [1, 5]
 
 
 @pytest.mark.parametrize("trouble", [503, 429, httpx.ConnectError("refused"), httpx.ReadTimeout("slow")])

@@ -81,10 +81,10 @@ class RetrieverClient:
         limits = httpx.Limits(max_connections=self.connections, max_keepalive_connections=self.connections)
         self._http = httpx.AsyncClient(timeout=self.timeout_s, limits=limits, transport=self.transport, trust_env=False)
         self._shown = bare_address(self.url)  # A model reads it, and every record has it.
-        self._waiting: list[tuple[str, asyncio.Future[SearchResult]]] = []
+        self._waiting: list[tuple[str, int, asyncio.Future[SearchResult]]] = []
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def search(self, query: str) -> SearchResult:
+    async def search(self, query: str, topk: int | None = None) -> SearchResult:
         """The passages of a query. Failures of the server are in `error`, not raised."""
         try:
             query.encode()
@@ -92,7 +92,7 @@ class RetrieverClient:
             return SearchResult(query, error=f"the query cannot be sent: {error}")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[SearchResult] = loop.create_future()
-        self._waiting.append((query, future))
+        self._waiting.append((query, self.topk if topk is None else topk, future))
         if len(self._waiting) >= self.max_batch:
             self._send()
         elif len(self._waiting) == 1:
@@ -104,16 +104,17 @@ class RetrieverClient:
         await self._http.aclose()
 
     def _send(self) -> None:
-        batch, self._waiting = self._waiting, []
-        if batch:
-            task = asyncio.get_running_loop().create_task(self._answer(batch))
+        waiting, self._waiting = self._waiting, []
+        for topk in {topk for _, topk, _ in waiting}:
+            batch = [(query, future) for query, wanted, future in waiting if wanted == topk]
+            task = asyncio.get_running_loop().create_task(self._answer(batch, topk))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
 
-    async def _answer(self, batch: list[tuple[str, asyncio.Future[SearchResult]]]) -> None:
+    async def _answer(self, batch: list[tuple[str, asyncio.Future[SearchResult]]], topk: int) -> None:
         queries = [query for query, _ in batch]
         try:
-            results = await self._retrieve(queries)
+            results = await self._retrieve(queries, topk)
         except Exception as error:  # noqa: BLE001  boundary: whatever fails, the waiting sessions get a result
             self.breaker.failed()
             cause = f"{self._shown}: {type(error).__name__}: {error}"
@@ -123,7 +124,7 @@ class RetrieverClient:
             if not future.done():
                 future.set_result(result)
 
-    async def _retrieve(self, queries: list[str]) -> list[SearchResult]:
+    async def _retrieve(self, queries: list[str], topk: int) -> list[SearchResult]:
         error = ""
         for attempt in range(self.retries + 1):
             if attempt:
@@ -132,7 +133,7 @@ class RetrieverClient:
                 error = error or "circuit open after repeated failures"
                 break
             try:
-                passages = await self._post(queries)
+                passages = await self._post(queries, topk)
             except _RetrieverDown as unavailable:
                 self.breaker.failed()
                 error = str(unavailable)
@@ -145,9 +146,9 @@ class RetrieverClient:
             return [SearchResult(query, tuple(hits)) for query, hits in zip(queries, passages, strict=True)]
         return [SearchResult(query, error=f"{self._shown}: {error}") for query in queries]
 
-    async def _post(self, queries: list[str]) -> list[list[Passage]]:
+    async def _post(self, queries: list[str], topk: int) -> list[list[Passage]]:
         try:
-            question = {"queries": queries, "topk": self.topk, "return_scores": True}
+            question = {"queries": queries, "topk": topk, "return_scores": True}
             asked = answered(self._http, "POST", self.url, MAX_RESPONSE_BYTES, json=question)
             # The time limit of httpx restarts with every byte.
             status, body = await asyncio.wait_for(asked, 2 * self.timeout_s)
