@@ -50,7 +50,7 @@ def verdicts(
 
 def test_no_forged_solution_passes_one_test(execution):
     judged = verdicts(execution, FORGED, hidden_tests(), BRIEF)
-    assert len(judged) >= 63 and judged["answers yes to all"][-1].got is True
+    assert len(judged) >= 57 and judged["answers yes to all"][-1].got is True
     passed = [(name, verdict) for name, seen in judged.items() for verdict in seen if verdict.passed]
     assert passed == []
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 import traceback
 from dataclasses import replace
 
 import pytest
+from ray_start import free_port
 from sandbox_service import Response, answer, sandbox_service
 
 from verl_mas.errors import ConfigError, ExecutorFailed
@@ -64,9 +64,7 @@ FINISHED = {"status": "Finished", "return_code": 0, "stdout": "1\n", "stderr": "
 
 @pytest.fixture
 def nowhere() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from gateway_sessions import AGENTS, EDITS, Opened, asks, changed, opened, tools, user
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from gateway_sessions import Opened, asks, opened, tools
 
 from verl_mas.config.schema import AgentSpec
 from verl_mas.errors import EngineLost, FaultKind, SessionFault
@@ -66,15 +64,6 @@ async def test_no_two_calls_of_a_session_have_one_id():
         replies = [await team.ask(text, tools=tools("add")) for text in "qr"]
         ids = [call["id"] for served in replies for call in served.reply.message["tool_calls"]]
         assert len(set(ids)) == 4 and ids == [call.id for served in replies for call in served.calls]
-
-
-async def test_parallel_continuations_of_one_reply_train_each_token_once():
-    async with opened(ScriptedLLM("r", latency=0.01)) as team:
-        first = await team.ask("q")
-        await asyncio.gather(*(team.ask("q", first.message, text) for text in "abc"))
-        assert sorted(map(len, team.rows)) == [1, 1, 2]
-        trained = sum(sum(row.generation.response_mask) for row in team.session.rows())
-        assert trained == sum(reply.generation.sampled for reply in team.session.replies)
 
 
 async def test_a_program_that_leaves_thoughts_out_continues_its_row_unless_it_is_to_start_one():
@@ -288,36 +277,3 @@ def forging(generate):
         return [made]
 
     return forged
-
-
-# -- whatever a framework does to its history ------------------------------------------------------------------------
-
-edits = st.lists(
-    st.tuples(st.sampled_from(AGENTS), st.sampled_from(EDITS), st.integers(0, 7)),
-    max_size=25,
-)
-
-
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(edits)
-def test_every_sampled_token_is_trained_once_in_the_context_that_it_was_sampled_in(requests):
-    """A token of the scripted model is a byte, so what the engine was sent is in its requests."""
-
-    async def play() -> None:
-        async with opened(lambda request, branch: f"r{request.turn % 3}") as team:
-            histories: dict[str, list] = {agent: [user("q")] for agent in AGENTS}
-            for agent, edit, at in requests:
-                sent = changed(histories[agent], edit, at) or [user("q")]
-                served = await team.ask(*sent, model=agent)
-                histories[agent] = [*sent, served.message, user(f"u{at % 3}")]
-            rows = team.session.rows()
-            assert sum(sum(row.generation.response_mask) for row in rows) == sum(
-                reply.generation.sampled for reply in team.session.replies
-            )
-            for row in rows:
-                for before, after in zip(row.replies, row.replies[1:], strict=False):
-                    whole = [*after.generation.prompt_ids, *after.generation.response_ids]
-                    known = [*before.generation.prompt_ids, *before.generation.response_ids]
-                    assert whole[: len(known)] == known
-
-    asyncio.run(play())

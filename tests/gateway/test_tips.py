@@ -1,12 +1,10 @@
-"""The tree of acts against a search through all of them."""
+"""Which act a request continues. `test_histories` compares the tree of acts with a search through all of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from verl_mas.gateway.messages import Canonical, spellings
 from verl_mas.gateway.tips import Tip, Tips, remove
@@ -29,10 +27,9 @@ def reply_of(row: int = 0, text: str = "r", **generation: object) -> Reply:
 
 @dataclass
 class Asked:
-    """Requests of one agent, with acts as a session would make them; `acts` are (row, whole transcript)."""
+    """Requests of one agent, with acts as a session would make them."""
 
     tips: Tips = field(default_factory=Tips)
-    acts: list[tuple[int, list[Canonical]]] = field(default_factory=list)
     rows: int = 0
 
     def ask(self, *transcript: Canonical, reply: str = "r", tools: str = "", **how: object):
@@ -42,7 +39,6 @@ class Asked:
             self.rows += row == self.rows
         tip = Tip(reply_of(row, reply, **how), found)
         self.tips.add("a", tools, transcript, spellings(assistant(reply)), tip)
-        self.acts.append((row, [*transcript, assistant(reply)]))
         return found, tip
 
 
@@ -147,22 +143,3 @@ def test_a_thought_may_be_left_out_later():
     asked.ask(user("1"), reply="<think>t</think>r")
     asked.ask(user("1"), assistant("<think>t</think>r"), user("2"), reply="s")
     assert asked.tips.find("a", "", [user("1"), assistant("r"), user("2"), assistant("s"), user("3")]).same_row
-
-
-messages = st.sampled_from([user("1"), user("2"), assistant("r"), assistant("s")])
-
-
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(st.lists(messages, min_size=1, max_size=6), st.sampled_from("rs")), max_size=12))
-def test_the_longest_known_beginning_is_found_and_no_row_is_continued_twice(requests):
-    asked = Asked()
-    for transcript, text in requests:
-        # The naive search: every act whose transcript begins the request.
-        answered = transcript[-1].role == "assistant"
-        beginnings = [(len(of), row, of) for row, of in asked.acts if transcript[: len(of)] == of and not answered]
-        longest = max((length for length, _, _ in beginnings), default=0)
-        last = {row: of for row, of in asked.acts}
-        open_rows = [row for length, row, of in beginnings if length == longest and last[row] == of]
-        found, tip = asked.ask(*transcript, reply=text)
-        assert found.known == longest
-        assert found.same_row == bool(open_rows) and (not open_rows or tip.reply.row in open_rows)

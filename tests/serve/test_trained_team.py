@@ -328,7 +328,7 @@ def test_a_page_of_another_site_cannot_ask(runtime, headers, status):
 @pytest.mark.parametrize(("waits", "status"), [(60, 408), (0, 499)])
 def test_a_body_that_does_not_end_is_given_up(runtime, monkeypatch, waits, status):
     """It comes too late, or its client is gone."""
-    monkeypatch.setattr("verl_mas.serve.app.BODY_S", 0.1)
+    monkeypatch.setattr("verl_mas.gateway.server.BODY_S", 0.1)
     sent = []
 
     async def never():

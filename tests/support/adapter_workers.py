@@ -11,7 +11,6 @@ import gc
 import multiprocessing
 import os
 import random
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from ray_start import free_port
 from tensordict import TensorDict
 from training_workers import batch, fields
 
@@ -337,9 +337,7 @@ def main(folder: Path, variant: str) -> None:
     # verl collects garbage whenever it builds a worker.
     gc.freeze()
     for workers in (1, 2):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
         context = multiprocessing.get_context("fork")
         started = [
             context.Process(target=_one_worker, args=(folder, variant, view, rank, workers, port))
@@ -355,8 +353,8 @@ def main(folder: Path, variant: str) -> None:
         assert exits == [0] * workers, exits
 
 
-def _one_worker(folder: Path, variant: str, view: DictConfig, rank: int, workers: int, port: int) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _one_worker(folder: Path, variant: str, view: DictConfig, rank: int, workers: int, port: str) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     found = observe(folder / str(workers) / variant, view)
     if rank == 0:
         torch.save(found, folder / f"{variant}_{workers}.pt")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
+from ray_start import free_port
 from tensordict import TensorDict
 
 if TYPE_CHECKING:
@@ -57,10 +57,7 @@ def updates(model: Path, variants: Mapping[str, Variant], workers: int = 1) -> d
     with tempfile.TemporaryDirectory() as folder:
         asked = {name: vars(variant) for name, variant in variants.items()}
         Path(folder, "variants.json").write_text(json.dumps(asked))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
         in_ranks([__file__, str(model), folder], workers, address)
         return {name: torch.load(Path(folder, f"{name}.pt"), weights_only=False) for name in variants}
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,12 +32,3 @@ def load_runtime(options: argparse.Namespace, folder: Path, sampling: Mapping[st
     endpoints: dict[str, Endpoint] = {name: at if isinstance(at, dict) else str(at) for name, at in given.items()}
     engine = load_dataclass(EngineSettings, values(options.engine), "--engine")
     return Runtime(folder, engine, endpoints, sampling=sampling, trust=options.trust_remote_code)
-
-
-@contextmanager
-def loaded(options: argparse.Namespace, folder: Path, sampling: Mapping[str, object] | str = "") -> Iterator[Runtime]:
-    runtime = load_runtime(options, folder, sampling)
-    try:
-        yield runtime
-    finally:
-        runtime.stop()

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import ExitStack
 
 from verl_mas.cli._arguments import LOOPBACK, add_address, add_team, listening, url_of, whole
 from verl_mas.cli._parser import Parser
-from verl_mas.cli._team import add_loading, loaded
+from verl_mas.cli._team import add_loading, load_runtime
 from verl_mas.errors import ConfigError, raise_all
 from verl_mas.util.text import is_loopback
 
@@ -38,7 +39,9 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     key = _key(options.host, options.api_key_env, allowed=options.no_api_key)
     # Before models are loaded: a port in use is found at once.
-    with listening(options.host, options.port) as listens, loaded(options, options.dir) as runtime:
+    with listening(options.host, options.port) as listens, ExitStack() as stack:
+        runtime = load_runtime(options, options.dir)
+        stack.callback(runtime.stop)
         from verl_mas.serve.app import TeamServer
         from verl_mas.util.http_server import Server
 

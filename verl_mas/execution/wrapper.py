@@ -14,7 +14,7 @@ from dataclasses import replace
 from verl_mas.execution.contained import harness
 from verl_mas.execution.contained.child import NOT_COMPILED
 from verl_mas.execution.executor import Executor
-from verl_mas.execution.limits import Answer, Call, Limits, Status
+from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Status
 
 SHELL = 128  # a shell's exit code for a command that a signal ended is this plus the signal
 MARK = "verl-mas answer: "
@@ -68,7 +68,7 @@ def status_of(exit_code: int, stderr: str, seconds: float, limits: Limits) -> St
     return Status.OUT_OF_MEMORY if stderr.rstrip().endswith("MemoryError") else Status.ERROR
 
 
-async def called(executor: Executor, program: str, calls: Sequence[Call], limits: Limits) -> list[Answer]:
+async def called(executor: Executor, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
     """One answer per call, from the output of the program and then the calls."""
     wanted = [(call.function, call.args, dict(call.kwargs)) for call in calls]
     more = replace(limits, output_bytes=limits.output_bytes + harness.MAX_BYTES)

@@ -23,9 +23,9 @@ from typing import IO
 
 from verl_mas.errors import FaultKind, ProgramLost, SessionFault, WorkflowError
 from verl_mas.gateway import forked, launch
-from verl_mas.gateway.host import end_of, environment
+from verl_mas.gateway.host import environment
 from verl_mas.run_folder.records import plain
-from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
+from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost, end_of
 from verl_mas.util.threads import in_thread
 from verl_mas.workflow.codecs import JsonObject
 

@@ -17,18 +17,17 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from itertools import count
 from pathlib import Path
-from typing import IO
 
 from verl_mas.errors import FaultKind, SessionFault, WorkflowError
 from verl_mas.gateway import runner
 from verl_mas.run_folder.records import plain
+from verl_mas.util.forks import end_of
 from verl_mas.workflow.codecs import JsonObject
 
 # A session that is cancelled has so long to end; then its host is replaced.
 END_S = 10.0
 LAST_LINES_S = 1.0  # for what it has written, when a process has ended
 GONE = "the process of the program is gone"
-MOST_ERROR = 4000
 # Requests to this machine go to no proxy.
 DIRECT = "127.0.0.1,localhost"
 # What programs need to find their files, packages, certificates and proxies.
@@ -149,11 +148,6 @@ def outcome_of(line: JsonObject) -> JsonObject:
         raise SessionFault(FaultKind.WORKFLOW, f"{line['error']}\n{line.get('traceback', '')}".rstrip())
     outcome: JsonObject = line["outcome"]
     return outcome
-
-
-def end_of(printed: IO[bytes]) -> str:
-    size = os.fstat(printed.fileno()).st_size
-    return os.pread(printed.fileno(), MOST_ERROR, max(0, size - MOST_ERROR)).decode(errors="replace")
 
 
 def end_group(leader: int) -> None:

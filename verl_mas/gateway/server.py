@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from verl_mas.errors import EngineLost, FaultKind, SessionFault
 from verl_mas.gateway.dialect import DIALECTS, ApiError, Dialect, Fields, Served
 from verl_mas.gateway.session import Exchange, GatewaySession
-from verl_mas.util.bodies import TooLong, disconnected, whole
+from verl_mas.util.bodies import TooLong, while_connected, whole
 from verl_mas.util.http_server import HEAD_S, Server
 from verl_mas.util.loops import PerLoop
 from verl_mas.workflow.codecs import JsonObject
@@ -132,7 +132,7 @@ class GatewayServer:
             session.agent_of(name)
             return _model(name)
         if request.method == "POST" and path == COUNT:
-            return {"input_tokens": len(await _body(request)) // CHARACTERS_OF_A_TOKEN}
+            return {"input_tokens": len(await read_body(request)) // CHARACTERS_OF_A_TOKEN}
         paths = ", ".join([*self._dialects, MODELS])
         instead = INSTEAD.get(path, f"agents have {paths}; other models have another base URL")
         raise ApiError(404, f"{request.method} {path}: {instead}")
@@ -151,7 +151,7 @@ class GatewayServer:
         self, request: Request, dialect: Dialect, agent: str, deployment: str, session: GatewaySession, send: Send
     ) -> None:
         try:
-            body = await _body(request)
+            body = await read_body(request)
             fields = Fields.of(body, session.items)
             if agent or deployment:
                 fields.left.setdefault("model", agent or deployment)
@@ -173,7 +173,7 @@ class GatewayServer:
             exchange.delivered = True
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     try:
         return await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
     except TooLong as error:
@@ -190,18 +190,12 @@ async def _close_silent(server: Server) -> None:
 
 async def _reply(request: Request, exchange: Exchange) -> Served:
     """The reply, while the client is there to get it. The act outlives the connection."""
-    gone = asyncio.ensure_future(disconnected(request))
-    either: set[asyncio.Future[Served] | asyncio.Future[None]] = {exchange.act, gone}
     try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if gone.done():
-            raise ClientDisconnect
-    finally:
-        gone.cancel()
-    if exchange.act.cancelled():
-        raise ApiError(401, "the session is over", code="session_over")
-    try:
-        return exchange.act.result()
+        return await while_connected(request, asyncio.shield(exchange.act))
+    except asyncio.CancelledError:
+        if not exchange.act.cancelled():
+            raise
+        raise ApiError(401, "the session is over", code="session_over") from None
     except EngineLost as error:
         raise ApiError(503, "an engine is lost; the log of the run says why", code="engine_lost") from error
     except SessionFault as error:

@@ -6,10 +6,9 @@ import asyncio
 import hmac
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI, Request
@@ -21,10 +20,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from verl_mas.errors import EngineLost, failures
 from verl_mas.gateway.dialect import ApiError
+from verl_mas.gateway.server import read_body
 from verl_mas.serve.replies import Answers, ReplyWriter, refusal
 from verl_mas.serve.requests import ChatRequest, read_request
 from verl_mas.serve.runtime import Runtime, checked_sampling
-from verl_mas.util.bodies import TooLong, disconnected, whole
+from verl_mas.util.bodies import while_connected
 from verl_mas.util.text import is_loopback
 from verl_mas.workflow import client
 from verl_mas.workflow.base import resolve
@@ -32,12 +32,8 @@ from verl_mas.workflow.members import Member
 from verl_mas.workflow.streaming import ActText, Listener, Listening
 from verl_mas.workflow.task import Task
 
-T = TypeVar("T")
 logger = logging.getLogger(__name__)
 MAX_SESSIONS = 256
-MAX_BODY = 16 << 20
-BODY_S = 60.0  # For the whole of it
-CLIENT_GONE = "the client closed the connection"
 CHAT = "/v1/chat/completions"
 ALIVE_S = 10.0  # A stream in which nothing is sent for so long gets a comment, so that no proxy ends it
 
@@ -73,8 +69,8 @@ class TeamServer:
         app.add_api_route("/v1/models", self.list_models, methods=["GET"])
         app.add_api_route(CHAT, self.chat, methods=["POST"], response_model=None)
         app.add_middleware(_Timed, seconds=self._seconds)
-        app.add_exception_handler(ApiError, _refused)
-        app.add_exception_handler(HTTPException, _refused)
+        for kind in (ApiError, HTTPException, ClientDisconnect):
+            app.add_exception_handler(kind, _refused)
         return app
 
     async def health(self) -> JSONResponse:
@@ -96,27 +92,19 @@ class TeamServer:
         self._authorise(request)
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise ApiError(415, "the body is not declared as JSON: Content-Type: application/json")
-        try:
-            body = await asyncio.wait_for(whole(request.stream(), MAX_BODY), BODY_S)
-        except TooLong as error:
-            raise ApiError(413, str(error)) from error
-        except (TimeoutError, asyncio.TimeoutError) as error:
-            raise ApiError(408, f"the body was not complete after {BODY_S:g} s") from error
-        except ClientDisconnect as error:
-            raise ApiError(499, CLIENT_GONE) from error
-        asked = read_request(body, self.name, list(self.runtime.clients))
+        asked = read_request(await read_body(request), self.name, list(self.runtime.clients))
         if self._running >= self._most:
             raise ApiError(429, f"{self._running} sessions are running, which is the limit; try again", code="busy")
         if asked.stream:
             return await self._stream(request, asked)
         with self._counted():
-            found = await _while_connected(request, self._answers(asked))
+            found = await while_connected(request, self._answers(asked))
         return JSONResponse(ReplyWriter(asked).whole(found))
 
     async def _stream(self, request: Request, asked: ChatRequest) -> Response:
         chunks = self._chunks(asked)
         # What fails before the first word has an HTTP status of its own.
-        first = await _while_connected(request, anext(chunks))
+        first = await while_connected(request, anext(chunks))
 
         async def all_chunks() -> AsyncGenerator[str, None]:
             async with aclosing(chunks):
@@ -270,20 +258,6 @@ def _opening(text: str) -> dict[str, object]:
     return {"role": "assistant", "content": text}
 
 
-async def _while_connected(request: Request, work: Awaitable[T]) -> T:
-    """The result; cancelled when the client is gone."""
-    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(request))
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise ApiError(499, CLIENT_GONE)
-        return working.result()
-    finally:
-        working.cancel()
-        gone.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-
-
 def _name(host: str) -> str | None:
     """The name in a Host header; None if there is none."""
     try:
@@ -297,5 +271,7 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
         paths = f"{CHAT}, /v1/models, /health, /metrics"
         message = f"{request.method} {request.url.path}: {error.detail}; there are {paths}"
         error = ApiError(error.status_code, message)
+    if isinstance(error, ClientDisconnect):
+        error = ApiError(499, "the client closed the connection")
     assert isinstance(error, ApiError)
     return JSONResponse(error.body, error.status, {"Retry-After": "1"} if error.status == 429 else {})

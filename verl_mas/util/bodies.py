@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Part = TypeVar("Part", str, bytes)
+T = TypeVar("T")
 
 
 class TooLong(Exception):
@@ -30,8 +32,24 @@ async def whole(parts: AsyncIterable[bytes], most: int) -> bytes:
     return b"".join([part async for part in bounded(parts, most)])
 
 
-async def disconnected(request: Request) -> None:
-    """Waits until the client of a request, whose body has been read, is gone."""
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """The result of the work for a request whose body has been read. When its client is gone, the work is cancelled and
+    ClientDisconnect raised."""
+    from starlette.requests import ClientDisconnect
+
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 

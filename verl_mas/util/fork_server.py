@@ -250,17 +250,22 @@ def _cpu_seconds(pid: int) -> float:
         return 0.0
 
 
+def checked(result: int, what: str) -> int:
+    """The result of a call of the C library; an OSError if it failed."""
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+    return result
+
+
 def bare_fork() -> int:
     """Fork without Python's hooks, which copy 1.4 MB of pages: for a process that starts the next one, and waits."""
-    if (pid := int(_holding.fork())) < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return pid
+    return checked(int(_holding.fork()), "fork")
 
 
 def die_with_parent(parent: int) -> None:
     """End this process when the thread that forked it ends."""
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
-        raise OSError(ctypes.get_errno(), "prctl")
+    checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if os.getppid() != parent:
         os._exit(1)
 
@@ -268,8 +273,7 @@ def die_with_parent(parent: int) -> None:
 def own_namespaces(flags: int) -> None:
     """Enter new namespaces; who is not root needs one of users, too. An OSError says that the machine refuses it."""
     user, group = os.getuid(), os.getgid()
-    if _libc.unshare(flags | (NEW_USER if user else 0)):
-        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
+    checked(_libc.unshare(flags | (NEW_USER if user else 0)), "unshare")
     if user:
         for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
             with open(f"/proc/self/{file}", "w") as out:

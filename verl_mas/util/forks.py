@@ -119,9 +119,7 @@ class _Connection:
         self.process.wait()
 
     def last_words(self) -> str:
-        descriptor = self.printed.fileno()
-        size = os.fstat(descriptor).st_size  # the position in the file is that of the process, too
-        text = os.pread(descriptor, _MOST_PRINTED, max(0, size - _MOST_PRINTED)).decode(errors="replace").strip()
+        text = end_of(self.printed).strip()
         return f"{_LOST}: {text}" if text else _LOST
 
 
@@ -208,6 +206,12 @@ class Restarted:
             self.closed = True
             if self.server is not None:
                 self.server.close()
+
+
+def end_of(printed: IO[bytes]) -> str:
+    """The last that a process has printed into a file."""
+    size = os.fstat(printed.fileno()).st_size  # the position in the file is that of the process, too
+    return os.pread(printed.fileno(), _MOST_PRINTED, max(0, size - _MOST_PRINTED)).decode(errors="replace")
 
 
 def _running(future: Future[T]) -> Future[T]:

@@ -48,10 +48,7 @@ all_encodable = partial(in_texts, encodable)
 
 def characters(value: object) -> int:
     """Count the characters of all strings in a nested value."""
-    if isinstance(value, str):
-        return len(value)
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
-    return sum(map(characters, parts))
+    return sum(map(len, texts_in(value)))
 
 
 # Of an address in a text: user and password, which may have quotes, the host and the path, and the query.

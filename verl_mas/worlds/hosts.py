@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -50,13 +49,23 @@ class Failed(Exception):
     """What a world raised in its process, with its traceback there."""
 
 
-class Host(ABC):
-    """Runs methods of a stage, one after the other."""
+class InThread:
+    """Runs methods of a stage, one after the other.
+
+    No thread can be ended: one at which a world hangs is left alone.
+    """
 
     usable = True
 
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[tuple[Future[object], str, Sequence[object]] | None] = queue.SimpleQueue()
+        # A daemon: a world that hangs does not keep its worker alive.
+        threading.Thread(target=self._run, name="world", daemon=True).start()
+
     async def call(self, method: str, arguments: Sequence[object], limit_s: float) -> object:
-        answer = self._ask(method, arguments)
+        result: Future[object] = Future()
+        self._calls.put((result, method, arguments))
+        answer = asyncio.wrap_future(result)
         try:
             # Python 3.11's `wait_for` forgets a cancellation that comes with the answer.
             await asyncio.wait({answer}, timeout=limit_s)
@@ -70,28 +79,8 @@ class Host(ABC):
                 self.end()
             raise
 
-    @abstractmethod
-    def _ask(self, method: str, arguments: Sequence[object]) -> asyncio.Future[object]: ...
-
-    @abstractmethod
     def end(self) -> None:
         """In the middle of a call, too."""
-
-
-class InThread(Host):
-    """No thread can be ended: one at which a world hangs is left alone."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[tuple[Future[object], str, Sequence[object]] | None] = queue.SimpleQueue()
-        # A daemon: a world that hangs does not keep its worker alive.
-        threading.Thread(target=self._run, name="world", daemon=True).start()
-
-    def _ask(self, method: str, arguments: Sequence[object]) -> asyncio.Future[object]:
-        result: Future[object] = Future()
-        self._calls.put((result, method, arguments))
-        return asyncio.wrap_future(result)
-
-    def end(self) -> None:
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -184,7 +173,7 @@ class Way:
 class Stages:
     """What a session does with its episode. Failures are faults of the session, with the name of the world."""
 
-    def __init__(self, host: Host, way: Way):
+    def __init__(self, host: InThread, way: Way):
         self._host, self._way = host, way
 
     async def open(self, setup: Setup) -> Place:
@@ -216,7 +205,7 @@ class Pool:
     """The hosts that are free. A process has imported its hub by then, which takes seconds."""
 
     def __init__(self) -> None:
-        self._free: dict[Kind, list[Host]] = defaultdict(list)
+        self._free: dict[Kind, list[InThread]] = defaultdict(list)
 
     @asynccontextmanager
     async def stage(self, way: Way) -> AsyncIterator[Stages]:

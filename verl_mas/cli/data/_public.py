@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from verl_mas.cli._arguments import add_settings, pairs
 from verl_mas.data import own_rows
-from verl_mas.data.dataset import Loader, Prepared
-from verl_mas.data.items import Item
+from verl_mas.data.dataset import DataSet, Loader, Prepared
+from verl_mas.data.items import Item, first_of_each
 from verl_mas.data.sources import PublicSet, RowSource
 from verl_mas.errors import ConfigError
 
@@ -52,15 +52,6 @@ class Reading:
         self._sources = {source.name: source.record for part in opened for source in part}
         return opened
 
-    def items(
-        self, make: MakeItem, train: Sequence[PublicSet], test: Sequence[PublicSet]
-    ) -> tuple[list[Item], list[Item]]:
-        def items_of(part: Iterable[RowSource]) -> list[Item]:
-            return [make(row, number, source.name) for source in part for number, row in enumerate(source.read())]
-
-        of_train, of_test = self.open(train, test)
-        return items_of(of_train), items_of(of_test)
-
     def prepared(
         self,
         train: Sequence[Item],
@@ -82,3 +73,26 @@ class Reading:
             record = {**place, "revision": revision, "revision_pinned": one.revision is not None}
             opened.append(RowSource(one.name, rows, f"{one.repository} ({one.split})", record, one.rows))
         return opened
+
+
+class Questions(DataSet):
+    """One whose rows are questions, each made of a row alone."""
+
+    train_sets: Sequence[PublicSet]
+    test_sets: Sequence[PublicSet]
+    make: MakeItem
+    in_training: Mapping[str, int] = {}
+    """Questions per test set for validation during training; `otherwise` of those that are not named."""
+    otherwise: int
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        add_arguments(parser)
+
+    def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
+        reading = Reading(load, options)
+        train, test = (
+            [self.make(row, number, source.name) for source in part for number, row in enumerate(source.read())]
+            for part in reading.open(self.train_sets, self.test_sets)
+        )
+        # If all sets are for the final test only, validate on all of them.
+        return reading.prepared(train, test, first_of_each(test, self.in_training, otherwise=self.otherwise) or test)

@@ -32,6 +32,7 @@ from verl_mas.retrieval.files import Row
 from verl_mas.run_folder.disk import append_line
 from verl_mas.util import cores
 from verl_mas.util.splits import TEST, TRAIN
+from verl_mas.workflow.tasks import many
 
 DEFAULT_TRAIN = "apps"
 DEFAULT_TESTS = ("livecodebench_v6", "apps_test", "code_contests_test")
@@ -175,41 +176,28 @@ class Preparation:
         return items
 
     async def _all(self, source: RowSource, split: str) -> list[Judged]:
-        judged: dict[int, Judged] = {}
-        running: set[asyncio.Task[None]] = set()
-        progress = tqdm(desc=source.name, total=source.expected, unit=" rows", mininterval=PROGRESS_S)
-        form, kept = None, 0
+        judged: list[Judged] = []
+        form: Format | None = None
+        kept = 0
 
-        def add(number: int, found: Judged) -> None:
-            nonlocal kept
-            judged[number] = found
-            kept += found.dropped is None
-            progress.set_postfix_str(f"{kept:,} kept", refresh=False)
-            progress.update()
-
-        async def judge(number: int, row: Row, form: Format) -> None:
+        async def judge(numbered: tuple[int, Row]) -> Judged:
+            nonlocal form
+            number, row = numbered
+            # That of the first row, which is judged first.
+            form = form or format_of(row, source.title)
+            if (resumed := self._journal.resumed.get((split, source.name, number))) is not None:
+                return resumed
             found = await self._judged(row, number, source, split, form)
             self._journal.add(split, source.name, number, found)
-            add(number, found)
+            return found
 
-        try:
-            for number, row in enumerate(source.read()):
-                form = form or format_of(row, source.title)
-                resumed = self._journal.resumed.get((split, source.name, number))
-                if resumed is not None:
-                    add(number, resumed)
-                    continue
-                if len(running) >= self._at_once:
-                    done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-                    await asyncio.gather(*done)  # raises what one of them raised
-                running.add(asyncio.create_task(judge(number, row, form)))
-            await asyncio.gather(*running)
-        finally:
-            for task in running:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-            progress.close()
-        return [judged[number] for number in sorted(judged)]
+        with tqdm(desc=source.name, total=source.expected, unit=" rows", mininterval=PROGRESS_S) as progress:
+            async for found in many(enumerate(source.read()), judge, self._at_once, ordered=True):
+                judged.append(found)
+                kept += found.dropped is None
+                progress.set_postfix_str(f"{kept:,} kept", refresh=False)
+                progress.update()
+        return judged
 
     async def _judged(self, row: Row, number: int, source: RowSource, split: str, form: Format) -> Judged:
         try:

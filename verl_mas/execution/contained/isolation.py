@@ -10,7 +10,7 @@ import os
 import resource
 import struct
 
-from verl_mas.util.fork_server import NEW_USER, own_namespaces
+from verl_mas.util.fork_server import NEW_USER, checked, own_namespaces
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -24,21 +24,14 @@ _DETACH = 2
 _PIVOT_ROOT, _CAPSET, _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 155, 126, 444, 446
 
 
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"{what}: {os.strerror(error)}")
-    return result
-
-
 def leave_no_core_dump() -> None:
     """A limit of 0 does not keep the kernel from starting the machine's crash reporter."""
-    _checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+    checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
 
 
 def leave_users() -> None:
     """Enter a namespace of users in which this one has no id."""
-    _checked(_libc.unshare(NEW_USER), "unshare")
+    checked(_libc.unshare(NEW_USER), "unshare")
 
 
 def enter_namespaces() -> None:
@@ -48,26 +41,26 @@ def enter_namespaces() -> None:
     flags = _NO_SUID | _NO_DEV | _NO_EXEC
     _mount(b"tmpfs", b"/tmp", b"tmpfs", flags, b"size=4k")
     os.chdir("/tmp")
-    _checked(_libc.syscall(_PIVOT_ROOT, b".", b"."), "pivot_root")
-    _checked(_libc.umount2(b".", _DETACH), "umount")
+    checked(_libc.syscall(_PIVOT_ROOT, b".", b"."), "pivot_root")
+    checked(_libc.umount2(b".", _DETACH), "umount")
     os.chdir("/")
     _mount(None, b"/", None, flags | _REMOUNT | _READ_ONLY)
 
 
 def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, data: bytes | None = None) -> None:
-    _checked(_libc.mount(source, target, kind, flags, data), "mount")
+    checked(_libc.mount(source, target, kind, flags, data), "mount")
 
 
 def restrict_files() -> None:
     """Landlock without a rule: no file, no TCP port, no signal outside."""
-    version = _checked(_libc.syscall(_LANDLOCK_CREATE, None, 0, 1), "landlock")
+    version = checked(_libc.syscall(_LANDLOCK_CREATE, None, 0, 1), "landlock")
     files = (1 << (13 if version == 1 else 14 if version == 2 else 15 if version < 5 else 16)) - 1
     attributes = struct.pack("<QQQ", files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    ruleset = _checked(_libc.syscall(_LANDLOCK_CREATE, attributes, size, 0), "landlock")
+    ruleset = checked(_libc.syscall(_LANDLOCK_CREATE, attributes, size, 0), "landlock")
     try:
-        _checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-        _checked(_libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
+        checked(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+        checked(_libc.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "landlock")
     finally:
         os.close(ruleset)
 
@@ -81,7 +74,7 @@ def set_user(user: int) -> None:
 
 def drop_capabilities() -> None:
     header = struct.pack("<Ii", 0x20080522, 0)
-    _checked(_libc.syscall(_CAPSET, header, bytes(24)), "capset")
+    checked(_libc.syscall(_CAPSET, header, bytes(24)), "capset")
 
 
 def tasks_of_user() -> int:

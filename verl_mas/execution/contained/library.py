@@ -12,6 +12,7 @@ import mmap
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
@@ -90,18 +91,24 @@ class ModuleLibrary(importlib.abc.InspectLoader):
         return self._entries[fullname].is_package
 
 
+def _files(folder: str, package: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """The files below a folder, each with the name of its module."""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        name = entry.name.partition(".")[0]
+        module = f"{package}.{name}" if package else name
+        if not entry.is_dir():
+            yield module, entry
+        elif entry.name.isidentifier() and entry.name not in _SKIPPED:
+            yield from _files(entry.path, module)
+
+
 def _sources(folder: str, package: str) -> Iterator[tuple[str, str, bool]]:
     """(module, file, whether it is a package) of all the modules below a folder."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+    for module, entry in _files(folder, package):
         name, ending = os.path.splitext(entry.name)
-        module = f"{package}.{name}" if package else name
-        if entry.is_dir():
-            if entry.name.isidentifier() and entry.name not in _SKIPPED:
-                yield from _sources(entry.path, module)
-        elif ending == ".py" and name == "__init__":
-            yield package, entry.path, True
-        elif ending == ".py" and name.isidentifier():
-            yield module, entry.path, False
+        if ending == ".py" and name.isidentifier():
+            is_package = name == "__init__"
+            yield module.removesuffix(".__init__") if is_package else module, entry.path, is_package
 
 
 def _code_or_source(path: str) -> tuple[bytes, bool]:
@@ -157,13 +164,7 @@ def load(packages: Mapping[str, str]) -> None:
 
 def _import_extensions(folder: str, package: str) -> None:
     """Import all extension modules below a folder; those that lack a library of the system are skipped."""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        name = entry.name.split(".")[0]
-        module = f"{package}.{name}" if package else name
-        if entry.is_dir() and entry.name.isidentifier() and entry.name not in _SKIPPED:
-            _import_extensions(entry.path, module)
-        elif entry.name.endswith(".so") and not name.startswith(_SKIPPED_EXTENSIONS):
-            try:
+    for module, entry in _files(folder, package):
+        if entry.name.endswith(".so") and not entry.name.startswith(_SKIPPED_EXTENSIONS):
+            with suppress(ImportError):
                 importlib.import_module(module)
-            except ImportError:
-                continue

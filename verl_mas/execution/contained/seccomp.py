@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import signal
 import struct
 from collections.abc import Sequence
 from typing import NamedTuple
+
+from verl_mas.util.fork_server import checked
 
 ALLOWED = {
     "read": 0, "write": 1, "close": 3, "fstat": 5, "poll": 7, "lseek": 8, "mmap": 9, "mprotect": 10, "munmap": 11,
@@ -157,9 +158,7 @@ class Filter:
             (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(self._program), 0, 0),
         )
         for call in calls:
-            if self._prctl(*call):
-                error = ctypes.get_errno()
-                raise OSError(error, f"prctl({call[0]}): {os.strerror(error)}")
+            checked(self._prctl(*call), f"prctl({call[0]})")
 
 
 # void handler(int, siginfo_t *, ucontext_t *context): context->rax = fstat(context->rdi, context->rdx)
@@ -201,5 +200,4 @@ def answer_fstat() -> None:
     _kept.extend((code, anchor))
     action = _Action(ctypes.addressof(anchor), (ctypes.c_byte * 128)(), _SA_SIGINFO, None)
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.sigaction(signal.SIGSYS, ctypes.byref(action), None):
-        raise OSError(ctypes.get_errno(), "sigaction")
+    checked(libc.sigaction(signal.SIGSYS, ctypes.byref(action), None), "sigaction")

@@ -9,14 +9,14 @@ import asyncio
 import json
 import random
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import httpx
 
 from verl_mas.errors import ConfigError, ExecutorFailed
 from verl_mas.execution.executor import SETTING, Execution, register_executor
-from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
+from verl_mas.execution.limits import DEFAULT, Limits, Result, Status
 from verl_mas.execution.wrapper import called, status_of, wrapped
 from verl_mas.util.bodies import TooLong, answered
 from verl_mas.util.loops import PerLoop, waited_for
@@ -85,8 +85,7 @@ class SandboxFusion:
                 await asyncio.sleep(BACKOFF_S * 2**attempt * random.uniform(0.5, 1.5))
                 attempt += 1
 
-    async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
-        return await called(self, program, calls, limits)
+    call = called
 
     async def aclose(self) -> None:
         client = self._http.discard()

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import IO
 
 from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import SETTING, Execution, register_executor
-from verl_mas.execution.limits import DEFAULT, Answer, Call, Limits, Result, Status
+from verl_mas.execution.limits import DEFAULT, Limits, Result, Status
 from verl_mas.execution.wrapper import called, status_of, wrapped
 from verl_mas.util.loops import PerLoop
 from verl_mas.util.text import encodable
@@ -57,8 +56,7 @@ class UnsafeSubprocess:
             with TemporaryDirectory(prefix="verl-mas-program-", ignore_cleanup_errors=True) as folder:
                 return await self._run(Path(folder), text, encodable(stdin), limits)
 
-    async def call(self, program: str, calls: Sequence[Call], limits: Limits = DEFAULT) -> list[Answer]:
-        return await called(self, program, calls, limits)
+    call = called
 
     async def aclose(self) -> None:
         """Nothing outlives its call."""

@@ -42,7 +42,6 @@ function describe() {
   byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
     const chip = button("chip", name, () => change({ agent: page.wanted.agent === name ? "" : name }));
     chip.style.setProperty("--of", agentColour(place));
-    chip.setAttribute("aria-pressed", String(page.wanted.agent === name));
     chip.title = "Sessions with this agent";
     return chip;
   }));
@@ -62,12 +61,11 @@ function options(select, all, names) {
 
 /** Filters, and draws what they leave. */
 function apply() {
-  const { run, wanted } = page, start = performance.now();
+  const { run, wanted } = page;
   page.hits = searched(page.search, wanted.text);
   const found = filtered(run, wanted, page.hits);
   const sessions = ordered(run, found, page.order);
   list.open(run, sessions, page.order === "newest" || page.order === "oldest");
-  page.milliseconds = performance.now() - start;
   const filters = Object.keys(NO_FILTER).some((name) => wanted[name] !== NO_FILTER[name]);
   byId("count").textContent = filters ? `${grouped(sessions.length)} of ${grouped(run.count)} sessions` : `${grouped(run.count)} sessions`;
   byId("clear").hidden = !filters;

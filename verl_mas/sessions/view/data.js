@@ -70,19 +70,12 @@ function openIndex(index) {
     count,
     step: new Int32Array(count),
     block: new Int32Array(count),
-    validation: new Uint8Array(count),
     group: new Int32Array(count),
-    groupStart: new Int32Array(groups.size.length + 1),
-    blockStart: new Int32Array(blocks.size.length + 1),
     reward: Float64Array.from(columns.reward, (value) => (value === null ? NaN : value)),
-    tokens: Float64Array.from(columns.tokens),
   });
-  fillRuns(blocks.size, run.blockStart, (block, number) => {
-    run.block[number] = block;
-    run.step[number] = blocks.step[block];
-    run.validation[number] = blocks.partition[block] === "val" ? 1 : 0;
-  });
-  fillRuns(groups.size, run.groupStart, (group, number) => { run.group[number] = group; });
+  fill(run.block, blocks.size);
+  run.block.forEach((block, number) => { run.step[number] = blocks.step[block]; });
+  run.groupStart = fill(run.group, groups.size);
   const known = run.reward.filter((value) => !Number.isNaN(value));
   run.rewards = known.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [0, 0]);
   if (run.rewards[0] === run.rewards[1]) run.rewards[1] = run.rewards[0] + 1;
@@ -91,13 +84,15 @@ function openIndex(index) {
   return run;
 }
 
-function fillRuns(sizes, starts, each) {
-  let number = 0;
-  sizes.forEach((size, run) => {
-    starts[run] = number;
-    for (let place = 0; place < size; place++, number++) each(run, number);
+/** Each number so many times in a row; returns where each begins. */
+function fill(numbers, sizes) {
+  let next = 0;
+  return sizes.map((size, number) => {
+    const first = next;
+    next += size;
+    numbers.fill(number, first, next);
+    return first;
   });
-  starts[sizes.length] = number;
 }
 
 // Half a character, which an address cannot have.

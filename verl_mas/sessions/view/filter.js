@@ -31,7 +31,7 @@ function filtered(run, wanted, hits) {
   let length = 0;
   for (let number = 0; number < run.count; number++) {
     if (hits && !hits[number]) continue;
-    if (wanted.partition && (wanted.partition === "val") !== Boolean(run.validation[number])) continue;
+    if (wanted.partition && wanted.partition !== run.blocks.partition[run.block[number]]) continue;
     if (wanted.stepFrom !== null && run.step[number] < wanted.stepFrom) continue;
     if (wanted.stepTo !== null && run.step[number] > wanted.stepTo) continue;
     // A comparison with NaN is false: a session without a reward is outside every range.
@@ -54,7 +54,7 @@ function filtered(run, wanted, hits) {
 function ordered(run, sessions, order) {
   if (order === "oldest") return sessions;
   if (order === "newest") return sessions.slice().sort((a, b) => run.block[b] - run.block[a] || a - b);
-  const keys = order === "longest" ? run.tokens : run.reward;
+  const keys = order === "longest" ? run.columns.tokens : run.reward;
   const sign = order === "lowest" ? 1 : -1;
   const value = (number) => (Number.isNaN(keys[number]) ? Number.MAX_VALUE : sign * keys[number]);
   return sessions.slice().sort((a, b) => value(a) - value(b) || a - b);

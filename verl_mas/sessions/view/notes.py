@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from threading import Thread
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -24,6 +23,7 @@ from verl_mas.errors import DiskError
 from verl_mas.run_folder.disk import append_line, writing
 from verl_mas.sessions.run import RunFolder
 from verl_mas.util.bodies import TooLong, whole
+from verl_mas.util.http_server import Server
 
 FILE = "notes.jsonl"
 MOST = 50_000  # bytes of a note
@@ -74,8 +74,7 @@ class NoteServer:
 
     def start(self, listens: socket.socket) -> str:
         """Serve until the process ends. Returns the path of the page."""
-        server = uvicorn.Server(uvicorn.Config(self.app, log_level="error", lifespan="off"))
-        Thread(target=server.run, kwargs={"sockets": [listens]}, daemon=True).start()
+        Thread(target=Server(self.app).run, kwargs={"sockets": [listens]}, daemon=True).start()
         return f"{self.key}/{self.page.name}"
 
     async def _page(self, request: Request) -> Response:
