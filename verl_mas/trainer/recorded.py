@@ -61,8 +61,12 @@ class KeptFile(FileLogger):
 
 @contextmanager
 def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
-    """The loggers that verl's trainer makes inside; closed at the end. `until`: the step up to which verl's file keeps
-    its lines; None in a run that starts at the beginning, where it is overwritten."""
+    """Add the run's own file to the loggers that verl's trainer makes in this context, and close all of them at the
+    end.
+
+    `until`: the step up to which verl's file keeps its lines. None in a run that starts at the beginning, where the
+    file is overwritten.
+    """
     made: list[Tracking] = []
 
     def with_ours(

@@ -119,7 +119,7 @@ def place(pools: Sequence[RayResourcePool]) -> None:
 
 @dataclass(frozen=True)
 class PoolPart:
-    """What a pool takes of one node."""
+    """The share of a pool that must be on one node."""
 
     pool: RayResourcePool
     count: int
