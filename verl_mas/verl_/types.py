@@ -1,4 +1,4 @@
-"""Types of what verl and Ray hand us, as far as we use it."""
+"""Types of the objects that verl and Ray pass to us, as far as we use them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Fields: TypeAlias = dict[str, Any]
 # Ray finds an actor's methods at run time.
 Actor: TypeAlias = "ActorHandle[Any]"
-# What a method that overrides one of verl's passes on to it as it is.
+# An argument that a method overriding one of verl's passes on to it unchanged.
 Passed: TypeAlias = Any
 
 
@@ -35,7 +35,7 @@ class Tokenizer(Protocol):
 
 
 class Trajectory(TypedDict):
-    """What verl's agent-loop worker knows of a prompt beside its fields."""
+    """Facts about a prompt that verl's agent-loop worker has besides the prompt's fields."""
 
     step: int
     sample_index: int
