@@ -35,20 +35,20 @@ class RayWeights(CheckpointEngine):
         self._receivers: Sequence[Actor] = ()
         self._arrived: asyncio.Queue[list[Packed] | None] | None = None
 
-    def prepare(self) -> Actor:  # verl passes the actor on to `build_topology` as it is
+    def prepare(self) -> Actor:  # type: ignore[override]  # verl passes the actor on to `build_topology` as it is
         self._arrived = asyncio.Queue()
         own: Actor = ray.get_runtime_context().current_actor
         return own
 
     @classmethod
-    def build_topology(  # `prepare` returns a type of this engine
+    def build_topology(  # type: ignore[override]  # `prepare` returns a type of this engine
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Actor]
     ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
         """Let the first training process send to all engines, and the others to none."""
         senders: list[object] = [metadata[actor_wg_world_size:], *([()] * (actor_wg_world_size - 1))]
         return {"receivers": senders}, {"receivers": [()] * rollout_world_size}
 
-    def init_process_group(self, receivers: Sequence[Actor]) -> None:  # the type of this engine, as above
+    def init_process_group(self, receivers: Sequence[Actor]) -> None:  # type: ignore[override]  # as above
         self._receivers = receivers
 
     def finalize(self) -> None:
