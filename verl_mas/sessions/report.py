@@ -1,4 +1,4 @@
-"""The report of a run: its settings in short, the metrics to watch, a table of its agents, and what is wrong."""
+"""The report of a run: its settings in short, the metrics to watch, a table of its agents, and its findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from verl_mas.util.text import sparkline
 
 LAST = 10  # steps that a table averages
 CURVE = 24  # columns of a curve, so that most lines fit a terminal
-# Columns of the table of agents -> the metric of an agent.
+# Column of the table of agents -> the metric of an agent.
 COLUMNS = {
     "reward": "reward/score",
     "malformed": "malformed",
@@ -41,11 +41,11 @@ FRAME = "width:100%;height:40em;border:0"
 
 @dataclass(frozen=True)
 class HeldFinding(RunFinding):
-    """A finding with its evidence: the steps at all of which it held."""
+    """A finding with its evidence: it held in all steps from `first` to `last`."""
 
     first: int
     last: int
-    holds: bool  # Still, at the last step
+    holds: bool  # whether it still holds at the last step
 
     @property
     def line(self) -> str:
@@ -77,11 +77,11 @@ class RunReport:
         return f"<RunReport of {self.run.folder}: {len(self.steps)} steps>"
 
     def html(self) -> str:
-        """One page: what is wrong, agents, start, curves, and one task at up to four steps."""
+        """Render one page: findings, agents, start, curves, and one task at up to four steps."""
         return report_page([self.run], {"Findings": self.says(), "Agents": self.agents(), "Run": self.header()})
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame, apart from the notebook's own."""
+        """Render the page for notebooks, in a frame of its own."""
         return f'<iframe sandbox="allow-scripts" style="{FRAME}" srcdoc="{escape(self.html())}"></iframe>'
 
     def header(self) -> list[str]:
