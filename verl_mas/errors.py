@@ -32,8 +32,7 @@ from verl_mas.util.text import bare_address, encodable
 
 
 class MasError(Exception):
-    """Base of everything that verl-mas raises on purpose. Messages never have the user, password or query of an
-    address."""
+    """Base of everything that verl-mas raises on purpose. No message has the user, password or query of an address."""
 
     def __init__(self, *texts: str):
         super().__init__(*map(bare_address, texts))
