@@ -102,7 +102,7 @@ def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The constant part of a puzzle: the solution, and the digits that the printed ones allow in each cell."""
+    """The constant part of a puzzle: the solution, and the digits that each cell may have given the printed ones."""
 
     size: int
     solution: tuple[int, ...]
@@ -184,7 +184,7 @@ class Sudoku(Puzzle):
 
     def compact(self) -> str:
         """A word of letters for each cell to fill, which can be one token: its row, column and digit, and the digits
-        that no peer has."""
+        that none of its peers has."""
         cells, size = self.cells, self.sheet.size
         words = []
         for cell, digits in enumerate(self.sheet.allowed):
