@@ -119,7 +119,7 @@ def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
     return Clues(str(answer), tuple(map(str, given)), str(extra_info.get(HINT) or ""))
 
 
-SPEAKERS, ANSWER = "ABCD", "?"  # the last mark of a compact prompt: who writes a message, or that an answer is requested
+SPEAKERS, ANSWER = "ABCD", "?"  # last mark of a compact prompt: who writes a message, or that an answer is due
 
 
 @dataclass(frozen=True)
