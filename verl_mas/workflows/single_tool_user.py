@@ -12,7 +12,7 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 
 
 class WithToolUser(Workflow):
-    """What the math teams with a tool user have in common."""
+    """Base of the math teams with a tool user."""
 
     branches = True
     execution: Execution = field(default_factory=Execution)
