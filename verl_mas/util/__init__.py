@@ -11,7 +11,7 @@ from typing import Any
 
 @cache
 def installed_version(distribution: str) -> str | None:
-    """Read from its metadata: nothing is imported."""
+    """Read a version from the distribution's metadata, without importing anything; None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -19,7 +19,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """A mapping. libyaml is ten times faster, and not in every build of PyYAML."""
+    """Read a mapping. libyaml is ten times as fast, but not every build of PyYAML has it."""
     import yaml
 
     read: dict[str, Any] = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -27,5 +27,6 @@ def read_yaml(file: Path) -> dict[str, Any]:
 
 
 def cores() -> int:
-    """The CPU cores that this process may use. Of a process that is bound to some cores, these; macOS binds none."""
+    """The number of CPU cores that this process may use. If it is bound to some cores, only these count; macOS binds
+    none."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
