@@ -176,7 +176,7 @@ def report(run: RunFolder) -> RunReport:
         raise DataError(f"{run.folder} has no metrics: nothing in {run.metrics}", rule=rule, fix=run.when_empty)
     learn = []
     for name in dict.fromkeys(name for step in steps for name in agents_in(step.values)):
-        # An agent without settings learns.
+        # An agent without settings is trained.
         own = run.agent(name)
         of = run.policies.get(str(own.get("policy"))) or {}
         frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
@@ -186,7 +186,7 @@ def report(run: RunFolder) -> RunReport:
 
 
 def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[HeldFinding]:
-    """What the findings of the log are over a whole run, each with the longest range of steps at which it held."""
+    """Compute the findings of the log for a whole run, each with the longest range of steps in which it held."""
     training = [step for step in steps if agents_in(step.values)]
     values = list(accumulate((step.values for step in training), held))
     found: dict[tuple[str, str], list[tuple[int, RunFinding]]] = defaultdict(list)
@@ -218,7 +218,7 @@ def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
-    """The first and last of the longest range of consecutive numbers; of two, the later one."""
+    """The first and last number of the longest range of consecutive numbers; of two equal ranges, the later one."""
     begin = previous = ends[0]
     found = (begin, begin)
     for end in ends:
