@@ -48,8 +48,7 @@ ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed
 
 
 class KeptFile(FileLogger):
-    """A FileLogger that keeps the lines up to step `until`; verl's overwrites its file at every start (patch:
-    file-logger-resume)."""
+    """A FileLogger that keeps lines up to step `until`; verl's starts its file again (patch: file-logger-resume)."""
 
     def __init__(self, project_name: str, experiment_name: str, until: float):
         path = metrics.file_of_verl(project_name, experiment_name)
