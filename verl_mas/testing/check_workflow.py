@@ -31,7 +31,7 @@ from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 from verl_mas.workflow.tools import ToolLike
 
-LIMIT_S, PROGRAM_S = 3.0, 30.0  # seconds of a case; a program has processes of its own, which are slow on a busy machine
+LIMIT_S, PROGRAM_S = 3.0, 30.0  # seconds of a case; a program has its own processes, which are slow on a busy machine
 BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may be blocked, and the interval of checks
 MUTABLE = list, dict, set, bytearray
 LARGE, FEW_ACTS = 100, 32
