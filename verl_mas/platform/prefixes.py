@@ -91,7 +91,7 @@ class Tree:
         )
 
     def mask(self, device: torch.device) -> Tensor:
-        """What each node attends to: itself, and the nodes before it that it continues."""
+        """The attention mask: each node attends to itself, and to the nodes before it that it continues."""
         nodes, ends = torch.arange(len(self.tokens), device=device), self.ends.to(device)
         return (nodes <= nodes[:, None]) & (nodes[:, None] < ends)
 

@@ -169,7 +169,7 @@ class RunReport:
 
 
 def report(run: RunFolder) -> RunReport:
-    """Raises DataError where a run has no metrics that can be read."""
+    """Make the report of a run. Raises DataError if the run has no readable metrics."""
     steps = run.steps()
     if not steps:
         rule = "a run writes them there after each step"

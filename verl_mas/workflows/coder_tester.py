@@ -112,8 +112,8 @@ class Turn:
 
 @register_workflow("coder_tester")
 class CoderTester(CodeTeam):
-    """Up to `max_turns` turns. The coder reads the last test and what its program printed; the tester never reads the
-    program. They stop when the committed program prints what the committed test expects.
+    """Coder and tester take up to `max_turns` turns. The coder reads the last test and what its program printed; the
+    tester never reads the program. They stop when the committed program prints what the committed test expects.
 
     The last program is the team's answer.
     """

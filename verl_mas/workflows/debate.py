@@ -15,7 +15,8 @@ from verl_mas.workflows.solver_verifier import solve
 
 @register_workflow("debate")
 class Debate(WithGrader):
-    """In every round all debaters answer at the same time, from the second on with the last answers in the prompt.
+    """All debaters answer at the same time in every round; from the second round on, their prompts have the last
+    answers.
 
     The grader also says whether two answers are equal.
     """

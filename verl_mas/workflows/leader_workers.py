@@ -166,7 +166,7 @@ class Delegating(Workflow):
 
 @register_workflow("leader_workers")
 class LeaderWorkers(Delegating, WithVerlOrGrader):
-    """For language models: subtasks, reports and the answer are texts."""
+    """Leader and workers as language models: subtasks, reports and the answer are texts."""
 
     retriever: str | None = None
     """Where workers search, as a tool: a `/retrieve` URL, or the folder of an index, which is then searched in this

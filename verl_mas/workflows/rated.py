@@ -19,8 +19,8 @@ RATER = "rater"
 
 @register_workflow("rated")
 class Rated(Workflow):
-    """In training `rater` reads the task and all replies of a session, and its rating of a reply is the reply's own
-    reward. Its acts are probes: they are not trained on, whatever its policy."""
+    """A team whose acts `rater` rates in training: it reads the task and all replies of a session, and its rating of a
+    reply is the reply's own reward. The rater's acts are probes, so they are not trained on, whatever its policy."""
 
     safe_arguments: ClassVar = {"of": REGISTERED, "criterion": ANY_TEXT}
 

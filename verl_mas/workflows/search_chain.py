@@ -26,9 +26,8 @@ class ChainState:
 
 @register_workflow("search_chain")
 class SearchChain(Searching):
-    """The chain of arXiv 2506.02718: each agent acts once. With `fork` one act branches, and all its candidates are
-    played on and trained on.
-    """
+    """The chain of arXiv 2506.02718, in which each agent acts once. With `fork` one act branches, and the session
+    continues with each of its candidates, which are all trained on."""
 
     agents = ("rewriter", "reranker", "answerer")
     queries: Count = 3

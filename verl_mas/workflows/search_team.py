@@ -65,7 +65,7 @@ class Searching(WithGrader):
 
 @register_workflow("search_team")
 class SearchTeam(Searching):
-    """At most `max_turns` turns; the last turn answers, so every session ends with an answer."""
+    """A search team with at most `max_turns` turns. The last turn answers, so every session ends with an answer."""
 
     agents = ("verifier", "searcher", "answerer")
     max_turns: Count = 4

@@ -19,7 +19,7 @@ class ReviewVerdict(Choice, tag="verify"):
 
 @register_workflow("solver_verifier")
 class SolverVerifier(WithVerlOrGrader):
-    """`max_rounds` proposals at most, with a review between each two."""
+    """Up to `max_rounds` proposals, with a review between every two."""
 
     agents = ("solver", "verifier")
     max_rounds: Count = 2

@@ -1,11 +1,12 @@
-"""Plain values as JSON, and the calls of functions that a program defines.
+"""Plain values as JSON, and calls of functions that a program defines.
 
 Three kinds of processes run this file: the caller, a contained program, and a remote service, to which its text is sent
-in front of the program. So it imports the standard library alone, and runs on Python 3.9 and later.
+in front of the program. So it imports only the standard library, and runs on Python 3.9 and later.
 
-A plain value is None, a bool, int, float, complex, str or bytes, or a list, tuple, set, frozenset or dict of these: of
-exactly these types, since an instance of a subclass may compare equal to anything. Lists and most scalars are JSON;
-the rest are objects with one key, which is the type. What a program wrote is read with bounded size and depth.
+A plain value is None, a bool, int, float, complex, str or bytes, or a list, tuple, set, frozenset or dict of these. Its
+type is exactly one of these, since an instance of a subclass may compare equal to anything. Lists and most scalars are
+JSON; the other values are objects with one key, which is the type. Text from a program is read with bounded size and
+depth.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ CallParts = tuple[str, Sequence[object], Mapping[str, object]]
 
 
 class NotPlain(ValueError):
-    """A value that is not plain, or text that is not one that `dumps` writes."""
+    """A value that is not plain, or a text that `dumps` does not write."""
 
 
 def dumps(value: object) -> str:
@@ -225,7 +226,7 @@ def _text(error: BaseException) -> str:
 def read_answers(written: str, count: int, missing: str) -> list[tuple[object, str | None]]:
     """(value, error) per call, from the lines that `run_calls` wrote; `missing` is the error of those without one."""
     answers: list[tuple[object, str | None]] = []
-    # What follows the last newline is a line that was cut off.
+    # Text after the last newline is a line that was cut off.
     for line in written[:MAX_BYTES].split("\n")[:-1][:count]:
         try:
             answer = _parse(line)

@@ -48,7 +48,7 @@ class DemoRun:
         return read_steps(self.metrics)
 
     def watch(self, headline: str, console: Console) -> list[Step]:
-        """Train to the end with a progress bar. `headline` is the metric beside it. Ctrl-C also ends the run."""
+        """Train to the end with a progress bar. `headline`: the metric next to the bar. Ctrl-C also ends the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.resume:
             self.metrics.unlink(missing_ok=True)  # old metrics would be displayed until the first step

@@ -98,7 +98,7 @@ class Position:
         return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
     def reseed(self, rng: random.Random) -> None:
-        """Draw later random events anew, so that nothing about them is known to the original."""
+        """Sample later random events again, so that nothing about them is known to the original."""
         for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.attempts.values())):
             if puzzle is not None:
                 puzzle.reseed(rng)

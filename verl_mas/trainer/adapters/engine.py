@@ -186,8 +186,7 @@ class FsdpAdapterEngine(SharedPrefixes):
         for key, parameter in parameters.items():
             before, is_a, after = key.rpartition("_A")
             if is_a:
-                # BA
-                # ^2 is the sum over the elementwise product of B'B and AA', which are matrices of rank x rank.
+                # |BA|^2 is the sum over the elementwise product of B'B and AA', which are matrices of rank x rank.
                 a, b = whole(parameter), whole(parameters[f"{before}_B{after}"])
                 squares.append(((b.T @ b) * (a @ a.T)).sum())
         norm = adapter.alpha / adapter.rank * float(torch.stack(squares).sum()) ** 0.5

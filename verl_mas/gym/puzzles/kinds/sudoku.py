@@ -22,7 +22,7 @@ _BLANKS = {4: 9, 9: 45}
 
 
 def _peers(size: int) -> tuple[tuple[int, ...], ...]:
-    """For each cell, the other cells of its row, column and box."""
+    """The other cells in the row, column and box of each cell."""
     box = math.isqrt(size)
     zones = [(i // size, size + i % size, 2 * size + i // size // box * box + i % size // box) for i in range(size**2)]
     return tuple(tuple(j for j in range(size**2) if j != i and set(zones[i]) & set(zones[j])) for i in range(size**2))
