@@ -52,7 +52,7 @@ HABITS = {
     r"\b(that|which) (is|are) (none|no \w+)": 7,
     r"\b(told apart|anew|but for|played on)\b": 24,
     r"\bbeside\b": 34,
-    r"\bof what\b": 10,
+    r"\bof what\b": 9,
     r"\bwarn(s|ed) of\b": 1,
 }
 # Names of code that are riddles to a reader.

@@ -77,7 +77,7 @@ def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigErr
 
 
 def tokens_of(view: View, messages: Sequence[Message]) -> int:
-    """Number of tokens of the images, without the single placeholder of each that the chat template writes; 0 if it is
+    """Number of tokens of the images, without the one placeholder per image that the chat template writes; 0 if it is
     not known."""
     parts, model = image_parts(messages), view.section("model")
     vision = vision_of(model) or {}

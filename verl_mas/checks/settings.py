@@ -42,8 +42,8 @@ def engines() -> Iterable[str]:
     return [*ENGINES, *replicas(replica)]
 
 
-# Values that verl's settings take if verl declares no range or choice, and would fail late or not at all. Names without
-# a section of their own are below `actor_rollout_ref`.
+# Values that verl's settings take, where verl itself declares no range or choice, and so would fail late or not at all.
+# Names without a section of their own are below `actor_rollout_ref`.
 NUMBERS: Mapping[str, Hint] = {
     """
     data.train_batch_size data.max_prompt_length data.max_response_length trainer.nnodes trainer.n_gpus_per_node

@@ -43,7 +43,7 @@ MARK = ("verl-mas", "preload.invalid")
 # Modules with random numbers of their own, which all forks would share.
 SEEDED = ("numpy.random", "torch")
 
-# The names of a module, one of them, and the environment variable that it repeats.
+# The namespace of a module, a name in it, and the environment variable whose value this name has.
 Named = tuple[dict[str, object], str, str]
 
 
@@ -192,8 +192,8 @@ def _open_socket() -> str:
 
 
 def _named() -> Iterator[Named]:
-    """Find names in modules whose value is exactly such a variable, like `openai.azure_endpoint`. Each fork sets them
-    again."""
+    """Find names in modules whose value is exactly that of a variable that differs per session, like
+    `openai.azure_endpoint`. Each fork sets them again."""
     variables = {value: name for name, value in os.environ.items() if "-".join(MARK) in value}
     for names in gc.get_objects():
         for name, value in names.items() if type(names) is dict and "__spec__" in names else ():
@@ -202,8 +202,8 @@ def _named() -> Iterator[Named]:
 
 
 def _kept() -> str:
-    """Find an object that keeps a variable whose value differs per session; in this process the variable has the mark
-    as its value."""
+    """Find an object that keeps the value of a variable that differs per session. In this process, the mark is the
+    value of each such variable."""
     mark = "-".join(MARK)  # only this frame has it
     for holder in gc.get_objects():
         for value in _referents(holder):

@@ -1,8 +1,9 @@
 """Isolates the program of a session in a fork.
 
-If the machine allows it, the program gets its own process namespace: it sees no other process, and so none of their
-keys, and whatever it starts ends with it. A message on the descriptor comes before the program starts, so that the
-worker knows whose outcome to take. This module needs only the standard library.
+If the machine allows it, the program gets its own process namespace. So it sees no other process, and none of their
+keys, and whatever it starts ends with it. Before the program starts, its process sends a message on the descriptor. The
+worker reads from it which process this is, and takes an outcome from no other process. This module needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from verl_mas.util.fork_server import bare_fork, die_with_parent, own_namespaces
 
 NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
-OUTCOME = 3  # a single digit, because shells can redirect only those
+OUTCOME = 3  # a single digit, because shells can redirect only such descriptors
 # Signals that Python ignores; a program expects them to end it.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 libc = ctypes.CDLL(None, use_errno=True)

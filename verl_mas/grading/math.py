@@ -45,7 +45,7 @@ class Grade(enum.Enum):
 
     @property
     def checked(self) -> bool:
-        """Whether it is a statement about the answer, not about the check."""
+        """Whether the grade says something about the answer, and not only about the check."""
         return self not in (Grade.TIMED_OUT, Grade.CRASHED)
 
 

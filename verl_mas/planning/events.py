@@ -59,7 +59,7 @@ class Pool:
                     yield Moment(phase, policy.name, own, self._waiting(policy))
 
     def start(self, policy: Policy) -> Moment:
-        """The start of a policy's engine. Policies are built one after another; the engines of earlier ones are
+        """The start of a policy's engine. Policies are built one after another; the engines of earlier policies are
         asleep."""
         own = training.at_rest(policy.model, policy.training, begun=False)
         return Moment(START, policy.name, added(own, self._awake(policy)), self._before(policy) - total(own))

@@ -54,7 +54,7 @@ class SessionCounts:
     forged_tokens: Mapping[str, int] = field(default_factory=dict)  # by agent, where there are any
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
     record_bytes: int = 0  # on disk, of sessions
-    without_space: int = 0  # sessions that were not recorded as mas.trajectories.max_gib was reached
+    without_space: int = 0  # sessions that were not recorded because mas.trajectories.max_gib was reached
     busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)  # by policy: when requests were at its engines
     requests: Mapping[str, float] = field(default_factory=dict)  # by policy: seconds of its requests, added up
 

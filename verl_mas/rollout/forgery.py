@@ -43,8 +43,8 @@ class Net:
         found = self._count(render(messages, tools) if ids is None else ids)
         if found == self._harmless(messages, tools, render):
             return
-        # The numbers also differ if a template chooses its marks by a text. In this case it makes no difference to
-        # separate the characters of every possible mark by spaces.
+        # The numbers also differ if a template itself chooses its marks by a text. Such marks remain if the characters
+        # of every possible mark in the texts are separated by spaces, but a forged mark disappears.
         parts = [("the tools", messages, in_texts(_apart, tools))]
         for place, message in enumerate(messages):
             changed = [*messages[:place], in_texts(_apart, message), *messages[place + 1 :]]

@@ -61,7 +61,7 @@ class Answers:
 
 
 def answer_of(session: Session) -> CompletionChoice:
-    """The answer of a session. A workflow may end without an answer, as games do; then it is the last reply."""
+    """The answer of a session. A workflow may end without an answer, as games do; then the last reply is the answer."""
     answer = session.outcome.answer if session.outcome else None
     last = next((reply for reply in reversed(session.replies) if reply.committed), None)
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
@@ -70,7 +70,7 @@ def answer_of(session: Session) -> CompletionChoice:
 
 
 def transcript(session: Session) -> JsonObject:
-    """Every act; and the reward, if the request had what the reward is computed from."""
+    """List every act, with the reward, which means something only if the request had the data to compute it from."""
     acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
     # Values that JSON lacks, such as NaN, become text; numbers of numpy become numbers.
     info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)

@@ -25,7 +25,7 @@ from verl_mas.workflows.program import ReferredProgram
 MOST_PLAYS, MOST_CHOICES, MOST_LEVELS = 6, 5, 8
 # Text with which `with_schema` of `verl_mas.gateway.dialect` requests JSON.
 SCHEMA = "Reply with one JSON value of this schema, and nothing else:\n"
-# The agent of an act as its request names it: in the address or, if not there, by the model's name.
+# The agent that the request of an act names: in its address or, if not there, by the model's name.
 ASKED: ContextVar[str] = ContextVar("asked")
 
 

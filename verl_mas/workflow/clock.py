@@ -96,7 +96,7 @@ def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio
 
 
 async def ends_alone(work: Awaitable[T]) -> T:
-    """Turn two exceptions into a WorkflowError that would otherwise end the event loop, and with it every session."""
+    """Turn the two exceptions that would end the event loop, and with it every session, into a WorkflowError."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:

@@ -23,8 +23,8 @@ class Line:
     fork: int | None = None
     probe: bool = False  # its acts use the current weights, but are neither stored nor trained on
     replies: list[Reply] = field(default_factory=list)  # its own acts so far, without the acts before it began
-    # Candidates of this line were forked. The session continues on the forks, whose acts are numbered as its own would
-    # be.
+    # Candidates of this line were forked. The session continues on the forks, whose acts are numbered as the line's own
+    # acts would be.
     over: bool = False
     _turns: Counter[tuple[str, int]] = field(default_factory=Counter)
     _instances: Counter[str] = field(default_factory=Counter)

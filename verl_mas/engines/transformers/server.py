@@ -84,7 +84,7 @@ class TransformersServer:
     ) -> TokenOutput:
         """Sample one reply, as verl's `LLMServerClient` requests it. Without `adapter` the base replies.
 
-        The last `drawn` tokens of the prompt are the first ones of the reply (`ContinuousBatcher.submit`). `listener`
+        The last `drawn` tokens of the prompt are the first tokens of the reply (`ContinuousBatcher.submit`). `listener`
         is for a caller in the same process.
         """
         images, options = media.pop("image_data", None) or (), media.pop("mm_processor_kwargs", None) or {}
@@ -156,7 +156,7 @@ class TransformersServer:
             await asyncio.wait(list(self.futures.values()))
 
     async def abort_all_requests(self, reject_request: bool = False) -> Fields:
-        """End running requests with the tokens they have; hold (or reject) new ones until `resume_generation`."""
+        """End running requests with the tokens they have; hold (or reject) new requests until `resume_generation`."""
         self._rejecting = reject_request
         self._gate.clear()
         return {"aborted_count": await self._abort()}

@@ -63,7 +63,7 @@ class Seal(NamedTuple):
     address_space: int  # of the fork server: Python and the library
     users: int | None = None  # first id of programs' processes, one per slot, if the fork server is root
     user_namespace: bool = False  # one per program, in which its threads are counted from 0
-    counted: bool = False  # if, without either, the threads of a program count together with all tasks of this user
+    counted: bool = False  # whether the kernel counts a program's threads together with all tasks of this user
     user: int | None = None
     tasks: int = 0
 
@@ -71,8 +71,8 @@ class Seal(NamedTuple):
         return self if self.users is None else self._replace(user=FIRST_USER + (self.users + slot) % USERS)
 
     def apply(self, job: Job, descriptors: Sequence[int]) -> None:
-        """Close everything but the descriptors, and enter isolation. The descriptors must have higher numbers than
-        those that they get."""
+        """Close everything but the descriptors, and enter isolation. The given numbers of the descriptors must be
+        higher than those that they get here."""
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
         os.closerange(len(descriptors), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
