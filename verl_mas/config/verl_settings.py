@@ -42,7 +42,7 @@ ALSO_READ: Mapping[str, tuple[str, ...]] = {
 }
 RAY_INIT = "ray_kwargs.ray_init"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
-DEFAULT_ATTENTION = "flash_attention_2"  # where the setting is missing (`HFModelConfig` of verl 0.9.1)
+DEFAULT_ATTENTION = "flash_attention_2"  # Where the setting is missing (`HFModelConfig` of verl 0.9.1)
 _ABSENT = object()
 
 

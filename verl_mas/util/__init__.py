@@ -19,7 +19,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def read_yaml(file: Path) -> dict[str, Any]:
-    """Read a mapping. libyaml is ten times as fast, but not every build of PyYAML has it."""
+    """A mapping. libyaml is ten times faster, and not in every build of PyYAML."""
     import yaml
 
     read: dict[str, Any] = yaml.load(file.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

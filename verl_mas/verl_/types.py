@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Fields: TypeAlias = dict[str, Any]
 # Ray finds an actor's methods at run time.
 Actor: TypeAlias = "ActorHandle[Any]"
-# An argument that a method overriding one of verl's passes on to it unchanged.
+# What a method that overrides one of verl's passes on to it as it is.
 Passed: TypeAlias = Any
 
 

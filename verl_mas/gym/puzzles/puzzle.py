@@ -163,7 +163,7 @@ def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
 
 
 def board_of(extra_info: Mapping[str, Any]) -> Puzzle:
-    """Generate the board that a row names."""
+    """The board that a row names."""
     for key in (PUZZLE, SEED, SPLIT, SIZE):
         if key not in extra_info:
             value = f"extra_info has no {key!r}"
