@@ -19,11 +19,11 @@ from verl.utils.tensordict_utils import assign_non_tensor_data
 
 from verl_mas.row import FAILURE, FINISHED, GLOBAL_STEPS, IS_PROMPT, PENDING, STATUS, RowKey, StoredRow, TagValues
 
-# A call holds the worker's loop for about a millisecond per row, in which no session goes on.
+# Rows per call. A call blocks the worker's event loop, and so its sessions, for about a millisecond per row.
 ROWS_OF_A_CALL = 32
 
 TRAIN, VALIDATION = "train", "val"  # verl's partitions
-# No tensor of that layout leaves this module: TransferQueue takes it apart.
+# Silence torch's prototype warning: strided nested tensors stay in this module, because TransferQueue unpacks them.
 warnings.filterwarnings("ignore", "The PyTorch API of nested tensors is in prototype stage", UserWarning)
 
 
@@ -45,14 +45,14 @@ class Rows(Protocol):
 
 
 def select(rows: Rows, places: Sequence[int]) -> Rows:
-    """The rows at these places. They share their tags with `rows`."""
+    """Select the rows at these indices. They share their tags with `rows`."""
     selected = _rows(rows.partition_id, [rows.keys[i] for i in places], [rows.tags[i] for i in places])
     selected.fields, selected.extra_info = rows.fields, dict(rows.extra_info or {})
     return selected
 
 
 def join(parts: Sequence[Rows]) -> Rows:
-    """All rows of all parts, in order, with tags of its own."""
+    """Concatenate the rows of all parts, in order, with copies of their tags."""
     keys = [key for part in parts for key in part.keys]
     return _rows(parts[0].partition_id, keys, [dict(tag) for part in parts for tag in part.tags])
 
@@ -65,9 +65,10 @@ def _rows(partition: str, keys: list[str], tags: list[TagValues]) -> Rows:
 
 
 def for_workers(rows: Rows, also: Collection[str] = (), without: Collection[str] = ()) -> Rows:
-    """The rows of which a worker reads the fields that are tensors, but not `without`, and `also`; without tags.
+    """Rows for a worker: with their tensor fields except `without`, and with the fields `also`; without tags.
 
-    Workers take every row out of every field that they get, twice, and the columns of the dataset are most of this.
+    Workers unpack every field that they get into rows, twice, and most of this work would be for columns of the
+    dataset.
     """
     schema = tq.get_client().kv_retrieve_meta(keys=rows.keys[:1], partition_id=rows.partition_id).field_schema
     sent = copy(rows)
@@ -85,7 +86,7 @@ def read(rows: Rows, fields: Sequence[str]) -> TensorDict:
 
 
 def write(rows: Rows, fields: Mapping[str, Tensor]) -> Rows:
-    """The returned rows list these fields; `rows` itself is not changed."""
+    """Write fields of rows. The returned rows list these fields; `rows` itself is not changed."""
     written: Rows = tq.kv_batch_put(
         keys=rows.keys, partition_id=rows.partition_id, fields=TensorDict(dict(fields), batch_size=len(rows))
     )
@@ -109,7 +110,7 @@ def tasks(partition: str) -> dict[str, TagValues]:
 
 
 def ended(uids: Sequence[str]) -> int:
-    """How many of these tasks of the training have ended. Unlike `listed` it costs nothing per row."""
+    """Count the training tasks among `uids` that have ended. Unlike `listed`, it costs nothing per row."""
     meta = tq.get_client().kv_retrieve_meta(keys=list(uids), partition_id=TRAIN)
     return sum(tag.get(STATUS) in (FINISHED, FAILURE) for tag in meta.custom_meta)
 
@@ -124,16 +125,16 @@ def listed(partition: str) -> dict[str, TagValues]:
 
 
 def save(folder: Path) -> int:
-    """All tasks and rows, in files of TransferQueue. Returns how many tasks of the training there are."""
+    """Save all tasks and rows in files of TransferQueue. Returns the number of training tasks."""
     tq.save_checkpoint(folder)
     return len(tasks(TRAIN))
 
 
 def restore(folder: Path) -> None:
-    """What `save` has written, less what is not needed.
+    """Load the tasks and rows written by `save`, except rows that are not needed.
 
-    The rows of the step that was saved are in it: they are cleared at its end. A task that had not finished is played
-    from the start.
+    The files have the rows of the step that was saved, because they are cleared after the save. A task that had not
+    finished restarts.
     """
     tq.load_checkpoint(folder)
     if needless := without_finished_task(listed(TRAIN)):
@@ -141,13 +142,13 @@ def restore(folder: Path) -> None:
 
 
 def without_finished_task(listed: Mapping[str, TagValues]) -> list[str]:
-    """The keys of the rows whose task has not finished, or is not there."""
+    """The keys of the rows whose task has not finished, or is missing."""
     finished = {key for key, tag in listed.items() if tag.get(IS_PROMPT) and tag[STATUS] == FINISHED}
     return [key for key, tag in listed.items() if not tag.get(IS_PROMPT) and RowKey.parse(key).uid not in finished]
 
 
 def prompts(uids: Sequence[str], step: int) -> TensorDict:
-    """What was dispatched of these tasks, to be dispatched again as at that step."""
+    """Read the prompts of these tasks, tagged with `step`, to dispatch them again."""
     batch: TensorDict = tq.kv_batch_get(keys=list(uids), partition_id=TRAIN)
     assign_non_tensor_data(batch, GLOBAL_STEPS, step)
     return batch
@@ -171,8 +172,10 @@ async def put(rows: Sequence[StoredRow], partition: str) -> None:
 
 
 def column(values: Sequence[object]) -> Tensor | NonTensorStack:
-    """A field of all rows, as verl's `list_of_dict_to_tensordict` makes it, but nested tensors are strided: rows are
-    taken out of one five times on their way, which takes a tenth of what it takes with a jagged one."""
+    """Make the column of a field as verl's `list_of_dict_to_tensordict` does, but with strided nested tensors.
+
+    Rows are taken out of a column five times on their way; with the strided layout this takes a tenth of the time.
+    """
     tensors = [value for value in values if isinstance(value, Tensor)]
     if len(tensors) < len(values):
         return NonTensorStack(*values)
@@ -192,11 +195,11 @@ class Writer:
 
     def __init__(self) -> None:
         self._writing = asyncio.Lock()
-        # By partition and the names of the fields, which the rows of a call share.
+        # By partition and field names, which all rows of a call share.
         self._open: dict[tuple[str, tuple[str, ...]], _Batch] = {}
 
     async def put(self, rows: Sequence[StoredRow], partition: str) -> None:
-        """Returns when they are written."""
+        """Add rows to the open batch; return when they are written."""
         kind = partition, tuple(rows[0].fields)
         batch = self._open.setdefault(kind, _Batch())
         batch.rows += rows
@@ -214,7 +217,7 @@ class Writer:
 
 
 def _alike(rows: Sequence[StoredRow]) -> Iterable[list[StoredRow]]:
-    """The rows whose fields make columns: a policy that sees images has positions of one dimension more."""
+    """Group rows whose fields make columns: position ids of a policy that reads images have one more dimension."""
     groups: dict[tuple[int | None, ...], list[StoredRow]] = {}
     for row in rows:
         dimensions = tuple(field.dim() if isinstance(field, Tensor) else None for field in row.fields.values())

@@ -46,7 +46,7 @@ class InvalidInput(MasError, ValueError):
         self.value, self.rule, self.fix = map(bare_address, (value, rule, fix))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Ray pickles exceptions to pass them between processes; the default pickling drops keyword arguments.
+        # Ray pickles exceptions to pass them between processes, and the default pickling drops keyword arguments.
         return partial(type(self), self.value, rule=self.rule, fix=self.fix), ()
 
 
@@ -83,7 +83,7 @@ class ConfigErrors(ConfigError):
 
 
 def refused_path(error: OSError) -> ConfigError | None:
-    """A path that the system refuses; None for an error that is not of a path."""
+    """Describe a path that the system refuses; None for an error that is not about a path."""
     if not isinstance(error.filename, str):
         return None
     rule = "a path is short enough, of the right kind, and this user may read it, or write where something is written"
@@ -146,7 +146,7 @@ class FaultKind(str, Enum):
     SESSION_TIMEOUT = "session_timeout"  # mas.faults.session_timeout_s
     LIMIT = "limit"  # max_acts, or a prompt that does not fit: a retry cannot help
     CANCELLED = "cancelled"
-    WORLD = "world"  # what `mas.workflow.args.world` names raised, took too long, or ended
+    WORLD = "world"  # the object that `mas.workflow.args.world` names raised an error, took too long, or ended
     WORKFLOW = "workflow"  # an exception in the workflow's own code
 
     @property
@@ -191,7 +191,8 @@ class PromptTooLong(SessionFault):
 def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[None]:
     """The boundary around user code and clients: an exception inside leaves it as a SessionFault with its place.
 
-    Cancellation and EngineLost pass through: neither is the session's fault. Ctrl-C reaches the main thread alone.
+    Cancellation and EngineLost pass through, because neither is the session's fault. Ctrl-C reaches only the main
+    thread.
     """
     try:
         yield
@@ -203,16 +204,18 @@ def failures(*, agent: str | None = None, turn: int | None = None) -> Iterator[N
         raise type(error)(error.kind, error.cause, agent=agent, turn=turn) from error
     except (TimeoutError, asyncio.TimeoutError) as error:
         raise SessionFault(FaultKind.TIMEOUT, _described(error), agent=agent, turn=turn) from error
-    except BaseException as error:  # the boundary: code of others may raise anything, such as a panic of Rust
+    except BaseException as error:  # foreign code may raise anything, such as a panic of Rust
         if is_interrupt(error):
             raise
-        # In an act the client raised it, so the act was refused; between acts it is an error of the workflow.
+        # Inside an act the client raised the error, so the act was refused. Between acts, it is an error of the
+        # workflow.
         kind = FaultKind.WORKFLOW if agent is None else FaultKind.REFUSED
         raise SessionFault(kind, _described(error), agent=agent, turn=turn) from error
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether it is the user's Ctrl-C, which Python raises in the main thread, and not raised by code of a session."""
+    """Whether an error is the user's Ctrl-C, which Python raises in the main thread, and was not raised by code of a
+    session."""
     return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
 
 

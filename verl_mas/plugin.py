@@ -1,8 +1,8 @@
 """Registers everything with verl, whose entry point `verl.plugins` imports this in every process.
 
 Each registry of verl is filled when verl first imports it, so `import verl` does not become slower. An error in a hook
-is raised where verl's module is imported. verl hides an error in *this* module, so a run that needs the plugin checks
-`active()`.
+is raised where verl's module is imported. An error in *this* module is hidden by verl, so a run that needs the plugin
+checks `active()`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wrapt import register_post_import_hook
 
 from verl_mas.util import worker_folder
 
-# Module of verl -> our function that registers with it.
+# Module of verl -> our function that runs when the module has been imported.
 HOOKS = {
     "verl.plugin.platform.platform_manager": "verl_mas.platform:register_platform",
     "verl.single_controller.ray.base": "verl_mas.platform:keep_ports",

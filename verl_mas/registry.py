@@ -41,7 +41,7 @@ def installed(group: str | None) -> list[EntryPoint]:
 
 @cache
 def _installed(group: str, path: tuple[str, ...]) -> list[EntryPoint]:
-    """The metadata of every package on the path is read, which takes milliseconds."""
+    """Read the metadata of every package on the path, which takes milliseconds."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
@@ -59,7 +59,7 @@ class Registry(Generic[T]):
 
     def register(self, name: str) -> Callable[[T], T]:
         def add(entry: T) -> T:
-            # A shipped entry that is not imported yet would never be.
+            # A name of a shipped entry is taken, even if its file is not imported yet.
             shipped = name in self._in_folder() and f"{self.package}.{name}" not in sys.modules
             if shipped or self._entries.get(name, entry) is not entry:
                 value = f"{self.noun} {name!r} is registered twice"
@@ -118,8 +118,8 @@ def _a(noun: str) -> str:
 
 
 class Extra(Later):
-    """A package that an extra of verl-mas installs. `verl-mas list` says so of the entries whose file has one that is
-    missing."""
+    """A package that an extra of verl-mas installs. `verl-mas list` marks entries whose file needs a missing
+    package."""
 
     def __init__(self, package: str, extra: str):
         super().__init__(package)
@@ -151,7 +151,7 @@ MEANT |= {"score": "reward", "generate": "act", "chat": "act", "ask": "act", "ru
 
 
 class UnknownName(WorkflowError, AttributeError):
-    """An attribute or argument that a class does not have."""
+    """Names that other libraries use -> our name."""
 
     @classmethod
     def of(cls, kind: type, name: str) -> UnknownName:
@@ -166,7 +166,7 @@ def names_of(kind: type) -> frozenset[str]:
 
 
 class KnownNames:
-    """A base class whose objects are made with, and read by, names that they have."""
+    """A base class that refuses unknown names when its objects are made or read."""
 
     if not TYPE_CHECKING:
 
@@ -176,6 +176,6 @@ class KnownNames:
             return super().__new__(cls)
 
         def __getattr__(self, name: str) -> object:
-            if name.startswith("_"):  # of protocols, such as copying
+            if name.startswith("_"):  # protocols, such as copying, look up such names
                 raise AttributeError(name)
             raise UnknownName.of(type(self), name)

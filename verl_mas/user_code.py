@@ -13,7 +13,7 @@ from types import ModuleType
 from verl_mas.config.schema import MasConfig
 from verl_mas.errors import ConfigError
 
-USER_MODULE = "verl_mas_user_"  # what the names of modules from files begin with
+USER_MODULE = "verl_mas_user_"  # prefix of the names of modules that are loaded from files
 
 
 def load_user_code(mas: MasConfig) -> None:
@@ -25,7 +25,7 @@ def load_user_code(mas: MasConfig) -> None:
 
 
 def load_module(where: str, setting: str) -> ModuleType:
-    """`my_file.py` or `my_package.my_module`, once per process. Exceptions of its code are not changed."""
+    """Load `my_file.py` or `my_package.my_module`, once per process. Exceptions of its code are raised unchanged."""
     try:
         return _load_file(where, setting) if where.endswith(".py") else _import(where, setting)
     except ModuleNotFoundError as error:
@@ -37,7 +37,7 @@ def load_module(where: str, setting: str) -> ModuleType:
 
 
 def _load_file(where: str, setting: str) -> ModuleType:
-    # Of a path that the system refuses, these functions of os say that there is no file.
+    # These functions of `os` report a path that the system refuses as a missing file.
     file = Path(os.path.realpath(where))
     # One name per file, so that a second load finds the first and registers nothing twice.
     name = USER_MODULE + "".join(c if c.isalnum() else "_" for c in str(file))

@@ -1,6 +1,6 @@
-"""The one place where scores become advantages, per row and per token.
+"""The only place where scores become advantages, per row and per token.
 
-It computes in float64, has no loop over rows, and gives the same result every time.
+It computes in float64, has no loop over rows, and its results are reproducible bit by bit.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.util.later import Tensor, torch
 
-# Scores arrive as float32: a deviation under four of its rounding steps is rounding, not a preference.
+# Scores arrive as float32, so a deviation below four of its rounding steps is rounding and not a preference.
 ROUNDING = 4 * 2.0**-23
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A part per row: `ids` [N] in 0..count-1, every part with at least one row."""
+    """Assigns every row to a part: `ids` [N] in 0..count-1. Every part has at least one row."""
 
     ids: Tensor
     count: int
@@ -24,7 +24,7 @@ class Partition:
 
 @dataclass(frozen=True)
 class GroupStats:
-    """Per group [G]: how many units it compares, and the weighted moments of their scores."""
+    """Per group [G]: the number of units that it compares, and the weighted moments of their scores."""
 
     size: Tensor
     mean: Tensor
@@ -38,7 +38,7 @@ class GroupStats:
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of every group [G] before its rows: it counts as rows of that mass, mean and variance."""
+    """Prior knowledge about every group [G]: it counts as rows with this mass, mean and variance."""
 
     mass: Tensor
     mean: Tensor
@@ -55,13 +55,13 @@ def normalise(
     pool: Partition | None = None,
     prior: Prior | None = None,
 ) -> tuple[Tensor, GroupStats]:
-    """Advantages [N] in float64, and the statistics of every group.
+    """Compute the advantages [N] in float64, and the statistics of every group.
 
-    weight  how often a row counts (default once).
-    unit    rows that count as one in a group's size and when one is left out; each lies in one group (default:
+    weight  how often a row counts (default: once).
+    unit    rows that count as one in a group's size and in leave-one-out; each unit lies in one group (default:
             every row by itself).
-    pool    rows whose deviation is shared when scale is batch_std (default: all).
-    prior   what every group is joined with. It never takes part in what is left out of a baseline.
+    pool    rows that share a deviation if scale is batch_std (default: all).
+    prior   prior of each group. It is never part of what leave-one-out removes from a baseline.
     """
     x = scores.detach().double()
     centred, mass, stats = moments(x, groups, options.deviation, weight, prior)
@@ -90,7 +90,7 @@ def normalise(
 def moments(
     x: Tensor, groups: Partition, deviation: str, weight: Tensor | None = None, prior: Prior | None = None
 ) -> tuple[Tensor, Tensor, GroupStats]:
-    """Centred scores [N], mass [G] (the sum of weights) and statistics [G], the size counted in rows."""
+    """Centred scores [N], mass [G] (the sum of weights) and statistics [G], with sizes counted in rows."""
     size = torch.bincount(groups.ids, minlength=groups.count)
     mass = size.double() if weight is None else total(weight, groups)
     mean = total(x if weight is None else weight * x, groups) / mass.clamp_min(1e-300)
@@ -108,9 +108,9 @@ def moments(
 
 
 def total(values: Tensor, groups: Partition) -> Tensor:
-    """The sum of `values` over each group, bit for bit repeatable."""
+    """The sum of `values` over each group, reproducible bit by bit."""
     out = values.new_zeros(groups.count)
-    if values.is_cuda:  # there index_add_ adds in any order, while this sorts first; on CPU it is the reverse
+    if values.is_cuda:  # on a GPU index_add_ adds in any order, while index_put_ sorts first; on a CPU the reverse
         return out.index_put_((groups.ids,), values, accumulate=True)
     return out.index_add_(0, groups.ids, values)
 
@@ -118,7 +118,7 @@ def total(values: Tensor, groups: Partition) -> Tensor:
 def _own_share(
     centred: Tensor, mass: Tensor, groups: Partition, weight: Tensor | None, unit: Partition | None
 ) -> Tensor:
-    """What moving the row's own unit out of the mean adds to its centred score."""
+    """Return what a row's centred score gains if the row's own unit is left out of the mean."""
     mine = torch.ones_like(centred) if weight is None else weight
     own = mine * centred
     if unit is not None:
@@ -128,12 +128,12 @@ def _own_share(
 
 
 def _best_other(x: Tensor, groups: Partition, unit: Partition | None) -> Tensor:
-    """The best score of the row's group outside of its own unit; a very low number if there is none."""
+    """The best score in the row's group outside of its own unit; a very low number if there are no other units."""
     units = torch.arange(len(x), device=x.device) if unit is None else unit.ids
     best = _best(x, groups)
     at_best = x == best
     leader = units.new_zeros(groups.count).index_copy_(0, groups.ids[at_best], units[at_best])
-    leads = units == leader[groups.ids]  # of several units at the best one, so that the others have it beside them
+    leads = units == leader[groups.ids]  # one of the units with the best score, so that the others have it next to them
     return torch.where(leads, _best(x.masked_fill(leads, -1e300), groups), best)
 
 
@@ -142,17 +142,18 @@ def _best(x: Tensor, groups: Partition) -> Tensor:
 
 
 def units_per_group(groups: Partition, unit: Partition) -> Tensor:
-    """How many units lie in each group, every unit in one."""
+    """The number of units in each group; every unit lies in one group."""
     return torch.bincount(part_of_group(unit, groups), minlength=groups.count)
 
 
 def part_of_group(groups: Partition, parts: Partition) -> Tensor:
-    """The part [G] in which the rows of every group are; each group lies in one part."""
+    """The part [G] that contains the rows of each group; each group lies in one part."""
     return parts.ids.new_empty(groups.count).index_copy_(0, groups.ids, parts.ids)
 
 
 def compact(ids: Tensor, span: int | None = None) -> Partition:
-    """The partition by equal ids, numbered in the order of the ids. `span`: all ids are known to be below it."""
+    """Make the partition by equal ids, numbered in the order of the ids. `span`: an exclusive upper bound of the ids,
+    if it is known."""
     if span is not None and span <= 4 * len(ids):
         seen = torch.zeros(span, dtype=torch.long, device=ids.device).index_fill_(0, ids, 1)
         return Partition((seen.cumsum(0) - 1).index_select(0, ids), int(seen.sum()))
@@ -173,7 +174,7 @@ def to_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
 
 
 def per_token(values: Tensor, jagged: Tensor) -> Tensor:
-    """A value per row [N] at every token of the rows of a jagged tensor, one row after the other."""
+    """Repeat a value per row [N] for every token of the rows of a jagged tensor, row after row."""
     return values.to(jagged.device).repeat_interleave(offsets_of(jagged).diff())
 
 

@@ -11,7 +11,7 @@ from verl_mas.errors import DataError
 from verl_mas.row import Act, RowKey, RowTags
 from verl_mas.util.later import Tensor, np, pd, torch
 
-# What remains of the weight of earlier scores at each step: they are those of some ten steps.
+# The weight of earlier scores is multiplied by this factor in each step, so they average over about ten steps.
 RUNNING_DECAY = 0.9
 # A name or a number.
 Label: TypeAlias = Any
@@ -19,7 +19,7 @@ Labels: TypeAlias = "Sequence[Label] | np.ndarray | Tensor"
 
 
 class Codes(NamedTuple):
-    """A column as whole numbers [N], and the label that each number stands for."""
+    """A column as integers [N], and the label for which each integer stands."""
 
     ids: Tensor
     names: Sequence[Label]
@@ -40,17 +40,17 @@ class AdvantageInput:
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
     observation: Labels | None = None  # what the agent saw; rows with equal keys are compared by agent_gigpo
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash
-    committed: Labels | None = None  # bool: the session continued with this candidate
-    team_reward: Tensor | None = None  # [N], a part of the score, which weighs it by team_weight
-    local_reward: Tensor | None = None  # [N], the next part, by local_weight: what the row's own acts earned
-    penalty: Tensor | None = None  # [N], what the score has less than these two
+    committed: Labels | None = None  # bool: whether the session continued with this candidate
+    team_reward: Tensor | None = None  # [N], a part of the score, weighted by team_weight
+    local_reward: Tensor | None = None  # [N], the second part, weighted by local_weight: reward of the row's own acts
+    penalty: Tensor | None = None  # [N], subtracted from the sum of these two parts
     team_weight: float = 1.0
     local_weight: float = 1.0
-    tokens: Tensor | None = None  # [N], how many of the row's tokens are trained: its response mask, summed
-    padding: Tensor | None = None  # [N] bool: takes no part, gets advantage 0
+    tokens: Tensor | None = None  # [N], number of the row's trained tokens: the sum of its response mask
+    padding: Tensor | None = None  # [N] bool: a padding row takes part in nothing, and gets advantage 0
     agents: Sequence[str] | None = None  # the names that `agent` may hold; None: any
-    running: RunningScores | None = None  # of earlier steps, for an estimator that reads them
-    tags: Mapping[str, Labels] = field(default_factory=dict)  # further columns: the tags of acts without a field here
+    running: RunningScores | None = None  # scores of earlier steps, for an estimator that reads them
+    tags: Mapping[str, Labels] = field(default_factory=dict)  # further columns: tags of acts that have no field here
     _codes: dict[str, Codes] = field(default_factory=dict, init=False, repr=False)
     _partitions: dict[tuple[str, ...], Partition] = field(default_factory=dict, init=False, repr=False)
 
@@ -71,7 +71,7 @@ class AdvantageInput:
 
     @classmethod
     def of(cls, keys: Sequence[RowKey], tags: Sequence[RowTags], scores: Tensor) -> AdvantageInput:
-        """The columns of stored rows; their masks have `tokens`."""
+        """Make the columns of stored rows. The masks of the rows give `tokens`."""
         read: dict[str, Label] = {f.name: [getattr(tag, f.name) for tag in tags] for f in fields(Act)}
         read |= {name: torch.tensor([getattr(tag, name) for tag in tags], dtype=torch.float64) for name in PARTS}
         observation = torch.tensor([tag.observation for tag in tags])
@@ -91,7 +91,7 @@ class AdvantageInput:
         return self.scores.shape[0]
 
     def select(self, rows: Tensor) -> AdvantageInput:
-        """The same record for some of its rows."""
+        """Make the same record for some of its rows."""
         taken: dict[str, Label] = {
             name: _take(getattr(self, name), rows) for name in ("scores", *_GIVEN, "tokens", "padding")
         }
@@ -99,13 +99,13 @@ class AdvantageInput:
         return replace(self, tags=tags, **taken)
 
     def with_scores(self, scores: Tensor) -> AdvantageInput:
-        """The same rows with other scores, in the same groups."""
+        """Make a record of the same rows with other scores, in the same groups."""
         other = replace(self, scores=scores)
         vars(other).update(_codes=self._codes, _partitions=self._partitions)
         return other
 
     def given(self, column: str) -> Label:
-        """A column that an estimator cannot do without."""
+        """Return a column that an estimator needs, or raise DataError."""
         values = getattr(self, column) if column in _GIVEN else self.tags.get(column)
         if values is None:
             rule = f"this estimator reads the {column} of a row"
@@ -114,13 +114,13 @@ class AdvantageInput:
         return values
 
     def codes(self, column: str) -> Codes:
-        """A label column as whole numbers; a missing label is an error that names the row."""
+        """Convert a label column to integers. A missing label is an error that names the row."""
         if column in self._codes:
             return self._codes[column]
         labels = self.given(column)
         if isinstance(labels, torch.Tensor):
             labels = labels.cpu().numpy()
-        if not isinstance(labels, np.ndarray):  # as objects: numpy would turn a missing text label into "nan"
+        if not isinstance(labels, np.ndarray):  # numpy would turn a missing text label into "nan"
             labels = pd.Series(labels, dtype=object).to_numpy()
         ids, unique = pd.factorize(labels)
         if (ids < 0).any():
@@ -131,12 +131,12 @@ class AdvantageInput:
         return self._codes[column]
 
     def numbers(self, column: str) -> Tensor:
-        """A column of whole numbers [N]."""
+        """Convert a column of integers to a tensor [N]."""
         ids, names = self.codes(column)
         return torch.tensor(names, dtype=torch.long, device=ids.device)[ids]
 
     def partition(self, *columns: str) -> Partition:
-        """The rows parted by equal values in all of the columns."""
+        """Partition the rows by equal values in all of the columns."""
         if columns in self._partitions:
             return self._partitions[columns]
         key = torch.zeros(len(self), dtype=torch.long, device=self.scores.device)
@@ -151,7 +151,7 @@ class AdvantageInput:
         return self._partitions[columns]
 
     def by_role(self) -> AdvantageInput:
-        """The same record with roles in place of agents: the agents of a role are instances of it."""
+        """Make the same record with roles in place of agents; the agents of a role become its instances."""
         if self.role is None:
             rule = "mas.advantage.by=role compares the agents of a role with each other"
             fix = "fill AdvantageInput.role (the trainer of +mas=<team> does), or set mas.advantage.by=agent"
@@ -160,7 +160,7 @@ class AdvantageInput:
         return replace(self, agent=self.role, instance=self.partition(*one).ids, agents=None)
 
     def describe(self, row: int, *columns: str) -> str:
-        """A row's group in words: `task 'x', agent 'solver'`."""
+        """Describe a row's group in words: `task 'x', agent 'solver'`."""
         coded = {column: self.codes(column) for column in columns}
         return ", ".join(f"{column} {names[int(ids[row])]!r}" for column, (ids, names) in coded.items())
 
@@ -194,7 +194,7 @@ def _take(column: Labels | None, rows: Tensor) -> Labels | None:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose scores they are. On data of another source a role is another owner."""
+    """The role whose scores are remembered. On data of another source, a role is another owner."""
 
     source: str
     role: str
@@ -202,7 +202,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Moments:
-    """How many scores there are, their mean, and their mean squared deviation from it."""
+    """The number of scores, their mean, and their mean squared deviation from it."""
 
     mass: float = 0.0
     mean: float = 0.0
@@ -212,7 +212,7 @@ class Moments:
         return Moments(self.mass * decay, self.mean, self.variance)
 
     def joined(self, other: Moments) -> Moments:
-        """The moments of both together."""
+        """The moments of both sets of scores together."""
         mass = self.mass + other.mass
         if mass == 0:
             return Moments()
@@ -235,7 +235,7 @@ class RunningScores:
         self.scores = dict(scores or {})
 
     def prior(self, batch: AdvantageInput, groups: Partition, decay: float, most: float | None = None) -> Prior:
-        """Prior of each group: the scores of its role before this step, with a mass of at most `most`."""
+        """Make the prior of each group from the scores of its role before this step, with a mass of at most `most`."""
         owners = owners_of(batch)
         known = [self.scores.get(owner, NOTHING).decayed(decay) for owner in _names(batch, owners)]
         columns = torch.tensor([[m.mass, m.mean, m.variance] for m in known], dtype=torch.float64)
@@ -244,7 +244,7 @@ class RunningScores:
         return Prior(mass if most is None else mass.clamp_max(most), mean, variance)
 
     def add(self, batch: AdvantageInput, weight: Tensor | None, decay: float) -> None:
-        """Take in the scores of a step. `weight` is how often each row counts (default once)."""
+        """Add the scores of a step. `weight`: how often each row counts (default: once)."""
         owners = owners_of(batch)
         _, mass, stats = moments(batch.scores.double(), owners, "population", weight)
         columns = (mass.tolist(), stats.mean.tolist(), stats.std.square().tolist())
@@ -263,12 +263,12 @@ class RunningScores:
         }
 
     def to_list(self) -> list[dict[str, str | float]]:
-        """For JSON, in which Python keeps every bit of a float64."""
+        """Convert the scores for JSON, in which Python keeps every bit of a float64."""
         return [{**asdict(owner), **asdict(known)} for owner, known in self.scores.items()]
 
     @classmethod
     def from_list(cls, entries: Iterable[Mapping[str, str | float]]) -> RunningScores:
-        """Raises TypeError, KeyError or ValueError where it is given something else than `to_list` returns."""
+        """Read the result of `to_list`. Raises TypeError, KeyError or ValueError for anything else."""
         scores = {}
         for entry in entries:
             owner = Owner(*(str(entry[part.name]) for part in fields(Owner)))
@@ -277,7 +277,7 @@ class RunningScores:
 
 
 def owner_columns(batch: AdvantageInput) -> tuple[str, ...]:
-    """The columns that tell owners apart. Without roles an agent is a role of its own."""
+    """The columns that distinguish owners. Without roles, every agent is a role of its own."""
     role = "agent" if batch.role is None else "role"
     return (role,) if batch.source is None else ("source", role)
 
@@ -287,7 +287,7 @@ def owners_of(batch: AdvantageInput) -> Partition:
 
 
 def _names(batch: AdvantageInput, owners: Partition) -> list[Owner]:
-    """Owner of every part, read from one of its rows."""
+    """The owner of every part, read from one of its rows."""
     rows = part_of_group(owners, Partition(torch.arange(len(batch), device=owners.ids.device), len(batch)))
     labels = [[str(names[i]) for i in ids[rows].tolist()] for ids, names in map(batch.codes, owner_columns(batch))]
     source = labels[0] if len(labels) == 2 else [""] * owners.count

@@ -1,7 +1,7 @@
-"""What an act is credited with of the rewards that are earned after it.
+"""Credit of an act for rewards that are earned after it.
 
-The steps of an agent, or of an instance of it, are its own acts in a session, by turn. What others do between them is
-part of its environment, and their own rewards are theirs.
+The steps of an agent, or of an instance of it, are its own acts in a session, by turn. Acts of other agents between
+them are part of its environment, and rewards of these acts do not count.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ def actors(batch: AdvantageInput) -> Partition:
 
 
 def later_rewards(batch: AdvantageInput, gamma: float | None) -> Tensor:
-    """Discounted later rewards of a row at turn t: sum over k > t of gamma ** (k - t) * r_k [N], with the own reward
-    r_k of its actor's act at turn k. All candidates of an act share what followed the committed one, as they share the
-    team's reward. None: 0.
-    """
+    """Discounted later rewards [N] of a row at turn t: the sum over k > t of gamma ** (k - t) * r_k, where r_k is the
+    own reward of its actor's act at turn k. All candidates of an act share the rewards after the committed candidate,
+    as they share the team's reward. gamma=None: 0."""
     later = torch.zeros_like(batch.scores, dtype=torch.float64)
     if gamma is None:
         return later

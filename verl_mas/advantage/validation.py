@@ -1,4 +1,4 @@
-"""Refuses a batch whose groups are not what the estimator expects, with the group's name."""
+"""Refuses a batch whose groups are not as the estimator expects. The error names the group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GROUP = ("task", "session", "agent", "instance", "turn")
 
 
 def check_rows(batch: AdvantageInput) -> None:
-    """Scores are finite, agents are known, and no row appears twice."""
+    """Check that scores are finite, agents are known, and no row appears twice."""
     act = tuple(column for column in ACT if getattr(batch, column) is not None)
     if (row := _first(~torch.isfinite(batch.scores))) is not None:
         value = f"the score of {batch.describe(row, *act)} is {float(batch.scores[row])}"
@@ -34,7 +34,7 @@ def check_rows(batch: AdvantageInput) -> None:
 
 
 def check_branches(batch: AdvantageInput, groups: Partition, branching: Tensor, size: int | None) -> None:
-    """Every group of candidates has one prompt, where prompts are given, and `size` rows, where that is set."""
+    """Check that every group of candidates has one prompt, if prompts are given, and `size` rows, if it is set."""
     rows = branching[batch.codes("agent").ids]
     group = tuple(column for column in GROUP if getattr(batch, column) is not None)
     if batch.prompt is not None:

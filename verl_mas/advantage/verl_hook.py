@@ -26,7 +26,7 @@ StockEstimator: TypeAlias = Callable[..., tuple[Tensor, Tensor]]
 
 
 def register_estimators(core_algos: ModuleType | None = None) -> None:
-    """Give verl every estimator under its name; a second call changes nothing."""
+    """Register every estimator with verl under its name. A second call changes nothing."""
     core_algos = core_algos or importlib.import_module("verl.trainer.ppo.core_algos")
     for name in ESTIMATORS:
         core_algos.register_adv_est(name)(stock(name))
@@ -34,9 +34,9 @@ def register_estimators(core_algos: ModuleType | None = None) -> None:
 
 @cache
 def stock(name: str) -> StockEstimator:
-    """The estimator as verl calls it: every row is one session of one agent, grouped by verl's uid.
+    """Wrap an estimator with verl's signature: every row is one session of one agent, grouped by verl's uid.
 
-    Estimators that compare by turn or observation refuse, as verl passes neither.
+    Estimators that compare by turn or by observation refuse such rows, because verl passes neither.
     """
 
     @torch.no_grad()
@@ -49,7 +49,7 @@ def stock(name: str) -> StockEstimator:
     ) -> tuple[Tensor, Tensor]:
         warn_once()
         batch = _one_agent(token_level_rewards, response_mask, index)
-        # verl's own switch for Dr. GRPO; everything else has its default.
+        # This is verl's own switch for Dr. GRPO; all other options have their defaults.
         by_std = config is None or config.get("norm_adv_by_std_in_grpo", True)
         options = AdvantageOptions() if by_std else AdvantageOptions(scale="none")
         advantages = to_tokens(compute_advantages(name, batch, options).advantages, response_mask)
@@ -72,8 +72,8 @@ def _one_agent(token_level_rewards: Tensor, response_mask: Tensor, index: np.nda
         agent=torch.zeros(rows, dtype=torch.long),
         tokens=tokens,
     )
-    # verl's padding rows have a uid of their own and nothing to train. A real row whose reply is empty still
-    # counts in the baseline of its task.
+    # verl's padding rows have their own uid and no trained tokens. A real row with an empty reply still counts in the
+    # baseline of its task.
     task = batch.partition("task")
     return replace(batch, padding=(total(tokens.double(), task) == 0)[task.ids])
 

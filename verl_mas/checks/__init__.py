@@ -19,15 +19,15 @@ def register_trainer(trainer_base: ModuleType | None = None) -> None:
     from verl_mas.config.modes import MODES
 
     class CheckedTrainer(PPOTrainer):
-        """Makes the mode's trainer. Ours are imported late: any of their modules may be what imports verl's trainers,
-        and then is not complete yet."""
+        """Makes the trainer of the mode. Our trainers are imported late, because one of their modules may be the one
+        that imports verl's trainers, and is then incomplete."""
 
         def __new__(cls, config: DictConfig) -> TeamTrainer:  # type: ignore[misc]
             from verl_mas.checks.run import validate
             from verl_mas.trainer.modes.asynchronous import ColocatedAsyncTrainer, SeparateAsyncTrainer
             from verl_mas.trainer.modes.sync import MasTrainer
 
-            # Again: a run without Hydra has no callback that does.
+            # Check again, because a run without Hydra has no callback that checks.
             validate(config)
             trainers = {
                 trainer.mode.name: trainer for trainer in (MasTrainer, ColocatedAsyncTrainer, SeparateAsyncTrainer)

@@ -1,4 +1,4 @@
-"""LoRA adapters that share a base: whether they are trained and served."""
+"""Checks of LoRA adapters that share a base: whether they can be trained and served."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.planning.model_folder import modules, readable_json, settings
 
-# What an adapter can have of its own. All else is of the weights, the processes or the engines, which are the base's.
+# Settings that an adapter can have of its own. All others belong to the weights, the processes or the engines of the
+# base.
 OWN = (
     "model.lora_rank model.lora_alpha model.lora_adapter_path model.target_modules model.exclude_modules actor.optim.* "
     "actor.policy_loss.* actor.clip_ratio* actor.tau_* actor.loss_* actor.use_kl_loss actor.kl_loss_* "
     "actor.entropy_coeff actor.calculate_entropy actor.ppo_epochs actor.ppo_mini_batch_size actor.shuffle "
     "actor.data_loader_seed rollout.temperature rollout.top_p rollout.top_k rollout.val_kwargs.*"
 ).split()
-# And these, up to the base's.
+# Settings that an adapter can have of its own, up to the value of its base.
 LENGTHS = ("rollout.prompt_length", "rollout.response_length")
 HIGHEST_RANK = 512
-# Of adapter_config.json: what an adapter has beside its two matrices per module, and what it is without.
+# Fields of adapter_config.json that add something to the two matrices per module, and their values in plain LoRA.
 PLAIN: Mapping[str, tuple[object, ...]] = {
     "use_dora": (None, False),
     "use_rslora": (None, False),
@@ -41,7 +42,7 @@ HEAD = "lm_head"
 
 
 def check_adapters(run: ExaminedRun) -> Iterator[Problem]:
-    """What is an adapter of what, and what each of them and their base can have."""
+    """Check what each adapter and each base may be, and which settings they can have."""
     for name, spec in run.mas.policies.items():
         if spec.adapter_of is None:
             continue
@@ -80,14 +81,14 @@ def _own_settings(run: ExaminedRun, name: str, base: str) -> Iterator[ConfigErro
 
 
 def _follows(config: DictConfig, key: str) -> bool:
-    """Whether a value refers to another setting in verl's configuration, and so follows that one."""
+    """Whether a value refers to another setting in verl's configuration, and so follows that setting."""
     parent, _, last = f"{SECTION}.{key}".rpartition(".")
     node = OmegaConf.select(config, parent)
     return isinstance(node, DictConfig) and last in node and OmegaConf.is_interpolation(node, last)
 
 
 def _base(view: View) -> Iterator[ConfigError]:
-    """What the base of adapters has to be."""
+    """Check the settings that the base of adapters needs."""
     facts, lacks = facts_of(view.engine), lacking(view.engine).get("adapters")
     able = ", ".join(name for name in ENGINES if ENGINES[name].many_adapters)
     needed = {
@@ -120,13 +121,15 @@ def _adapter(view: View) -> Iterator[Problem]:
 
 
 def _linear(model: DictConfig) -> list[str] | None:
-    """The modules that adapters can be on. Embeddings and the head have a matrix, too, and are known by their names."""
+    """List the modules that adapters can be on. Embeddings and the head have a matrix, too, and are left out by
+    name."""
     known = modules(model)
     return known and [name for name in known if "embed" not in (last := name.rpartition(".")[2]) and last != HEAD]
 
 
 def check_targets(view: View, known: list[str] | None) -> Iterator[ConfigError]:
-    """`known`: the modules that an adapter of the policy can be on; None: not known."""
+    """Check `target_modules` and `exclude_modules`. `known`: the modules that an adapter of the policy can be on; None
+    if they are not known."""
     if known is None:
         return
     wanted, excluded = (plain(view.get(f"model.{key}")) for key in ("target_modules", "exclude_modules"))

@@ -1,4 +1,4 @@
-"""The data files of a run: their first rows, as verl's dataset reads them."""
+"""Checks of a run's data files by their first rows, read as verl's dataset reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from verl_mas.workflow.task import text_of
 SETTINGS = ("data.train_files", "data.val_files")
 SUFFIXES = (".parquet", ".json", ".jsonl")
 ROLES = {"system", "developer", "user", "assistant", "tool"}
-SAMPLE = 64  # Rows that are looked at
+SAMPLE = 64  # Number of rows that are checked
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def read_by_user_code(config: DictConfig) -> bool:
 
 
 def sound_rows(config: DictConfig) -> Iterator[FirstRows]:
-    """The first rows of each of train_files and val_files whose prompts verl can read."""
+    """Yield the first rows of each file in train_files and val_files whose prompts verl can read."""
     for setting in () if read_by_user_code(config) else SETTINGS:
         for path in paths_of(config, setting):
             first = first_rows(config, setting, path)
@@ -78,7 +78,7 @@ def first_rows(config: DictConfig, setting: str, path: object) -> FirstRows | Pr
         return missing(config, setting, path, "an existing file of rows")
     try:
         columns, rows, total = _read(str(file), file.stat().st_mtime_ns)
-    # Arrow's and JSON's errors are ValueErrors.
+    # Errors of Arrow and of JSON are ValueErrors.
     except (OSError, ValueError) as error:
         value, fix = f"{setting}={path} cannot be read: {str(error).splitlines()[0]}", "write or copy the file again"
         return ConfigError(value, rule="it is a whole file of the kind that its name ends in", fix=fix)
@@ -100,7 +100,7 @@ def _read(file: str, changed: int) -> tuple[Sequence[str], Sequence[Fields], int
         return list(rows[0]) if rows else [], rows, len(lines)
     import pyarrow.parquet
 
-    # Without pre_buffer and with a buffer, pages are read one by one, also of a row group of gigabytes.
+    # Without pre_buffer, and with a buffer, pages are read one by one, even in a row group of gigabytes.
     with pyarrow.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16) as opened_file:
         batch = next(opened_file.iter_batches(batch_size=SAMPLE), None)
         return opened_file.schema_arrow.names, batch.to_pylist() if batch else [], opened_file.metadata.num_rows
@@ -145,7 +145,8 @@ def is_prompt(value: object) -> bool:
 
 
 def _is_message(value: object) -> bool:
-    """A content is a text or a list of parts; one that calls tools may have none."""
+    """Whether a value is a message: its content is a text or a list of parts. A message that calls tools may have no
+    content."""
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
         return False
     content = value.get("content")
@@ -181,7 +182,7 @@ def _batches(config: DictConfig, rows: int) -> Iterator[Problem]:
 
 
 def check_files(config: DictConfig) -> Iterator[Problem]:
-    """Files with code of the user that verl loads."""
+    """Check the files with user code that verl loads."""
     if path := OmegaConf.select(config, "custom_reward_function.path"):
         rule = "verl's trainer reads it below reward alone, and would score with its own function"
         fix = f"set reward.custom_reward_function.path={path}, and .name"

@@ -1,4 +1,4 @@
-"""What is installed on this machine. Each function yields findings and starts nothing heavy."""
+"""Findings about this machine and its installation. Each function yields findings and starts nothing heavy."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ class Aspect:
 
 
 def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
-    """`thorough`: with the sandbox. `gpu`: also what a machine with GPUs needs, where none is here."""
+    """Yield all findings. `thorough`: test the sandbox, too. `gpu`: check what a machine with GPUs needs, even if this
+    one has none."""
     yield Aspect("verl-mas", version("verl-mas"))
     yield Aspect("python", sys.version.split()[0])
-    # By name: verl's requirement replaces ours, which allows any version.
+    # Collect requirements by name, so that verl's requirement replaces ours, which allows any version.
     by_name = {requirement.name: requirement for requirement in [*requirements("verl-mas"), *requirements("verl")]}
     yield from (look_at_package(by_name.get(name, Requirement(name))) for name in SHOWN)
     if version("verl") != VERSION:
@@ -63,15 +64,16 @@ def diagnose(thorough: bool = True, gpu: bool = False) -> Iterator[Aspect]:
 
 
 def problems(findings: Iterable[Aspect]) -> Iterator[ConfigWarning]:
-    """A machine that may fail to run anything: a warning, as the configuration is not at fault."""
+    """Convert findings to warnings: this machine may not be able to run anything, but the configuration is not at
+    fault."""
     for finding in findings:
-        # That verl's version is outside the range is an error: `check_versions`.
+        # A version of verl outside the range is an error of `check_versions`.
         if finding.ok is False and finding.what != "verl":
             yield ConfigWarning(f"{finding.what}: {finding.seen}", "verl-mas is not tested with it", finding.fix)
 
 
 def look_at_package(requirement: Requirement) -> Aspect:
-    """Whether a package is installed in a version that is required."""
+    """Whether a package is installed in a required version."""
     fix = f"pip install '{requirement}'"
     found = installed_version(requirement.name)
     if found is None:
@@ -82,7 +84,7 @@ def look_at_package(requirement: Requirement) -> Aspect:
 
 
 def look_at_plugin() -> Iterator[Aspect]:
-    """Also reports the import error of the plugin, which verl hides."""
+    """Check the plugin, and report its import error, which verl hides."""
     ours = [entry for entry in installed("verl.plugins") if entry.value == PLUGIN]
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip()
     if len(ours) != 1:
@@ -108,7 +110,7 @@ def look_at_machine() -> Iterator[Aspect]:
 
 
 def _gpus() -> list[str]:
-    """Their names. torch built for the CPU finds none, and importing it takes a second."""
+    """The names of the GPUs. A torch built for the CPU finds none, and importing it would take a second."""
     if (installed_version("torch") or "").endswith("+cpu"):
         return []
     import torch
@@ -117,11 +119,12 @@ def _gpus() -> list[str]:
 
 
 def look_at_gpu_tools() -> Iterator[Aspect]:
-    """What engines and training on a GPU need beside their packages. The last three only some runs need."""
+    """Check the tools that engines and training on a GPU need besides their packages. Only some runs need the last
+    three."""
     header, python = Path(get_path("include"), "Python.h"), f"python{sys.version_info[0]}.{sys.version_info[1]}"
     compiler, headers = os.environ.get("CC") or which("gcc") or which("clang"), header.is_file() and str(header)
     for what, found, missing_is, fix in (
-        # Triton, and torch.compile with it, compile what starts a kernel.
+        # Triton compiles a launcher for its kernels, and so does torch.compile, which uses it.
         ("C compiler", compiler, False, "apt-get install gcc"),
         ("Python headers", headers, False, f"apt-get install {python}-dev"),
         ("nvcc", nvcc(), None, f"{INSTALL}, for SGLang, and for vLLM on B200"),
@@ -146,11 +149,12 @@ def look_at_engines() -> Iterator[Aspect]:
 
 
 def look_at_sandbox() -> Iterator[Aspect]:
-    """What contains programs that a model wrote. Only teams that run programs need it, so its absence is no problem."""
+    """Check the sandbox for programs that a model wrote. Only teams that run programs need it, so a missing one is not
+    a problem."""
     try:
         layers, found = asyncio.run(_try_out_sandbox())
     except (ConfigError, ExecutorFailed) as error:
-        # What is missing, and what to do.
+        # The error names what is missing, and a fix.
         seen, fix = (error.value, error.fix) if isinstance(error, ConfigError) else (str(error), "")
         yield Aspect("sandbox", seen, None, fix)
         return

@@ -1,4 +1,4 @@
-"""A run as rules read it: its workflow, its agents and its policies are made once."""
+"""A run as rules read it: its workflow, agents and policies are made once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ExaminedRun(Run):
 
     @cached_property
     def estimator(self) -> Estimator | None:
-        """None: one of verl's own."""
+        """The estimator; None for one of verl's own."""
         name = str(self.config.algorithm.adv_estimator)
         return ESTIMATORS[name] if name in ESTIMATORS else None  # noqa: SIM401  # a registry has no get
 
@@ -56,7 +56,7 @@ class ExaminedRun(Run):
 
     @cached_property
     def learning(self) -> list[View]:
-        """The policies that are updated."""
+        """Number of candidates of an act that branches in training."""
         return [] if self.config.trainer.val_only else [self.view(name) for name in self.trained]
 
     @cached_property
@@ -65,7 +65,7 @@ class ExaminedRun(Run):
         return [self.view(name) for name in dict.fromkeys([*local_policies(self.mas), *self.trained])]
 
     def get(self, key: str) -> Any:
-        """A setting of the run; None where it is not set."""
+        """A setting of the run; None if it is not set."""
         return OmegaConf.select(self.config, key)
 
     def gpus(self, view: View) -> int:
@@ -74,18 +74,18 @@ class ExaminedRun(Run):
 
 
 def setting(view: View, key: str) -> str:
-    """The full name of a policy's setting, where the user has set it."""
+    """The full name of a policy's setting, in the place where the user has set it."""
     own = OmegaConf.select(OmegaConf.create(view.spec.overrides), key) is not None
     return f"mas.policies.{view.name}.overrides.{key}" if own else f"{SECTION}.{key}"
 
 
 def stated(view: View, *keys: str) -> str:
-    """`a=1 with b=2`, for a message."""
+    """Format settings for a message: `a=1 with b=2`."""
     first, *others = (f"{setting(view, key)}={view.get(key)}" for key in keys)
     return f"{first} with {' and '.join(others)}" if others else first
 
 
 def parts_of(view: View) -> int:
-    """Workers among which a sequence is divided."""
+    """Number of workers among which a sequence is divided."""
     sizes = (view.get(f"actor.{key}ulysses_sequence_parallel_size") for key in ("", "fsdp_config."))
     return max([1, *(size for size in sizes if type(size) is int)])

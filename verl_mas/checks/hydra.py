@@ -17,10 +17,10 @@ from verl_mas.platform.ray_workers import fork_workers
 
 
 class UseCpu(Callback):
-    """Applies `+platform=cpu` in the driver too, where verl selects its platform before it reads the config."""
+    """Applies `+platform=cpu` in the driver, too, where verl selects its platform before it reads the configuration."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
-        # The only hook that gets the same configuration object as the job.
+        # No other hook gets the same configuration object as the job.
         with exit_on_error():
             adapt(config)
         fork_workers(config)
@@ -32,7 +32,7 @@ class UseCpu(Callback):
 
         os.environ["VERL_PLATFORM"] = platform.DEVICE
         with exit_on_error():
-            # Without the plugin, verl does not have the platform that is set next.
+            # Without the plugin, verl would not know the platform that is set next.
             raise_all(check_plugin())
             if not isinstance(get_platform(), PlatformCPU):
                 set_platform(PlatformCPU())
@@ -51,6 +51,6 @@ class TeamCheck(Callback):
         send_command(config)
 
     def on_job_start(self, config: DictConfig, **kwargs: object) -> None:
-        # Without a mode of a team the command has none, or verl's own trainer runs.
+        # In other modes the command has no team, or verl's own trainer runs.
         if mode_of(config) or OmegaConf.select(config, KEY) in MODES:
             require_accepted(config)

@@ -1,4 +1,5 @@
-"""Images in rows and in prompts: whether they can be read, who reads them, and how many tokens they take."""
+"""Checks of images in rows and prompts: whether they can be read, which models read them, and how many tokens they
+take."""
 
 from __future__ import annotations
 
@@ -18,18 +19,19 @@ from verl_mas.rollout.images import image_parts, loaded
 from verl_mas.verl_.types import Fields
 from verl_mas.workflow.client import Message, Request
 
-# qwen_vl_utils, with which verl reads images, scales them to so many tokens of this side before the processor does.
+# verl reads images with qwen_vl_utils, which scales them to this range of tokens of `side` pixels before the processor
+# does.
 LEAST, MOST = 4, 16_384
 
 
 def seen(config: DictConfig, row: Fields) -> list[Message]:
-    """The prompt of a row as verl's dataset returns it: with its images where `<image>` stands."""
+    """Return the prompt of a row as verl's dataset does, with its images in the places of `<image>`."""
     images, messages = row.get(str(config.data.image_key)) or [], row[str(config.data.prompt_key)]
     return with_images(messages, images) if len(images) else messages
 
 
 def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError]:
-    """The first of the rows here whose images verl cannot read, or cannot put into its prompt."""
+    """Report the first of these rows whose images verl cannot read, or cannot put into its prompt."""
     key, prompt = str(config.data.image_key), str(config.data.prompt_key)
     for number, row in enumerate(first.sample, 1):
         images, where = row.get(key) or [], f"{first.file}, column {key!r}, row {number}"
@@ -56,7 +58,7 @@ def check_images(config: DictConfig, first: FirstRows) -> Iterator[ConfigError]:
 
 
 def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigError]:
-    """Whether the policy of a request, and its engine, read the images in it."""
+    """Check that the policy of a request, and its engine, read the images in it."""
     if not (count := len(image_parts(request.messages))):
         return
     model, engine = view.section("model"), str(view.section("rollout").get("name"))
@@ -75,7 +77,8 @@ def check_seeing(view: View, request: Request, where: str) -> Iterator[ConfigErr
 
 
 def tokens_of(view: View, messages: Sequence[Message]) -> int:
-    """Tokens of the images beside the one mark of each that the chat template writes; 0 where it is not known."""
+    """Number of tokens of the images, without the one placeholder per image that the chat template writes; 0 if it is
+    not known."""
     parts, model = image_parts(messages), view.section("model")
     vision = vision_of(model) or {}
     if not parts or not isinstance(side := vision.get("patch_size"), int):
@@ -84,12 +87,12 @@ def tokens_of(view: View, messages: Sequence[Message]) -> int:
     own = [_limits(processor, side) for processor in _processors(model)]
     limits = [(LEAST, MOST), *filter(None, own)]
     images = [loaded(part)["image"] for part in parts]
-    # An address is not read here.
+    # The image behind an address is not loaded here, so it is not counted.
     return sum(image_tokens(image.size, side, limits) - 1 for image in images if not isinstance(image, str))
 
 
 def _processors(model: DictConfig) -> Iterator[Fields]:
-    """What the files of a model say of how it reads images, in the form of any release of transformers."""
+    """Read how a model processes images from its files, as any release of transformers writes them."""
     folder = local_folder(str(model.path))
     for name in ("preprocessor_config.json", "processor_config.json"):
         file = readable_json(folder / name) if folder else {}
@@ -97,7 +100,7 @@ def _processors(model: DictConfig) -> Iterator[Fields]:
 
 
 def _limits(processor: Fields, side: int) -> tuple[int, int] | None:
-    """The least and the most tokens of an image, of a processor's file."""
+    """The least and the most tokens of an image, from a processor's file."""
     size = processor.get("size") or {}
     least = processor.get("min_pixels") or size.get("shortest_edge")
     most = processor.get("max_pixels") or size.get("longest_edge")
@@ -105,7 +108,8 @@ def _limits(processor: Fields, side: int) -> tuple[int, int] | None:
 
 
 def image_tokens(size: tuple[int, int], side: int, limits: Sequence[tuple[int, int]]) -> int:
-    """Squares of `side` pixels of an image that is scaled into each of the limits in turn, as Qwen's processors do."""
+    """Number of squares of `side` pixels in an image that is scaled into each of the limits in turn, as Qwen's
+    processors do."""
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
     for least, most in limits:

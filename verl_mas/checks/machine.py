@@ -1,4 +1,5 @@
-"""Whether this installation, this machine and its cluster can run it: plugin, versions, platform, packages, Ray."""
+"""Checks that this installation, this machine and its cluster can run the run: plugin, versions, platform, packages,
+Ray."""
 
 from __future__ import annotations
 
@@ -25,13 +26,14 @@ from verl_mas.platform import DEVICE, selected
 PLUGIN = "verl_mas.plugin"
 INSTALL = "apt-get install cuda-toolkit-13-0, from NVIDIA's repository"  # CUDA's compiler
 ADDRESS = re.compile(r"(\w+://)?[^/\s]+:\d+(/\S*)?")
-# Loggers that need no package, and those whose package has another name.
+# Loggers that need no package, and packages whose names differ from their loggers.
 WITHOUT_PACKAGE = ("console", "file", None, "")
 PACKAGES = {"vemlp_wandb": "volcengine_ml_platform"}
 
 
 def check_plugin() -> Iterator[ConfigError]:
-    """verl ignores a plugin that it cannot import, and logs that only at level DEBUG."""
+    """Check that verl has loaded the plugin. verl ignores a plugin that it cannot import, and logs this only at level
+    DEBUG."""
     plugin = sys.modules.get(PLUGIN)
     if "verl" in sys.modules and not (plugin and plugin.active()):
         why = import_error()
@@ -41,17 +43,17 @@ def check_plugin() -> Iterator[ConfigError]:
 
 
 def import_error() -> str:
-    """The error of importing the plugin, which verl hides; empty if there is none."""
+    """Import the plugin and return its error, which verl hides; empty if there is none."""
     try:
         importlib.import_module(PLUGIN)
-    except Exception as error:  # noqa: BLE001  # whatever it is, it is shown
+    except Exception as error:  # noqa: BLE001  # whatever the error is, it is shown
         last = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
     return ""
 
 
 def check_versions() -> Iterator[ConfigError]:
-    """Whether verl is one that the other checks can import and read."""
+    """Check that the other checks can import and read this version of verl."""
     for requirement in requirements("verl-mas"):
         if requirement.name == "verl" and not requirement.specifier.contains(version("verl"), prereleases=True):
             rule = f"verl-mas {version('verl-mas')} needs verl {requirement.specifier}"
@@ -74,7 +76,7 @@ def check_device(config: DictConfig) -> Iterator[ConfigError]:
 
 
 def check_packages(config: DictConfig) -> Iterator[Problem]:
-    """What verl imports by name when a run starts, after its models are loaded."""
+    """Check the packages that verl imports by name at the start of a run, after it has loaded the models."""
     names = config.trainer.logger
     for name in [names] if isinstance(names, str | None) else names:
         package = PACKAGES.get(str(name), str(name))
@@ -85,14 +87,14 @@ def check_packages(config: DictConfig) -> Iterator[Problem]:
 
 
 def available(config: DictConfig) -> Resources | None:
-    """What Ray will have; None, unknown, if it joins a running cluster."""
+    """The resources that Ray will have; None (unknown) if the run joins an existing cluster."""
     if not target() and joined(config):
         return None
     from ray._private.utils import get_num_cpus
 
     gpus, cpus = (config.ray_kwargs.ray_init.get(name) for name in ("num_gpus", "num_cpus"))
     if target():
-        # Of the machines of `--gpus` only what the command says is known here; the plan compares the rest.
+        # Of the machines of `--gpus`, only the numbers in the command are known here; the plan compares the rest.
         return Resources(*(sys.maxsize if count is None else count for count in (gpus, cpus)))
     return Resources(
         gpus=devices_here() if gpus is None else gpus,
@@ -102,13 +104,13 @@ def available(config: DictConfig) -> Resources | None:
 
 
 def nvcc() -> str | None:
-    """CUDA's compiler, where FlashInfer and SGLang look for it."""
+    """The path of CUDA's compiler, searched where FlashInfer and SGLang search it."""
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     return which(f"{home}/bin/nvcc") if home else which("nvcc") or which("/usr/local/cuda/bin/nvcc")
 
 
 def devices_here() -> int:
-    """The GPUs or NPUs that Ray will find."""
+    """The number of GPUs or NPUs that Ray will find."""
     import torch
 
     if selected() or importlib.util.find_spec("torch_npu") is None:
@@ -119,7 +121,8 @@ def devices_here() -> int:
 
 
 def _step_without_gpus(config: DictConfig) -> Problem | None:
-    """Commit 844f579e. Only a warning for a run that joins a cluster, whose other nodes may have GPUs."""
+    """Refuse a Slurm step without GPUs (commit 844f579e). It is only a warning for a run that joins a cluster, whose
+    other nodes may have GPUs."""
     if "SLURM_STEP_ID" not in os.environ or target() or config.trainer.device != "cuda" or devices_here():
         return None
     value, why = "this Slurm step has no GPU", "a step has GPUs that are asked for by number, not those of --exclusive"
@@ -129,7 +132,8 @@ def _step_without_gpus(config: DictConfig) -> Problem | None:
 
 
 def check_resources(run: ExaminedRun) -> Iterator[Problem]:
-    """verl#2515, verl#5954, verl#372, OpenRLHF/OpenRLHF#492: Ray would wait for GPUs that are not there."""
+    """Check that the GPUs of a run exist, because Ray would wait for missing ones: verl#2515, verl#5954, verl#372,
+    OpenRLHF/OpenRLHF#492."""
     config, have = run.config, available(run.config)
     if problem := _step_without_gpus(config):
         yield problem
@@ -150,12 +154,13 @@ def check_resources(run: ExaminedRun) -> Iterator[Problem]:
         return
     gpus = config.trainer.nnodes * config.trainer.n_gpus_per_node
     units = config.transfer_queue.backend.SimpleStorage.num_data_storage_units
-    # Beside the pool: the controller and the storage units of TransferQueue, and one CPU to place the rest.
+    # Besides the pool, verl needs CPUs for the controller and the storage units of TransferQueue, and one to place the
+    # rest.
     yield from require(Resources(gpus=gpus, cpus=CPUS_PER_GPU * gpus + units + 2), have, "verl")
 
 
 def check_cluster(config: DictConfig) -> Iterator[Problem]:
-    # A cluster that runs here is not on the machines of `--gpus`.
+    # A cluster that runs here does not consist of the machines of `--gpus`.
     if not target() and (why := _absent(config, cluster := address(config))):
         rule = "a run joins the Ray cluster that it names, and Ray waits minutes for one that is not there"
         fix = f"start it with `ray start --head`; or set ++{RAY_INIT}.address=local, which starts one of the run's own"
@@ -163,7 +168,7 @@ def check_cluster(config: DictConfig) -> Iterator[Problem]:
 
 
 def _absent(config: DictConfig, cluster: str | None) -> str:
-    """Why a cluster that the command or the environment names is not there."""
+    """Explain why a cluster that the command or the environment names cannot be reached; empty if it can."""
     if cluster == "auto":
         return "`ray start` has left no address on this machine"
     named = cluster in (OmegaConf.select(config, f"{RAY_INIT}.address"), os.environ.get("RAY_ADDRESS"))
@@ -179,7 +184,8 @@ def check_machine(run: ExaminedRun) -> Iterator[Problem]:
 
 
 def check_addresses(run: ExaminedRun) -> Iterator[ConfigWarning]:
-    """A cluster that runs already may have more nodes, so the trainer looks again."""
+    """Warn about addresses of this machine. A cluster that runs already may have more nodes, so the trainer checks
+    again."""
     nodes = max((len(pool_shape(run, pool)) for pool in used_pools(run.mas)), default=1)
     if nodes > 1:
         yield from loopback_servers(run.mas, vars(run.workflow), nodes)

@@ -1,4 +1,4 @@
-"""Whether a model's folder holds what a run reads."""
+"""Checks that a model's folder has everything that a run reads."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FIX = "set the model path to an existing folder or to owner/name"
 
 
 def check_model(config: DictConfig) -> Iterator[Problem]:
-    """A local folder must hold a model, its tokenizer and a chat template; a name on the hub is looked up in the cache
-    of this machine."""
+    """Check that a local folder has a model, its tokenizer and a chat template. A name on the hub is searched in the
+    cache of this machine."""
     model, place = config.actor_rollout_ref.model, "actor_rollout_ref.model"
     for key in ("tokenizer_path", "hf_config_path", "lora_adapter_path"):
         path = model.get(key)
@@ -51,7 +51,7 @@ def _look_into(folder: Path, model: DictConfig) -> Iterator[ConfigError]:
         except (ValueError, OSError) as error:
             yield ConfigError(f"{file} is not whole: {error}", rule=rule, fix=fix)
     if model.trust_remote_code:
-        return  # Its tokenizer may be code, which no check runs.
+        return  # The tokenizer may consist of code, which no check runs.
     try:
         tokenizer = tokenizer_in(str(local_folder(str(model.get("tokenizer_path") or folder)) or folder))
     except ConfigError as error:

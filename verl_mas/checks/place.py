@@ -1,4 +1,5 @@
-"""Where a run reads and writes its files: on this machine, or on another one that cannot be looked at from here."""
+"""Checks of the places where a run reads and writes its files: on this machine, or on a machine that cannot be checked
+from here."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.planning.hardware import Hardware
 from verl_mas.util import read_yaml
 
-# The machines of a run that is checked elsewhere: `--gpus` of `verl-mas check` and `verl-mas plan`.
+# The machines for which a run is checked: `--gpus` of `verl-mas check` and `verl-mas plan`.
 _TARGET: ContextVar[Hardware | None] = ContextVar("target", default=None)
 _ARGUMENTS: ContextVar[Sequence[str]] = ContextVar("arguments", default=())
 CONNECT_S = 3.0
@@ -35,7 +36,7 @@ FOLDERS = (
 
 
 def target() -> Hardware | None:
-    """None: the run is on this machine, or joins a cluster."""
+    """The machines for which the run is checked; None if it runs on this machine, or joins a cluster."""
     return _TARGET.get()
 
 
@@ -50,7 +51,7 @@ def run_on(hardware: Hardware | None, arguments: Sequence[str] = ()) -> Iterator
 
 
 def written() -> dict[str, str]:
-    """The settings and groups that the command itself names, in order."""
+    """The settings and groups that the command itself has, in order."""
     from hydra.core.hydra_config import HydraConfig
 
     given = HydraConfig.get().overrides.task if HydraConfig.initialized() else _ARGUMENTS.get()
@@ -58,12 +59,13 @@ def written() -> dict[str, str]:
 
 
 def was_written(setting: str) -> bool:
-    """Whether the command itself sets it, which is then meant."""
+    """Whether the command itself sets this setting, so that its value is intended."""
     return setting in written()
 
 
 def check_order(config: DictConfig) -> Iterator[ConfigError]:
-    """A team's file has the mode, and every default of `mas`: it would replace those of a recipe and a mode before."""
+    """Check the order of groups: a team's file sets the mode and every default of `mas`, and would replace the values
+    of a recipe or a mode before it."""
     order = ("mas", "recipe", "mas/mode")
     groups = {key: value for key, value in written().items() if key in order}
     mode, now = groups.get("mas/mode"), mode_of(config)
@@ -83,12 +85,12 @@ def _sets_team(recipe: str) -> bool:
 
 @cache
 def made_by() -> dict[str, str]:
-    """The folders of the shipped recipes' data and models, and the commands that create them."""
+    """Map the folders of the shipped recipes' data and models to the commands that create them."""
     return read_yaml(Path(__file__).parents[1] / "data" / "made_by.yaml")
 
 
 def elsewhere(config: DictConfig) -> str:
-    """Why the run is not on this machine; empty if it is."""
+    """The reason why the run is not on this machine; empty if it is."""
     if hardware := target():
         return f"the run is on {hardware}"
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address") or os.environ.get("RAY_ADDRESS")
@@ -96,7 +98,7 @@ def elsewhere(config: DictConfig) -> str:
 
 
 def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
-    """What is missing on this machine is an error only if the run is on this machine."""
+    """Turn an error about this machine into a warning if the run is on another machine."""
     if why := elsewhere(config):
         reason = f"true of this machine; {why}, and that machine was not checked"
         return ConfigWarning(error.value, reason=reason, fix=f"if it is so there, too: {error.fix}")
@@ -104,7 +106,7 @@ def unless_elsewhere(config: DictConfig, error: ConfigError) -> Problem:
 
 
 def missing(config: DictConfig, setting: str, path: str, noun: str, fix: str = "") -> Problem:
-    """A file or folder that is not there. `fix`: where no command of a recipe creates it."""
+    """Report a missing file or folder. `fix` is used if no command of a recipe creates it."""
     command = made_by().get(str(Path(path).parent))
     value = f"{setting}={path} does not exist".replace("\0", "\\0")
     fix = f"create it with: {command}" if command else fix or f"set {setting} to an existing one"
@@ -112,13 +114,13 @@ def missing(config: DictConfig, setting: str, path: str, noun: str, fix: str = "
 
 
 def is_remote(path: str) -> bool:
-    """hdfs://, s3:// and others, which are read when the run starts."""
+    """Whether a path is an address such as hdfs:// or s3://, which is read when the run starts."""
     return "://" in path
 
 
 def no_connection(address: str) -> str:
-    """Why nothing accepts a connection at host:port or a URL, by one attempt; empty if something does, if there is a
-    proxy between, or if it is no address, which is refused elsewhere."""
+    """Try once to connect to host:port or a URL, and explain why nothing accepts the connection. Empty if something
+    does, if a proxy is used, or if `address` is malformed, which is refused elsewhere."""
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         port = parts.port or {"http": 80, "https": 443}.get(parts.scheme)
@@ -135,15 +137,15 @@ def no_connection(address: str) -> str:
 
 
 def not_writable(folder: Path) -> str:
-    """Why a run cannot write a folder that may not exist yet; empty if it can."""
+    """Explain why a run cannot write a folder that may not exist yet; empty if it can."""
     parent = folder
     try:
-        # A link to nowhere is there, and cannot be made.
+        # A dangling link counts as existing, because it cannot be replaced by a folder.
         while not parent.is_symlink() and not parent.exists():
             parent = parent.parent
         if not parent.is_dir():
             return f"{parent} is a {'file' if parent.exists() else 'link to nowhere'}"
-        # Permissions alone do not tell: root has them in /proc and on a read-only disk.
+        # Test by writing, since permissions are not enough: root has them even in /proc and on a read-only disk.
         with tempfile.TemporaryFile(dir=parent):
             return ""
     except (OSError, ValueError) as error:

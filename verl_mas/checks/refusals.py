@@ -1,4 +1,4 @@
-"""How checks report: a check is a generator of problems, and the errors of all checks are raised as one."""
+"""Reports of checks: a check is a generator of problems, and the errors of all checks are raised as one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_mas.errors import ConfigError, ConfigErrors, ConfigWarning, InvalidInp
 
 T = TypeVar("T")
 
-# What a check yields: an error refuses the run, a warning is shown.
+# A check yields errors, which refuse the run, and warnings, which are shown.
 Problem = ConfigError | ConfigWarning
 
 HEADER = "Traceback (most recent call last):\n"
@@ -45,11 +45,11 @@ class Refusals:
         return list(self._warnings.values())
 
     def of(self, *checks: Iterable[Problem]) -> bool:
-        """Run checks; whether none of them found an error, for checks that depend on them."""
+        """Run checks, and return whether none of them found an error, for checks that depend on them."""
         return all([self.result(partial(self._listed, check)) for check in checks])
 
     def result(self, function: Callable[[], T]) -> T | None:
-        """The result of a function that later checks need. None if it raises: that is an error of the run."""
+        """Return the result of a function for later checks. None if it raises, which is an error of the run."""
         try:
             return function()
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a check that fails to run is an error, not a pass
@@ -70,12 +70,12 @@ class Refusals:
 
 
 def as_refusals(error: BaseException) -> Sequence[ConfigError]:
-    """An exception of a check as the errors that it stands for."""
+    """Convert an exception of a check to the errors that it stands for."""
     return error.errors if isinstance(error, ConfigErrors) else [as_refusal(error)]
 
 
 def as_refusal(error: BaseException) -> ConfigError:
-    """An exception of a check as a ConfigError."""
+    """Convert an exception of a check to a ConfigError."""
     if isinstance(error, ConfigError):
         return error
     if isinstance(error, InvalidInput):
@@ -94,7 +94,7 @@ def as_refusal(error: BaseException) -> ConfigError:
 
 
 def unresolved(error: OmegaConfBaseException) -> ConfigError:
-    """A value that OmegaConf cannot resolve, such as an interpolation of a key that does not exist."""
+    """Report a value that OmegaConf cannot resolve, such as an interpolation of a missing key."""
     key = error.full_key
     value = (f"{key}: " if key else "") + str(error.msg or error).splitlines()[0]
     rule = "every value of the configuration can be resolved"
@@ -104,7 +104,7 @@ def unresolved(error: OmegaConfBaseException) -> ConfigError:
 def raised_by(
     function: Callable[..., object], *arguments: object, seconds: float | None = None
 ) -> Iterator[ConfigError]:
-    """A check that raises, such as that of a workflow or an engine, as a check that yields."""
+    """Call a check that raises, such as that of a workflow or an engine, as a generator of errors."""
     try:
         with user_code(seconds):
             function(*arguments)
@@ -116,8 +116,8 @@ def raised_by(
 def user_code(seconds: float | None = None) -> Iterator[None]:
     """The boundary around user code: its exceptions become errors with file, line and the traceback from there.
 
-    An exit is such an exception: it would end `check` and the run as if nothing were wrong. Code that takes longer than
-    `seconds` is ended with an error, too.
+    `SystemExit` becomes an error, too, because it would end `check` and the run as if nothing were wrong. So does code
+    that takes longer than `seconds`.
     """
     try:
         with _time_limit(seconds):
@@ -127,7 +127,7 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
     except BaseException as error:
         trace = traceback.TracebackException.from_exception(error)
         user_frames = [frame for frame in trace.stack if not _ours(frame.filename)]
-        # Without a frame of user code, the exception is about how we call it; a SyntaxError has no frame.
+        # Without a frame of user code, the exception is about our call; a SyntaxError has no frame.
         if user_frames or isinstance(error, SyntaxError):
             trace.stack = traceback.StackSummary.from_list(user_frames)
         place = _place(error, trace.stack)
@@ -140,7 +140,7 @@ def user_code(seconds: float | None = None) -> Iterator[None]:
 
 
 class TimeLimit(BaseException):
-    """User code took too long. Not an Exception, which a loop that waits for a server would catch."""
+    """User code took too long. It is not an Exception, because a loop that waits for a server would catch that."""
 
     def __init__(self, seconds: float):
         super().__init__(f"no end after {seconds:g} s")
@@ -149,7 +149,7 @@ class TimeLimit(BaseException):
 
 @contextmanager
 def _time_limit(seconds: float | None) -> Iterator[None]:
-    """Raise `TimeLimit` in the main thread; signals reach no other, where there is no limit."""
+    """Raise `TimeLimit` in the main thread. Other threads get no signals, so there is no limit in them."""
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -159,7 +159,7 @@ def _time_limit(seconds: float | None) -> Iterator[None]:
 
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, expired)
-    # Again each second: code may catch any exception.
+    # Raise it again every second, because the code may catch any exception.
     outer, interval = signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
     try:
         yield

@@ -61,8 +61,8 @@ logger = logging.getLogger(__name__)
 
 
 def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) -> CheckReport:
-    """What `python -m verl.trainer.main_ppo` would be refused or warned of with these arguments, on this machine or on
-    another one."""
+    """Check the command `python -m verl.trainer.main_ppo` with these arguments, on this machine or on other
+    machines."""
     refusals, arguments = Refusals(), list(arguments)
     with run_on(hardware, arguments):
         config = refusals.result(lambda: compose(arguments))
@@ -70,14 +70,14 @@ def examine_command(arguments: Iterable[str], hardware: Hardware | None = None) 
             return CheckReport(errors=refusals.errors)
         lines = refusals.result(lambda: complete(config)) or []
         report = replace(examine(config), settled=lines)
-    # What prevents the completion is among the errors of the checks; if they pass, it is an error itself.
+    # Whatever prevents the completion is also among the errors of the checks. If they pass, it is an error of its own.
     return report if report.errors or not refusals.errors else replace(report, errors=refusals.errors, summary=None)
 
 
 def plan_command(
     arguments: Iterable[str], hardware: Hardware, assumed: Assumed | None = None
 ) -> tuple[RunPlan | None, CheckReport]:
-    """What the run takes of the machines; data files and model folders need not be here."""
+    """Plan what the run takes on the machines; data files and model folders need not be here."""
     refusals, plan = Refusals(), None
     with run_on(hardware):
         config = refusals.result(lambda: compose(arguments))
@@ -90,11 +90,11 @@ def plan_command(
 
 
 def complete(config: DictConfig) -> list[str]:
-    """Finish a composed configuration as the job will have it; the lines say what was set for a team."""
+    """Complete a composed configuration as the job will see it; return lines that say what was set for a team."""
     adapt(config)
     lines = settle(config)
     if mode_of(config):
-        # What is installed here tells nothing of a machine with GPUs where this one has none.
+        # Packages installed here say nothing about a machine with GPUs if this one has none.
         if target() is None or has_gpu():
             settle_attention(config)
         finalize(config, load(config.get("mas")))
@@ -102,11 +102,11 @@ def complete(config: DictConfig) -> list[str]:
 
 
 def examine(config: DictConfig) -> CheckReport:
-    """Every check of a composed configuration, of a team or of verl's own trainers; raises nothing."""
+    """Run every check of a composed configuration, of a team or of verl's own trainers. Raises nothing."""
     refusals = Refusals()
     machine = refusals.result(lambda: list(diagnose(thorough=False))) or []
     refusals.of(check_plugin(), problems(machine), check_order(config))
-    # The other checks import verl.
+    # The checks below import verl.
     if refusals.of(check_versions()) and refusals.of(check_device(config)):
         refusals.of(check_keys(config), check_cluster(config))
         if run := _run(config, refusals, here=True):
@@ -117,12 +117,13 @@ def examine(config: DictConfig) -> CheckReport:
 
 
 def _run(config: DictConfig, refusals: Refusals, *, here: bool = False) -> ExaminedRun | None:
-    """The run; its rules are checked, with `here` those about this machine, too. None if a value cannot be read."""
+    """Make the run and check its rules; with `here`, also rules about this machine. None if a value cannot be read."""
     if config.get("mas") is None and OmegaConf.select(config, KEY) in MODES:
         refusals.of([no_team(OmegaConf.select(config, KEY))])
         return None
     run = refusals.result(lambda: ExaminedRun.of(config) if mode_of(config) else ExaminedRun(config, load(None)))
-    # The user's code may register engines and other names. The rules calculate with the values.
+    # User code comes first, because it may register engines and other names. Rules come last, because they calculate
+    # with the values.
     loaded = run and refusals.of(raised_by(load_user_code, run.mas, seconds=run.mas.workflow.check_timeout_s))
     sound = refusals.of(check_values(config))
     if run is None or not refusals.of(check_overrides(run)) or not (loaded and sound):
@@ -179,13 +180,14 @@ def _served(run: ExaminedRun, name: str) -> Iterator[Problem]:
 
 
 def check_workflow_ready(run: ExaminedRun) -> Iterator[Problem]:
-    """What the workflow itself checks. With `--gpus`, a server may be one that only the machines of the run reach."""
+    """Run the workflow's own check. With `--gpus`, a server may be reachable only from the machines of the run."""
     for error in raised_by(run.workflow.check, seconds=run.mas.workflow.check_timeout_s):
         yield unless_elsewhere(run.config, error) if target() else error
 
 
 def check_reachable(run: Run) -> Iterator[Problem]:
-    """The endpoints of remote policies answer before the run starts: Alibaba-NLP/ZeroSearch#24, TideDra/lmm-r1#30."""
+    """Check that the endpoints of remote policies answer before the run starts: Alibaba-NLP/ZeroSearch#24,
+    TideDra/lmm-r1#30."""
     for name, spec in run.mas.policies.items():
         if spec.remote and (why := no_connection(spec.remote.base_url)):
             value, rule = f"mas.policies.{name}.remote.base_url: {why}", "the endpoint runs before the run starts"
@@ -193,7 +195,8 @@ def check_reachable(run: Run) -> Iterator[Problem]:
 
 
 def check_finalized(run: Run) -> Iterator[ConfigError]:
-    """In a multirun no hook gets the configuration of the job, so the user must write what `finalize` adds."""
+    """Check interpolations in a multirun: no hook gets the job's configuration there, so the user must write what
+    `finalize` adds."""
     overriding = any(spec.overrides for spec in run.mas.policies.values())
     if overriding and (missing := materialize_interpolations(run.copy(), run.mas)):
         value = "in a multirun, interpolated settings do not follow a policy's overrides"
@@ -210,7 +213,7 @@ def check_capacity(run: ExaminedRun) -> Iterator[Problem]:
     try:
         plan = plan_of(run, hardware)
     except UnknownSize as error:
-        # The run itself does not need the plan.
+        # Only warn, because the run itself does not need the plan.
         yield ConfigWarning(error.value, reason=f"memory was not checked: {error.rule}", fix=error.fix)
         return
     yield from plan.errors
@@ -218,8 +221,8 @@ def check_capacity(run: ExaminedRun) -> Iterator[Problem]:
 
 
 def plan_of(run: ExaminedRun, hardware: Hardware, assumed: Assumed | None = None) -> RunPlan:
-    """Raises ConfigError where a model's size is unknown, or an agent's policy."""
-    # Rows are counted by policy.
+    """Make the plan of a run. Raises ConfigError if the size of a model, or an agent's policy, is unknown."""
+    # An unknown policy is refused first, because rows are counted by policy.
     raise_all(problem for problem in every_rule()["acting"].problems(run) if isinstance(problem, ConfigError))
     for name in ("prompt", "response") if assumed else ():
         most = run.config.data[f"max_{name}_length"]
@@ -231,7 +234,7 @@ def plan_of(run: ExaminedRun, hardware: Hardware, assumed: Assumed | None = None
 
 
 def training_lines(run: ExaminedRun) -> dict[str, str]:
-    """Training path of each policy that is trained on GPUs, with its memory where the model is known."""
+    """Describe the training path of each policy that is trained on GPUs, with its memory if the model is known."""
     if run.config.trainer.device == CPU:
         return {}
     step, found = usual_step(run, Assumed(), _sample(run)), {}
@@ -248,7 +251,7 @@ CHARACTERS = 4  # of a token, on average
 
 
 def _sample(run: Run) -> Sample:
-    """The first training prompts, as the model of the first policy reads them."""
+    """Sample the first training prompts, as the model of the first policy reads them."""
     data, names = run.config.data, local_policies(run.mas)
     first = next((rows for rows in sound_rows(run.config) if not rows.validation), None)
     chat = chat_of(run.view(names[0]).section("model")) if names else None
@@ -263,7 +266,7 @@ def _sample(run: Run) -> Sample:
         prompts = [seen(run.config, row) for row in first.sample]
         texts = [chat.render(messages, settings) for messages in prompts]
         of_images = sum(tokens_of(run.view(names[0]), messages) for messages in prompts)
-    except (MasError, ValueError, LookupError, OSError):  # check_rows says why.
+    except (MasError, ValueError, LookupError, OSError):  # `check_rows` reports the reason
         return Sample(rows=total)
     return Sample((chat.length("".join(texts)) + of_images) / len(texts), len(texts), total)
 
@@ -277,7 +280,7 @@ def _policy(run: Run, name: str) -> Policy:
 
 
 def validate(config: DictConfig) -> MasConfig:
-    """The team, or every error between its settings, each with value, rule and fix."""
+    """Check the relations between settings, and return the team or raise every error, each with value, rule and fix."""
     refusals = Refusals()
     if config.get("mas") is None:
         raise no_team()
@@ -307,7 +310,7 @@ def exit_on_error() -> Iterator[None]:
     except MasError as error:
         raise SystemExit(f"verl-mas: {error}") from error
     except (Exception, SystemExit) as error:
-        # What the check would have found is unknown, so the run ends.
+        # It is unknown what the check would have found, so the run ends.
         trace = "".join(traceback.format_exception(error))
         raise SystemExit(f"{trace}verl-mas: a check before the run raised {type(error).__name__}: {error}") from error
 
@@ -318,6 +321,6 @@ def finalize_team(config: DictConfig) -> None:
         for line in complete(config):
             logger.warning("verl-mas set: %s", line)
     except Exception:
-        # The checks report the same error, and all others with it.
+        # The checks report this error together with all others.
         raise_all(examine(config).errors)
         raise

@@ -1,5 +1,5 @@
-"""Whether a run can write its folder, and continue from what is there: the checkpoint that it would resume from is
-complete and belongs to that run."""
+"""Checks that a run can write its folder, and continue from what is in it: the checkpoint from which it would resume
+must be complete and belong to this run."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def _of_this_team(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]
 
 
 def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Problem]:
-    """Settings with other values than at the last start, where a checkpoint has the state that they began."""
+    """Compare settings with those of the last start, if the checkpoint has state that depends on them."""
     try:
         before = about.read_about(checkpoint.folder.parent).get(about.CONFIG)
     except DataError:
-        return  # Kept aside by the run.
-    # Before the driver, Hydra's own settings are there, too, which cannot all be resolved.
+        return  # The run moves an unreadable file aside.
+    # Before the driver runs, the configuration also has Hydra's own settings, which cannot all be resolved.
     sections = OmegaConf.masked_copy(run.config, [str(name) for name in run.config if name != "hydra"])
     now = without_secrets(OmegaConf.to_container(sections, resolve=True))
     for name, (old, new) in about.changes(before, now) if isinstance(before, dict) else ():
@@ -85,7 +85,7 @@ def _saved_settings(run: ExaminedRun, checkpoint: Checkpoint) -> Iterator[Proble
 
 
 def _of_verl(config: DictConfig, folder: Path) -> Iterator[Problem]:
-    """verl starts from step 0 where the pointer names no folder."""
+    """Check verl's pointer to the latest checkpoint: verl starts from step 0 if the named folder does not exist."""
     if config.trainer.resume_mode == "auto" and (pointed := read_pointer(folder)):
         (text, step), pointer = pointed, folder / POINTER
         if step is None or not folder_of_step(folder, step).is_dir():

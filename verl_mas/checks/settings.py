@@ -1,4 +1,5 @@
-"""Keys that verl does not know, and values that it does not take, by its YAML, dataclasses, registries and checks."""
+"""Checks of keys that verl does not know and values that it does not take, by its YAML, dataclasses, registries and
+checks."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.verl_.registries import devices, loggers, losses, replicas, tool_formats
 
-GROUPS = ("mas", "platform", "recipe")  # of our configuration: `+platform=cpu`
+GROUPS = ("mas", "platform", "recipe")  # groups of our configuration: `+platform=cpu`
 REFERS = re.compile(r"\$\{\s*(?:oc\.select:\s*)?(\w+)")
 Whole = Annotated[int, Range(0)]
 AllOr = Literal[-1] | Count
-# What verl's own checks and dataclasses raise.
+# Errors that verl's own checks and dataclasses raise.
 REFUSED = (ValueError, AssertionError, TypeError, NotImplementedError, OmegaConfBaseException, HydraException)
 
 
@@ -41,8 +42,8 @@ def engines() -> Iterable[str]:
     return [*ENGINES, *replicas(replica)]
 
 
-# What verl's settings take where verl declares no range or choice, and would fail late or not at all. Names without a
-# section of their own are below `actor_rollout_ref`.
+# Values that verl's settings take, where verl itself declares no range or choice, and so would fail late or not at all.
+# Names without a section of their own are below `actor_rollout_ref`.
 NUMBERS: Mapping[str, Hint] = {
     """
     data.train_batch_size data.max_prompt_length data.max_response_length trainer.nnodes trainer.n_gpus_per_node
@@ -92,7 +93,7 @@ VALUES: Mapping[str, Hint] = {
     f"{CORRECTION}.rollout_is": Literal["token", "sequence"] | None,
     f"{CORRECTION}.loss_type": Literal["ppo_clip", "reinforce"],
 }
-# Choices that verl has in a registry.
+# Settings whose choices verl has in a registry.
 CHOICES: Mapping[str, Callable[[], Iterable[str]]] = {
     f"{SECTION}.actor.policy_loss.loss_mode": losses,
     "trainer.logger": loggers,
@@ -103,7 +104,7 @@ CHOICES: Mapping[str, Callable[[], Iterable[str]]] = {
 
 
 def takes(path: str) -> Hint | None:
-    """What a setting of verl takes beyond its declared type."""
+    """The values that a setting of verl takes, in addition to its declared type."""
     if path in CHOICES:
         names: Hint = Literal[tuple(CHOICES[path]())]
         return names | list[names] if path == "trainer.logger" else names  # type: ignore[valid-type]
@@ -111,9 +112,9 @@ def takes(path: str) -> Hint | None:
 
 
 def check_keys(config: DictConfig) -> Iterator[Problem]:
-    """Keys that verl does not read. `config` is as Hydra composed it."""
+    """Find keys that verl does not read. `config` is as Hydra composed it."""
     verl, raw = settings_of(config), plain(config)
-    # Keys of the user at the top that an interpolation reads, `${my_rate}`.
+    # Top-level keys of the user to which an interpolation such as `${my_rate}` refers.
     used = {name for _, value in leaves(raw) for name in REFERS.findall(str(value))}
     for difference in differences(raw, verl):
         if difference.known or difference.path in used:
@@ -126,12 +127,12 @@ def check_keys(config: DictConfig) -> Iterator[Problem]:
 
 
 def plain(config: object) -> Mapping[str, object]:
-    """Without its interpolations resolved."""
+    """Convert a configuration to plain data, without resolving its interpolations."""
     return cast("Mapping[str, object]", OmegaConf.to_container(config, resolve=False)) if config else {}
 
 
 def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError:
-    """A key that verl does not read, with the settings that are meant: of this name elsewhere, or of a similar name."""
+    """Report a key that verl does not read, and suggest settings of this name elsewhere, or of a similar name."""
     keys = list(dict.fromkeys([*difference.section.keys, *(() if difference.section.path else GROUPS)]))
     prefix = difference.path.removesuffix(difference.key)
     meant = [
@@ -144,14 +145,14 @@ def unknown(difference: SettingDifference, verl: SettingsSection) -> ConfigError
 
 
 def check_values(config: DictConfig) -> Iterator[Problem]:
-    """Values that verl does not take: type, range, choice, interpolations."""
+    """Find values that verl does not take: types, ranges, choices, interpolations."""
     for difference in differences(plain(config), settings_of(config)):
         if difference.known:
             yield from _of_value(config, difference, difference.path)
 
 
 def check_overrides(run: Run) -> Iterator[Problem]:
-    """The same for the overrides of policies."""
+    """Find keys and values that verl does not take in the overrides of policies."""
     verl = settings_of(run.config)
     for name in run.mas.policies:
         for key, path in (("overrides", SECTION), ("rollout_correction", CORRECTION)):
@@ -163,7 +164,7 @@ def check_overrides(run: Run) -> Iterator[Problem]:
 
 
 def _of_value(config: DictConfig, difference: SettingDifference, path: str) -> Iterator[Problem]:
-    """`path`: of verl's setting, which a policy may have in its overrides."""
+    """Check one value. `path`: the path of verl's setting, which a policy may have in its overrides."""
     try:
         value = OmegaConf.select(config, difference.path)
         value = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
@@ -178,18 +179,19 @@ def _of_value(config: DictConfig, difference: SettingDifference, path: str) -> I
 
 
 def check_validated(run: ExaminedRun) -> Iterator[ConfigError]:
-    """What verl itself refuses, of each policy."""
+    """Find settings that verl itself refuses, for each policy."""
     for name, spec in run.mas.policies.items():
         if spec.remote:
             continue
         view, shape = run.view(name).copy(), pool_shape(run, spec.pool)
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         if run.mode and run.config[SECTION].actor.use_dynamic_bsz:
-            # A team's rows are padded to what its workers need. That GPUs divide the sessions is verl's for the base.
+            # A team's rows are padded to what its workers need, so only the base must divide its sessions by its GPUs.
             view.trainer.nnodes = view.trainer.n_gpus_per_node = 1
         package = facts_of(view[SECTION].rollout.name).package
         if package and find_spec(package) is None:
-            # verl asks the engine for the LoRA ranks that it takes; that it is not installed is said elsewhere.
+            # verl would ask the engine for the LoRA ranks that it takes. That the engine is not installed is reported
+            # elsewhere.
             OmegaConf.update(view, f"{SECTION}.model.lora.merge", True, force_add=True)
         if why := _refused(view):
             own = f", or mas.policies.{name}.overrides" if run.mode else ""
@@ -202,10 +204,11 @@ def _refused(view: DictConfig) -> str:
 
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            # As verl's `need_reference_policy`, whose module imports datasets: a third of a second.
+            # Decide as verl's `need_reference_policy` does; importing its module would import datasets, which takes a
+            # third of a second.
             reference = bool(view.algorithm.get("use_kl_in_reward") or view[SECTION].actor.use_kl_loss)
             validate_config(view, use_reference_policy=reference, use_critic=False)
-            # verl's servers and trainer do so.
+            # verl's servers and trainer convert these sections.
             for section in [view[SECTION].rollout, *([view.distillation] if view.distillation.enabled else [])]:
                 omega_conf_to_dataclass(section)
     except REFUSED as error:

@@ -1,5 +1,5 @@
-"""The tools that agents may call by name, as verl's agent-loop worker will load them; and whether a chat template shows
-them to the model."""
+"""Checks of the tools that agents may call by name, loaded as verl's agent-loop worker loads them, and of chat
+templates that must show the tools to the model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from verl_mas.workflow.tools import Tool
 TOOL_CONFIG = f"{SECTION}.rollout.multi_turn.tool_config_path"
 FUNCTION_TOOLS = f"{SECTION}.rollout.multi_turn.function_tool_path"
 FORMAT = f"{SECTION}.rollout.multi_turn.format"
-# verl's formats of calls -> what their parser looks for, as it stands in a chat template that asks for such calls.
+# verl's formats of calls -> the text for which their parser searches, as a chat template for such calls has it.
 FORMATS = {
     "hermes": r"<tool_call>\s*\{",
     "gpt-oss": r"to=functions\.",
@@ -42,7 +42,8 @@ PLAIN: Sequence[Message] = ({"role": "user", "content": "?"},)
 
 
 def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
-    """The tools of both files and of all MCP servers, which are started for this and stopped; and what is wrong."""
+    """Load the tools of both files and of all MCP servers, which are started and stopped for this; return them and the
+    problems."""
     tools, problems, complete = dict[str, Tool](), list[Problem](), True
     for setting, schemas_of in ((TOOL_CONFIG, _native), (FUNCTION_TOOLS, _functions), ("mas.mcp", _of_servers)):
         try:
@@ -52,7 +53,8 @@ def configured_tools(run: ExaminedRun) -> tuple[dict[str, Tool], list[Problem]]:
             problems += [unless_elsewhere(run.config, part) for part in as_refusals(error)]
             complete = False
         else:
-            complete = complete and None not in schemas  # A class has it, and constructing that may start a server.
+            # A class has its schema only once it is constructed, which may start a server.
+            complete = complete and None not in schemas
     if complete:
         problems += unknown_tools(run.members.values(), tools)
     return tools, problems
@@ -74,7 +76,7 @@ def _file(run: ExaminedRun, setting: str) -> Path | None:
 
 
 def _native(run: ExaminedRun, setting: str) -> Sequence[JsonObject | None]:
-    """The schemas of a file that names classes of tools, as verl reads them."""
+    """Read the schemas from a file that names classes of tools, as verl reads it."""
     if (file := _file(run, setting)) is None:
         return []
     entries = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
@@ -87,7 +89,7 @@ def _native(run: ExaminedRun, setting: str) -> Sequence[JsonObject | None]:
 
 
 def _functions(run: ExaminedRun, setting: str) -> Sequence[JsonObject]:
-    """The functions with verl's decorator; the file is loaded as verl loads it."""
+    """Load a file as verl does, and return the schemas of the functions with verl's decorator."""
     if (file := _file(run, setting)) is None:
         return []
     from verl.tools.function_tool import load_function_tools_from_path
@@ -107,12 +109,12 @@ def _of_servers(run: ExaminedRun, setting: str) -> Sequence[JsonObject]:
         return [tool.schema for tool in servers.tools]
 
 
-# Whether a policy that is served here sees its tools in its prompts, and whether verl finds its calls: verl#1569,
+# Checks that a policy which is served here sees its tools in its prompts, and that verl finds its calls: verl#1569,
 # verl#4998, verl#3070.
 
 
 def check_tool_prompts(run: ExaminedRun, tools: Mapping[str, Tool]) -> Iterator[Problem]:
-    """For the tools that agents name."""
+    """Check the tools that agents name."""
     for member in run.members.values():
         schemas = [tools[name].schema for name in member.spec.tools if name in tools]
         if schemas and run.mas.policies[member.spec.policy].remote is None:
@@ -123,7 +125,7 @@ def rendered_tools(run: ExaminedRun, agent: AgentSpec, schemas: Sequence[JsonObj
     view = run.view(agent.policy)
     parser, chat = str(view.get("rollout.multi_turn.format")), chat_of(view.section("model"))
     if chat is None:
-        return  # check_model says what is missing.
+        return  # `check_model` reports what is missing.
     what, fix = f"the chat template of {view.get('model.path')}", f"set {SECTION}.model.custom_chat_template"
     settings = {**(run.config.data.get("apply_chat_template_kwargs") or {}), **agent.chat_template_kwargs}
     try:

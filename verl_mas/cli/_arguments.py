@@ -27,7 +27,7 @@ def add_run(parser: argparse.ArgumentParser, *, several: bool = False, what: str
 
 
 def one_or_two(folders: Sequence[Path]) -> None:
-    """The runs that a command shows: more are refused, and one that is given twice."""
+    """Check the runs that a command shows: more than two are refused, and so is the same one twice."""
     if len(folders) > 2:
         rule = "one run is shown, or two are compared"
         raise UsageError(f"{len(folders)} runs", rule=rule, fix="give one or two folders")
@@ -41,13 +41,14 @@ def add_team(parser: argparse.ArgumentParser) -> None:
 
 
 def add_out(parser: argparse.ArgumentParser, what: str, *, required: bool = False) -> None:
-    """`--out` as `options.out`, a Path, and `--force`. Before it is written, `free(options.out, options.force)`."""
+    """Add `--out` as `options.out`, a Path, and `--force`. Before writing, call `free(options.out, options.force)`."""
     parser.add_argument("--out", type=Path, metavar="PATH", required=required, help=what)
     parser.add_argument("--force", action="store_true", help="replace what is there already")
 
 
 def free(path: Path, force: bool, *names: str) -> Path:
-    """`path`, if it may be written: there is nothing, or --force is given. `names`: what is written into a folder."""
+    """Return `path` if it may be written: nothing exists there, or --force is given. `names`: files that are written
+    into a folder."""
     if names and path.suffix in FILE_ENDINGS:
         raise ConfigError(f"--out {path}", rule="a folder is written", fix=f"use --out {path.with_suffix('')}")
     for existing in [path / name for name in names] if names else [path]:
@@ -65,12 +66,12 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_steps(parser: argparse.ArgumentParser) -> None:
-    """`--steps` as `options.steps`, a text, to read with `steps_of`."""
+    """Add `--steps` as `options.steps`, a text that `steps_of` reads."""
     parser.add_argument("--steps", metavar="FIRST-LAST", help="only these steps")
 
 
 def steps_of(text: str | None) -> tuple[int, int] | None:
-    """The first and the last step of `--steps 3-8`; None without it."""
+    """The first and the last step of `--steps 3-8`; None without the option."""
     if text is None:
         return None
     first, _, last = text.partition("-")
@@ -88,13 +89,14 @@ def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_address(parser: argparse.ArgumentParser, *, port: int) -> None:
-    """`--host` and `--port`. Nothing listens beyond this machine unless --host says so."""
+    """Add `--host` and `--port`. A server listens beyond this machine only if --host says so."""
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on; 0.0.0.0: every network of this machine")
     parser.add_argument("--port", type=whole(0, 65535), default=port, metavar="N", help="0: a free one")
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there. A server that makes its own finds a port in use after all else is loaded."""
+    """Return a socket that listens at the address. A server that made its own would find a port in use only after
+    everything is loaded."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address, family=family, backlog=2048)
@@ -116,13 +118,13 @@ class _Options(Protocol):
 
 
 def add_settings(parser: _Options, option: str, what: str, *, form: str = SETTING) -> None:
-    """An option that takes one or more NAME=VALUE, also when it is given several times; read it with `values`."""
+    """Add an option that takes one or more NAME=VALUE, and may be given several times; read it with `values`."""
     assert "=" in form
     parser.add_argument(option, action="append", default=[], metavar=form, help=what)
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """The `type` of an argument that is a whole number of at least `least`."""
+    """Return the `type` of an argument that is an integer of at least `least`."""
 
     def read(text: str) -> int:
         try:
@@ -162,12 +164,12 @@ def _value(name: str, text: str) -> object:
     from omegaconf import OmegaConf
 
     try:
-        # Read as Hydra does: 1e-3 is a number, and not a text as in YAML 1.1.
+        # Read the value as Hydra does: 1e-3 is a number, and not a text as in YAML 1.1.
         read = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
         assert isinstance(read, dict)
         return read["value"]
     except yaml.YAMLError as error:
-        # `{*:solver}` is a mapping on the command line of a run, and no YAML.
+        # `{*:solver}` is a mapping on the command line of a run, but not YAML.
         from hydra.core.override_parser.overrides_parser import OverridesParser
         from hydra.errors import HydraException
 
@@ -188,15 +190,15 @@ def check_share(option: str, share: float | None) -> None:
 
 
 def add_rows(parser: argparse.ArgumentParser, *, train: int | None, test: int | None) -> None:
-    """`--train-rows` and `--test-rows`. Without a default: as many as there are."""
+    """Add `--train-rows` and `--test-rows`. Without a default, all rows are used."""
     parser.add_argument("--train-rows", type=whole(1), default=train, metavar="N", help="rows to train on")
     parser.add_argument("--test-rows", type=whole(1), default=test, metavar="N", help="held-out rows")
 
 
 def takes_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """The usage ends with the arguments of a training run: `parse_known_args` returns them in their order.
+    """End the usage with the arguments of a training run, which `parse_known_args` returns in their order.
 
-    They are no argument of argparse, which would mix up the order where they have options of Hydra among them.
+    They are not an argument of argparse, because argparse would change their order if options of Hydra are among them.
     """
     usage = " ".join(parser.format_usage().split()).removeprefix("usage: ")
     parser.usage = f"{usage} ARGUMENTS"

@@ -1,8 +1,8 @@
-"""What the commands write: a console, files, and JSON in one style.
+"""Output of the commands: a console, files, and JSON in one style.
 
 With `--json` a command writes one object to stdout and nothing else: names in snake_case, sections as objects by name,
-lists for what has an order. A command that refuses its arguments writes `{"accepted": false, "errors": [...]}` with
-`value`, `rule` and `fix` of each error, as `verl-mas check` does, and the exit code is 1 (2 for the command line).
+lists for ordered content. A command that refuses its arguments writes `{"accepted": false, "errors": [...]}` with
+`value`, `rule` and `fix` of each error, as `verl-mas check` does, and exits with 1 (2 for the command line).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verl_mas.errors import ConfigErrors, InvalidInput, MasError
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Columns in a pipe or a file, where lines are not wrapped so that `grep` finds them, unless COLUMNS is set.
+# Columns in a pipe or a file, where lines are not wrapped (unless COLUMNS is set), so that `grep` finds them.
 UNWRAPPED = 10_000
 
 
@@ -32,7 +32,8 @@ def console() -> Console:
 
 
 def wrapped(text: str) -> str:
-    """In lines as wide as the terminal, 80 columns in a pipe. Spaces alone are broken at: settings stay whole."""
+    """Wrap a text to the width of the terminal, or 80 columns in a pipe. Lines are broken only at spaces, so settings
+    stay whole."""
     width, lines = shutil.get_terminal_size().columns, []
     for line in text.splitlines():
         further = " " * (len(line) - len(line.lstrip()) + 4)
@@ -47,7 +48,7 @@ def write_json(found: Mapping[str, object]) -> None:
 
 
 def show(options: argparse.Namespace, found: Mapping[str, object], text: str) -> None:
-    """The result of a command: the object with `--json`, else the text."""
+    """Print the result of a command: the object with `--json`, else the text."""
     if options.json:
         write_json(found)
     else:

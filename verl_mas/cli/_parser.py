@@ -1,4 +1,4 @@
-"""The parser of the commands: argparse, with errors in our form and options that take several NAME=VALUE."""
+"""The parser of the commands: argparse, with our form of errors, and with options that take several NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SETTING = "NAME=VALUE"
 
 
 class UsageError(ConfigError):
-    """Arguments that a command does not take; the exit code is 2."""
+    """Arguments that a command does not accept; the exit code is 2."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Options are not abbreviated, so that a new option cannot change what a script means."""
+    """A parser that does not abbreviate options, so that a new option cannot change the meaning of a script."""
 
     def __init__(self, prog: str, description: str | None = None, **kwargs: object):
-        self.below: Mapping[str, Parser] = {}  # `rows` of `verl-mas data`, for example
+        self.below: Mapping[str, Parser] = {}  # such as `rows` of `verl-mas data`
         kwargs.setdefault("formatter_class", _Formatter)
         super().__init__(prog, description=description, allow_abbrev=False, **kwargs)  # type: ignore[arg-type]
         self.register("type", None, _text)
@@ -37,17 +37,17 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def options(self) -> list[argparse.Action]:
-        """Arguments and options in the order of their help, without --help and those that help leaves out."""
-        unlisted = ("help", argparse.SUPPRESS)  # the second is that of `add_subparsers`
+        """List arguments and options in the order of their help, without --help and those that the help omits."""
+        unlisted = ("help", argparse.SUPPRESS)  # the second is the name that `add_subparsers` uses
         return [one for one in self._actions if one.dest not in unlisted and one.help is not argparse.SUPPRESS]
 
     def parse_known_args(  # type: ignore[override]  # argparse declares it for namespaces of any type
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        # argparse would give every word that follows such an option to it, also the command's own arguments.
+        # argparse would assign every word after such an option to it, even the command's own arguments.
         pairs = [action for action in self._actions if action.metavar is not None and "=" in str(action.metavar)]
         repeated = {option for action in pairs for option in action.option_strings}
-        # Of an option that takes one value, argparse takes the last.
+        # If an option that takes one value is repeated, argparse uses the last value.
         single = (action for action in self._actions if not isinstance(action.default, list))
         for option in (option for action in single for option in action.option_strings):
             if sum(word == option or word.startswith(f"{option}=") for word in args or ()) > 1:
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(None if args is None else list(_each(args, repeated)), namespace)
 
     def format_help(self) -> str:
-        """argparse wraps only a usage of its own."""
+        """Format the help; argparse wraps only a usage that it made itself."""
         usage, empty, rest = super().format_help().partition("\n\n")
         if self.usage is not None:
             usage = textwrap.fill(usage, get_terminal_size().columns, subsequent_indent="       ")
@@ -72,14 +72,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def _text(given: str) -> str:
-    """An argument of any command; an empty one, as of a variable that is not set, would mean something else."""
+    """Check an argument of any command. An empty one, for example from an unset variable, would mean something else."""
     if not given.strip() or printable(given, keep="") != given:
         raise argparse.ArgumentTypeError(f"{given!r} is not one line of text")
     return given
 
 
 def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
-    """`--size a=1 b=2` as `--size=a=1 --size=b=2`."""
+    """Turn `--size a=1 b=2` into `--size=a=1 --size=b=2`."""
     option = without = ""
     for item in arguments:
         if option and "=" in item and not item.startswith("-"):
@@ -87,7 +87,8 @@ def _each(arguments: Sequence[str], repeated: set[str]) -> Iterator[str]:
             yield f"{option}={item}"
             continue
         if without:
-            # What follows is no pair: the value is checked where it is read, and missing if it is an option.
+            # The next word is not a pair. It is checked where the value is read, and the value is missing if the word
+            # is an option.
             yield without
         option = without = item if item in repeated else ""
         if not option:
@@ -119,7 +120,7 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def with_default(action: argparse.Action) -> str:
-    """The help of an argument with its default, where it has one that says something."""
+    """The help of an argument with its default, if the default is informative."""
     text, default = action.help or "", action.default
     if any(default is none for none in (None, False, argparse.SUPPRESS)) or (
         isinstance(default, list | tuple) and not default

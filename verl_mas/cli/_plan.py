@@ -1,4 +1,4 @@
-"""What `verl-mas plan` prints: a table of memory, the policies, the time of a step, and a verdict."""
+"""Output of `verl-mas plan`: a table of memory, the policies, the time of a step, and a verdict."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def show(plan: RunPlan, report: CheckReport) -> None:
 
 
 def show_all(plans: Mapping[str, tuple[RunPlan | None, CheckReport]]) -> None:
-    """Print a row per machine, then why the others do not fit."""
+    """Print a row per machine, then the reasons why the others do not fit."""
     table = Table("GPUs", "GiB per GPU", "s per step", "hours", "GPU hours", "", box=None)
     for gpus, (plan, report) in plans.items():
         verdict = _verdict(plan, accepted=report.accepted).partition(":")[0] if plan else "refused"
@@ -55,7 +55,8 @@ def show_all(plans: Mapping[str, tuple[RunPlan | None, CheckReport]]) -> None:
 
 
 def _row(plan: RunPlan | None) -> Sequence[str]:
-    """Cells without a number are empty: a run that does not fit takes no time, and one without data has no hours."""
+    """Format the cells of a row. Unknown numbers are empty: a run that does not fit has no time, and one without data
+    has no hours."""
     if plan is None:
         return [""] * 4
     sizes = ([getattr(pool, size) for pool in plan.pools.values()] for size in ("expected", "gpu"))
@@ -69,7 +70,8 @@ def _row(plan: RunPlan | None) -> Sequence[str]:
 
 
 def memory(plan: RunPlan) -> Table:
-    """A policy per column. A phase whose micro batches may have longer rows than the usual ones has two rows."""
+    """Make a table with one column per policy. A phase whose micro batches may have longer rows than usual has two
+    rows."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for title in ("", *map(escape, plan.policies)):
         table.add_column(title, justify="right" if title else "left")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 RULE = "a program asks its models at $OPENAI_BASE_URL or $ANTHROPIC_BASE_URL, with the key in its environment"
 TASKS, REWARD, MODEL = "tasks.jsonl", "reward.py", "model"
-LEAST_PROMPT, SPARE = 4000, 96  # tokens of the tiny model, of which each is a byte
+LEAST_PROMPT, SPARE = 4000, 96  # tokens of the tiny model, for which each token is a byte
 
 
 def parser() -> Parser:
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
     args: JsonObject = {"command": _command(options), **values(options.args, "--args NAME=VALUE")}
     make(values=args).check()
     file = next(filter(os.path.isfile, options.program), options.program[0])
-    # The prefix keeps it apart from the teams of verl-mas, which `+mas=NAME` finds as well.
+    # The prefix distinguishes the name from the teams of verl-mas, which `+mas=NAME` finds, too.
     name, task = "adopted_" + re.sub(r"\W", "_", Path(file).stem), task_of(options)
     folder = free(options.out or Path(name), options.force, f"mas/{name}.yaml", TASKS, REWARD, MODEL)
     explorer = Explorer(args, task, options.reply, options.seconds)
@@ -82,17 +82,17 @@ def main(argv: list[str]) -> int:
 
 
 def _command(options: argparse.Namespace) -> list[str]:
-    """The command of the program, which is the same in any folder."""
+    """The command of the program, in a form that works in any folder."""
     words = [os.path.abspath(word) if os.path.isfile(word) else word for word in options.program]
     if not (options.python or words[0].endswith(".py")):
         return words
     python = options.python or Path(sys.executable)
-    # Of an environment, the link is the interpreter, and what it leads to is not.
+    # In an environment, the interpreter is the link, and not the file to which it leads.
     return [os.path.abspath(python / "bin" / "python" if python.is_dir() else python), *words]
 
 
 def _settings(options: argparse.Namespace, args: JsonObject, folder: Path, name: str, play: Play) -> JsonObject:
-    """What the files and the report say beside the names."""
+    """Settings that the files and the report contain besides the names."""
     import torch
 
     run = f"--config-dir {shlex.quote(str(folder))} +mas={name}{'' if torch.cuda.is_available() else ' +platform=cpu'}"
@@ -117,7 +117,7 @@ def _write(folder: Path, seen: JsonObject) -> list[str]:
 
 
 def agent_named(model: str) -> str:
-    """The agent of a name. A number at its end would make it one of several instances of a role."""
+    """Name the agent for a model's name. A number at its end would make it one of several instances of a role."""
     words = re.sub(r"\W+", "_", model, flags=re.ASCII).strip("_")
     return model if words == model else re.sub(r"_(?=\d+$)", "", words)
 

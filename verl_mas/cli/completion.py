@@ -35,7 +35,7 @@ def main(argv: list[str]) -> int:
 
 
 def whole() -> Parser:
-    """The parser of `verl-mas` with those of its commands below it; paths are completed by the shell."""
+    """The parser of `verl-mas`, with the parsers of its commands below it. The shell itself completes paths."""
     everything = Parser("verl-mas")
     everything.add_argument("--version", action="store_true", help="print the versions")
     below = everything.add_subparsers()
@@ -50,7 +50,7 @@ def whole() -> Parser:
 
 
 def parsers() -> Iterator[tuple[str, Parser]]:
-    """'check', 'data', 'data rows', ... with their parsers; also the data sets of installed packages."""
+    """Yield 'check', 'data', 'data rows', ... with their parsers, including data sets of installed packages."""
     for command in commands():
         own: Parser = importlib.import_module(module_of(command)).parser()
         yield command, own

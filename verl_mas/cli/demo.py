@@ -17,7 +17,7 @@ from verl_mas.registry import installed, nearest
 from verl_mas.util.text import listed
 
 DEFAULT = "split_clues"
-GROUP = "verl_mas.demos"  # Of the entry points of demos. Each is a function of (overrides, console, fresh)
+GROUP = "verl_mas.demos"  # entry-point group of demos, which are functions of (overrides, console, fresh)
 
 
 def demos() -> dict[str, EntryPoint]:
@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
         raise ConfigError("no demo is installed", rule=rule, fix="install the whole of verl-mas")
     if name not in found:
         raise ConfigError(f"demo {name!r}", rule="it names one of the demos", fix=nearest(name, list(found)))
-    # What follows imports torch and transformers, which takes some seconds.
+    # The code below imports torch and transformers, which takes some seconds.
     sys.stdout.write(f"demo {name}: loading\n")
     sys.stdout.flush()
     from rich.console import Console

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from verl_mas.serve.evaluate import Table as Numbers
     from verl_mas.verl_.types import Fields
 
-EVERY_S = 10.0  # Seconds between two states of the progress in a pipe or a file
+EVERY_S = 10.0  # seconds between two lines of progress in a pipe or a file
 
 
 def parser() -> Parser:
@@ -77,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 
 def _evaluated(options: argparse.Namespace, folder: Path, number: int) -> list[Fields]:
-    """The sessions of one team. Those that are in its file already are not run again."""
+    """Return the sessions of one team. Sessions that are in its file already do not run again."""
     from tqdm import tqdm
 
     from verl_mas.config.values import load_dataclass

@@ -33,7 +33,7 @@ def teams() -> Named:
 
 
 def recipes() -> Named:
-    """Those that are a run; the others are parts of them."""
+    """Recipes that are runs; all other recipes are parts of them."""
     runs = {}
     for name, file in group_files("recipe").items():
         comments = _comments(file)
@@ -67,7 +67,8 @@ def _registry(path: str) -> Callable[[], Named]:
 
 
 def _entries(registry: Registry[T]) -> Named:
-    """The entries of the registry's folder by the docstring of their file, the others by their own."""
+    """Describe entries in the registry's folder by the docstring of their file, and other entries by their own
+    docstring."""
     lines = {}
     for name in registry:
         entry = registry[name]
@@ -93,7 +94,8 @@ def metrics() -> Named:
     return {name: metric.meaning for metric in METRICS for name in metric.names}
 
 
-# By the name on the command line: where it is set, and the names. A registry is imported when its names are asked for.
+# Kind on the command line -> the setting that uses it, and its names. A registry is imported only when its names are
+# needed.
 KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "teams": ("+mas=NAME", teams),
     "recipes": ("+recipe=NAME", recipes),
@@ -108,7 +110,7 @@ KINDS: dict[str, tuple[str, Callable[[], Named]]] = {
     "metrics": ("logged by a run; docs/metrics.md", metrics),
     "data": ("verl-mas data NAME", _registry("verl_mas.data.dataset:DATA_SETS")),
 }
-# Of packages: an entry point names where such a name is used, and a registry.
+# Kinds of installed packages: an entry point has the use of such a name, and a registry.
 for point in installed("verl_mas.kinds"):
     used_as, registry = point.load()
     KINDS[point.name] = used_as, partial(_entries, registry)

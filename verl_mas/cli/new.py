@@ -24,7 +24,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.run_folder.disk import write_whole, writing
 
 TEMPLATES = Path(__file__).parent / "_new_team"
-# What a team of another framework has instead, and what that framework is installed by.
+# Files of a team for another framework, and the packages that install the framework.
 PROGRAM = TEMPLATES.with_name("_new_program")
 FRAMEWORKS = {
     "langgraph": "langgraph langchain-openai",
@@ -35,9 +35,9 @@ FRAMEWORKS = {
     "openai": "openai",
 }
 TEXTS = Environment(loader=FileSystemLoader(PROGRAM), trim_blocks=True, keep_trailing_newline=True)
-# The name in the templates and in the names of their files, as a module and as a class.
+# The team's name in the templates and their file names, as a module and as a class.
 MODULE, CLASS = "my_team", "MyTeam"
-FOLDERS = {".yaml": "mas"}  # Where Hydra looks for `+mas=NAME`
+FOLDERS = {".yaml": "mas"}  # where Hydra searches `+mas=NAME`
 
 
 def parser() -> Parser:
@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     options = parser().parse_args(argv)
     name = _checked(options.name)
     folder = options.out or Path(name)
-    # The files relative to the folder, with the team's name in place of the templates'.
+    # File names relative to the folder, with the team's name in place of the templates'.
     kind = _class_name(name)
     framework = options.framework or ""
     names = {MODULE: name, CLASS: kind, "FRAMEWORK": framework, "PACKAGES": FRAMEWORKS.get(framework, "")}
@@ -90,7 +90,7 @@ def write_team(folder: Path, files: Mapping[str, str]) -> list[str]:
 
 
 def _templates(framework: str) -> dict[str, Path]:
-    """Templates by the name of the file that each one becomes."""
+    """Map each template to the name of the file that it becomes."""
     team = {path.stem: path for path in TEMPLATES.glob("*.txt")}
     program = {path.stem: path for path in PROGRAM.glob("*.txt")}
     written = {f"{MODULE}.py": PROGRAM / "frameworks" / f"{framework}.py.txt"}
@@ -107,7 +107,7 @@ def _checked(name: str) -> str:
         rule = "it names a Python module: lower-case letters, digits and underscores, and no keyword"
         fix = f"use {words if words[:1].isalpha() and not keyword.iskeyword(words) else 'my_team'}"
         raise ConfigError(f"NAME {name}", rule=rule, fix=fix)
-    # A module or package outside the current folder; a folder without code has no origin.
+    # Search for a module or package outside the current folder; a folder without code has no origin.
     spec = PathFinder.find_spec(name, [path for path in sys.path if path not in ("", os.getcwd())])
     installed = spec is not None and spec.origin is not None
     known = name in group_files("mas") or _class_name(name) in ("Outcome", "Tag", "Task", "Team", "Workflow")

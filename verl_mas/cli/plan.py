@@ -56,7 +56,7 @@ def main(argv: list[str]) -> int:
     assumed = load_dataclass(Assumed, values(options.assume), "--assume")
     plans = {}
     for gpus, hardware in machines.items():
-        # With several machines, the run is one that uses all of each.
+        # With several machines, plan a run that uses all GPUs of each.
         size = f"trainer.nnodes={hardware.nodes}", f"trainer.n_gpus_per_node={hardware.gpus_per_node}"
         plans[gpus] = plan_command([*arguments, *(size if len(machines) > 1 else ())], hardware, assumed)
     found = {gpus: _found(plan, report) for gpus, (plan, report) in plans.items()}

@@ -63,7 +63,7 @@ def parser() -> Parser:
 
 
 def add_task(parser: argparse.ArgumentParser) -> None:
-    """`--task`, `--truth` and `--row`, which `task_of` reads."""
+    """Add `--task`, `--truth` and `--row`, which `task_of` reads."""
     parser.add_argument("--task", metavar="TEXT", help="the question (default: 2 + 2?)")
     parser.add_argument("--truth", metavar="TEXT", help="its ground truth")
     row = "the task: a row of a data file as for training, the first one or number N, from 0"
@@ -118,7 +118,7 @@ def _with_score(case: CaseResult, row: Fields) -> CaseResult:
 
     try:
         score = f"{score_by(default_compute_score, row, case.answer):g}"
-    except Exception as error:  # noqa: BLE001  # boundary: its functions raise anything for a row that is not theirs
+    except Exception as error:  # noqa: BLE001  # boundary: its functions raise anything for rows of other data sources
         score = f"it fails, {type(error).__name__}: {error}"
     return replace(case, verl_score=score)
 
@@ -146,13 +146,13 @@ def task_of(options: argparse.Namespace) -> Task:
 
 
 def row_file(text: str) -> tuple[Path, int]:
-    """The file and the number of `--row FILE:N`."""
+    """Split `--row FILE:N` into the file and the number."""
     file, _, number = text.rpartition(":")
     return (Path(file), int(number)) if file and number.isdecimal() else (Path(text), 0)
 
 
 def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
-    """Texts for all agents, or by agent or role; `known` are the names of both."""
+    """Sort scripted texts into those for all agents, and those by agent or role; `known` has the names of both."""
     of_all, by_agent = list[str](), dict[str, list[str]]()
     for reply in given:
         name, colon, text = reply.partition(":")
@@ -171,7 +171,7 @@ def _replies(given: Sequence[str], known: Sequence[str]) -> Replies:
 
 
 def _answer(text: str) -> Answer:
-    """A scripted reply, in which calls of tools are written as Qwen writes them."""
+    """Read a scripted reply, in which tool calls are written in Qwen's form."""
     from verl_mas.testing.scripted_llm import calls
 
     try:

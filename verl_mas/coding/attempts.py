@@ -1,4 +1,4 @@
-"""Programs of a coder: run on the tests of a problem, and rewarded."""
+"""Programs of a coder, which are run on the tests of a problem and rewarded."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from verl_mas.workflow import Reply
 
 @dataclass(frozen=True)
 class ProgramAttempt:
-    """One program, None if the reply had none, and what came of it. `share`: of the hidden tests passed."""
+    """One program, None if the reply had none, and its results. `share`: the share of hidden tests that it passed."""
 
     program: str | None
     compiles: bool = False
-    ends: bool = False  # by itself and without an error, on the first example
+    ends: bool = False  # whether it ends by itself without an error on the first example
     share: float = 0.0
 
     @property
@@ -28,12 +28,12 @@ class ProgramAttempt:
 
     @property
     def reward(self) -> float:
-        """The coder's own, by local parts and with the weights of AT-GRPO."""
+        """The coder's own reward, in parts with the weights of AT-GRPO."""
         return 0.1 * self.compiles + 0.1 * self.ends + 0.8 * self.share
 
 
 def give_team_parts(replies: Sequence[Reply], values: Sequence[float]) -> None:
-    """The team's part of each candidate's reward. Without other candidates it is the session's."""
+    """Set the team's part of each candidate's reward. A single candidate has the session's reward."""
     if len(replies) > 1:
         for reply, value in zip(replies, values, strict=True):
             reply.team_reward = value
@@ -56,7 +56,7 @@ class Runner:
         return await run_tests(self.executor, program, tests, self.limits)
 
     async def attempts(self, programs: Sequence[str | None]) -> list[ProgramAttempt]:
-        """One per program, on the hidden tests; equal programs run once."""
+        """Run each program on the hidden tests; equal programs run once."""
         distinct = list(dict.fromkeys(programs))
         attempts = dict(zip(distinct, await asyncio.gather(*map(self._attempt, distinct)), strict=True))
         return [attempts[program] for program in programs]
@@ -69,7 +69,7 @@ class Runner:
         if ran.status is Status.SYNTAX_ERROR:
             return ProgramAttempt(program)
         if ran.status is Status.TIMED_OUT:
-            # On every hidden test it would most likely cost the time limit again.
+            # It would most likely reach the time limit on every hidden test, too.
             return ProgramAttempt(program, compiles=True)
         passed = [verdict.passed for verdict in await self.verdicts(program, self.problem.tests)]
         return ProgramAttempt(program, True, ran.ok, sum(passed) / len(passed))

@@ -1,4 +1,4 @@
-"""A test as an agent writes it, which is data and never code: an input, and the output that is expected for it."""
+"""A test as an agent writes it, as data and never as code: an input, and the expected output."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class WrittenCase:
 
     @classmethod
     def of(cls, test: Test) -> WrittenCase:
-        """A test of the problem, to be shown in a prompt."""
+        """Convert a test of the problem, to show it in a prompt."""
         if isinstance(test, Stdio):
             return cls(test.input.strip(), test.output.strip())
         keywords = [f"{name}={value!r}" for name, value in test.call.kwargs.items()]
         return cls(", ".join([*map(repr, test.call.args), *keywords]), repr(test.expected))
 
     def test(self, problem: Problem) -> Test | Malformed:
-        """The test of a program for this problem."""
+        """Convert to a test of a program for this problem."""
         first = problem.tests[0]
         if isinstance(first, Stdio):
             return Stdio(f"{self.input}\n", self.output)
@@ -45,7 +45,7 @@ class WrittenCase:
 
 @dataclass(frozen=True)
 class TaggedCase:
-    """`<input>1 2</input><output>3</output>`"""
+    """A test as `<input>1 2</input><output>3</output>`."""
 
     def prompt(self) -> str:
         return f"Write the input between {_around(INPUT)}, and the right output for it between {_around(OUTPUT)}."
@@ -63,7 +63,7 @@ class TaggedCase:
 
 @dataclass(frozen=True)
 class ShortCase:
-    """`1 2>3`, the whole reply, for tiny models."""
+    """A test as `1 2>3`, which is the whole reply, for tiny models."""
 
     def prompt(self) -> str:
         return "Write input>output."
@@ -84,7 +84,8 @@ def _around(tag: Tag) -> str:
 
 
 def _value(text: str) -> Plain | Malformed:
-    """The value of a model's JSON. It must reach the executor, so it has neither deep nests nor lone surrogates."""
+    """The value of a model's JSON. It must be able to reach the executor, so deep nesting and lone surrogates are
+    malformed."""
     try:
         value: Plain = json.loads(text, parse_constant=refuse, parse_float=finite)
         json.dumps(value, ensure_ascii=False).encode()

@@ -12,21 +12,21 @@ from verl_mas.execution.unit_tests import Returns, Stdio, Verdict
 from verl_mas.workflow import CodeBlock, Codec, Malformed, Message, Task, with_instruction
 from verl_mas.workflow.codecs import visible
 
-# Of what a program printed, and of the texts of a test, in later prompts.
+# Limits for a program's output, and for the texts of a test, in later prompts.
 MAX_CHARS, MAX_COMPACT_CHARS = 1_000, 32
-# The last line of a compact prompt, from which a tiny model that has both roles knows which one to play.
+# Last line of a compact prompt, which tells a tiny model with both roles which one to play.
 CODER, TESTER = "C", "T"
 NOTHING, FAILED = "-", "!"
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What an agent reads of the last turn: the program, the test, and what came of them. None: could not be read."""
+    """The last turn as an agent reads it: the program, the test, and their results. None: unreadable."""
 
     program: str | None
     case: WrittenCase | None
     verdict: Verdict | None
-    example: bool = False  # whether the test is one of the problem, and not a colleague's
+    example: bool = False  # whether the test belongs to the problem, and not to a colleague
 
 
 class Prompts(Protocol):
@@ -36,14 +36,14 @@ class Prompts(Protocol):
     case: Codec[WrittenCase]
 
     def solve(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
-        """For the coder."""
+        """The coder's prompt."""
 
     def probe(self, task: Task, problem: Problem, last: Feedback | None) -> list[Message]:
-        """For the tester, who does not read the program."""
+        """The prompt of the tester, who does not read the program."""
 
 
 class Words:
-    """For language models."""
+    """Prompts for language models."""
 
     program: Codec[str] = CodeBlock()
     case: Codec[WrittenCase] = TaggedCase()
@@ -98,13 +98,13 @@ def _result(verdict: Verdict | None) -> str:
 
 
 def output_of(verdict: Verdict) -> str:
-    """What the program printed or returned, as text."""
+    """The text that the program printed or returned."""
     return verdict.got.strip() if isinstance(verdict.got, str) else repr(verdict.got)
 
 
 @dataclass(frozen=True)
 class WholeReply:
-    """The whole reply is the program."""
+    """A codec in which the whole reply is the program."""
 
     def prompt(self) -> str:
         return "Write the program."
@@ -117,7 +117,8 @@ class WholeReply:
 
 
 class Compact:
-    """For tiny models: the task's text, then a line each for the program, the test, what came of it and the role."""
+    """Prompts for tiny models: the task's text, then one line each for the program, the test, its result and the
+    role."""
 
     program: Codec[str] = WholeReply()
     case: Codec[WrittenCase] = ShortCase()

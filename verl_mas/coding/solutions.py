@@ -12,15 +12,15 @@ from verl_mas.execution.limits import Result, Status
 from verl_mas.grading.math import BoxedAnswer, Grade, legible, shared_checker
 from verl_mas.workflow import CodeBlock, Malformed, Message, Reply, Task, Team, with_instruction
 
-# Of a program's output, which is part of later prompts.
+# Limit for a program's output, which is part of later prompts.
 MAX_OUTPUT_CHARS = 1_000
-# Weights of the local parts of a reward; those of AT-GRPO.
+# Weights of the local parts of a reward, as in AT-GRPO.
 FORM, COMPILES, PRINTS, RIGHT = 0.2, 0.1, 0.1, 0.8
 
 
 @dataclass(frozen=True)
 class Solution:
-    """One candidate. `answer` None: it has none that can be read. `report` is its text in later prompts."""
+    """One candidate. `answer`: None if no answer is readable. `report`: its text in later prompts."""
 
     reply: Reply
     answer: str | None
@@ -28,12 +28,12 @@ class Solution:
     right: bool = False
 
 
-# Reads a candidate and sets its own reward.
+# A function that reads a candidate and sets its own reward.
 Solve = Callable[[Reply], Awaitable[Solution]]
 
 
 async def chosen(team: Team, replies: Sequence[Reply], solve: Solve) -> Solution:
-    """The committed candidate; each is rewarded, its team part is 1 if it is right."""
+    """Reward each candidate and commit one. The team part of a candidate's reward is 1 if it is right."""
     solutions = await asyncio.gather(*map(solve, replies))
     give_team_parts(replies, [float(solution.right) for solution in solutions])
     return dict(zip(replies, solutions, strict=True))[team.commit(replies)]
@@ -52,7 +52,7 @@ def compute(task: Task, before: str = "") -> list[Message]:
 
 
 async def reasoned(reply: Reply, truth: str | None) -> Solution:
-    """0.2 for a box, 0.8 for a right answer; without a ground truth no reward."""
+    """Reward a reasoned reply: 0.2 for a box, 0.8 for a right answer; nothing without a ground truth."""
     boxed = reply.parse(BoxedAnswer())
     answer = None if isinstance(boxed, Malformed) else boxed
     if truth is None:
@@ -63,9 +63,8 @@ async def reasoned(reply: Reply, truth: str | None) -> Solution:
 
 
 async def computed(reply: Reply, truth: str | None, execution: Execution) -> Solution:
-    """0.1 for a program that compiles, 0.1 for an output that can be read, 0.8 for a right answer; without a ground
-    truth no reward.
-    """
+    """Reward a program: 0.1 if it compiles, 0.1 for a readable output, 0.8 for a right answer; nothing without a ground
+    truth."""
     code = reply.parse(CodeBlock())
     if isinstance(code, Malformed):
         ran = Result(Status.SYNTAX_ERROR, stderr=code.reason)
@@ -83,5 +82,5 @@ async def computed(reply: Reply, truth: str | None, execution: Execution) -> Sol
 
 
 async def equal(truth: str, answer: str | None) -> bool:
-    """Whether they are mathematically equal; no answer equals nothing."""
+    """Whether both are mathematically equal. A missing answer equals nothing."""
     return await shared_checker().agrade(truth, answer) is Grade.CORRECT

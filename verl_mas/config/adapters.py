@@ -1,4 +1,4 @@
-"""Adapters that share a base: which they are, and what the base's workers and engines read of them."""
+"""Adapters that share a base: the list of them, and the table from which the base's workers and engines read it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from verl_mas.errors import ConfigError
 
 
 ALL_LINEAR = "all-linear"
-# A text is a regular expression for whole names, an item of a list is a name or its last parts.
+# A text is a regular expression for whole names. An item of a list is a name, or the last parts of names.
 Targets: TypeAlias = str | list[str] | None
 
 
 def plain(names: object) -> Targets:
-    """A value of a configuration, whose lists are OmegaConf's."""
+    """Convert the lists of a configuration, which are OmegaConf's, to plain lists."""
     return names if names is None or isinstance(names, str) else [str(name) for name in cast("Iterable[object]", names)]
 
 
 def targeted(names: Iterable[str], wanted: Targets, excluded: Targets = None) -> list[str]:
-    """Those of the names that `target_modules` selects and `exclude_modules` does not.
+    """Filter the names by `target_modules` and `exclude_modules`.
 
-    `all-linear` and None are all of them: the caller leaves out what is not linear, and the head.
+    `all-linear` and None select all names; the caller leaves out modules that are not linear, and the head.
     """
     kept = [name for name in names if not (excluded and _selects(excluded, name, "exclude_modules"))]
     if wanted is None or wanted == ALL_LINEAR:
@@ -52,12 +52,13 @@ def _selects(wanted: str | list[str], name: str, key: str) -> bool:
         ) from error
 
 
-# A key of a batch's `extra_info`: the policy whose adapter computes. Without it the bare base does.
+# Key in the `extra_info` of a batch with the policy whose adapter computes. Without it, the bare base computes.
 ADAPTER = "adapter"
 
-# Where `rollout.custom` has the table of a base's adapters.
+# Key in `rollout.custom` with the table of a base's adapters.
 KEY = "adapters"
-# A bare name that is also a module's, such as `layers`, would empty the state of every other adapter in PEFT.
+# Prefix of adapter names in PEFT. A name without it that is also a module's, such as `layers`, would make PEFT empty
+# the state of every other adapter.
 PREFIX = "mas_"
 
 
@@ -68,16 +69,16 @@ class Adapter:
     policy: str
     rank: int
     alpha: float
-    seed: int  # Of its first weights, which do not depend on the other adapters
-    path: str | None = None  # The folder with the weights that it starts from
+    seed: int  # Seed of its initial weights, which do not depend on the other adapters
+    path: str | None = None  # The folder with the weights from which it starts
     target_modules: Targets = ALL_LINEAR
     exclude_modules: Targets = None
 
-    actor: FreeSettings = field(default_factory=dict)  # Its `actor` section: optimiser, schedule, clip, loss. Resolved.
+    actor: FreeSettings = field(default_factory=dict)  # Its resolved `actor` section: optimiser, schedule, clip, loss
 
     @property
     def name(self) -> str:
-        """In PEFT and in engines."""
+        """The name of the adapter in PEFT and in engines."""
         return f"{PREFIX}{self.policy}"
 
 
@@ -92,7 +93,7 @@ def bases(mas: MasConfig) -> list[str]:
 
 
 def resident(mas: MasConfig, name: str) -> str:
-    """The policy whose processes and engines a policy uses: its base's, or its own."""
+    """The policy whose processes and engines a policy uses: its base, or the policy itself."""
     return mas.policies[name].adapter_of or name
 
 
@@ -118,10 +119,10 @@ def adapter_table(run: Run, base: str) -> dict[str, Adapter]:
 
 
 def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
-    """Write the adapters, by policy, into the view of their base, where its workers and engines read them.
+    """Write the adapters, by policy, into the view of their base, from which its workers and engines read them.
 
-    verl then has one model with an adapter of the largest rank, on the modules of all, for which it prepares worker and
-    engine. Only SGLang reads the modules.
+    verl then sees one model with an adapter of the largest rank on the modules of all adapters, and prepares workers
+    and engines for it. Only SGLang reads the modules.
     """
     with open_dict(view):
         rollout, model = view[SECTION].rollout, view[SECTION].model
@@ -130,7 +131,7 @@ def write_table(view: DictConfig, table: Mapping[str, Adapter]) -> None:
         each = [one.target_modules for one in table.values()]
         lists = [names for names in each if names is not None and not isinstance(names, str)]
         model.target_modules = sorted({*chain(*lists)}) if len(lists) == len(each) else ALL_LINEAR
-        # Each adapter has its own.
+        # Each adapter has a path of its own.
         model.lora_adapter_path = None
 
 

@@ -1,4 +1,4 @@
-"""The Ray cluster that a run joins instead of starting its own, and what is different on several nodes."""
+"""The Ray cluster that a run joins instead of starting its own, and differences of a run on several nodes."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from verl_mas.util import worker_folder
 from verl_mas.util.text import is_loopback
 
 RAY_INIT = "ray_kwargs.ray_init"
-# The environment variable with the command line.
+# The environment variable that passes the command line to the trainer's process.
 COMMAND = "VERL_MAS_COMMAND"
 COUNTS = ("num_cpus", "num_gpus")
 
 
 def joined(config: DictConfig) -> bool:
-    """Whether a cluster runs already, whose resources cannot be counted on this machine."""
+    """Whether a cluster is running, whose resources cannot be counted on this machine."""
     import ray
 
-    # In a worker, Ray tells the address neither by environment nor by file.
+    # In a worker, Ray gives the address neither in the environment nor in a file.
     return ray.is_initialized() or address(config) is not None
 
 
@@ -44,7 +44,7 @@ def address(config: DictConfig) -> str | None:
     if given in (None, "auto"):
         given = os.environ.get("RAY_ADDRESS") or given
     if given in (None, "auto"):
-        # `ray start` writes it into a file.
+        # `ray start` writes the address into a file.
         given = read_ray_address(ray_init.get("_temp_dir")) or given
     return None if given == "local" else given
 
@@ -57,13 +57,14 @@ def sends_folder(config: DictConfig) -> bool:
 
 
 def adapt(config: DictConfig) -> None:
-    """Make a composed configuration one that can join the cluster, if one is running."""
+    """Change a composed configuration so that it can join the cluster, if one is running."""
     if address(config) is None:
         return
     ray_init = OmegaConf.select(config, RAY_INIT)
     with open_dict(ray_init):
         if config.trainer.device == "cpu":
-            # +platform=cpu sets them for a cluster of the run's own; Ray refuses them for another.
+            # `+platform=cpu` sets these counts for a cluster that the run starts. Ray refuses them for an existing
+            # cluster.
             ray_init.update(dict.fromkeys(COUNTS))
         if not sends_folder(config):
             variable = f"runtime_env.env_vars.{worker_folder.VARIABLE}"
@@ -71,10 +72,10 @@ def adapt(config: DictConfig) -> None:
 
 
 def send_command(config: DictConfig) -> None:
-    """Let the trainer's process know the command line, which is this process's, without the secrets in it."""
-    # Quoted, as a value of a configuration must not look like an interpolation.
+    """Pass this process's command line, without secrets, to the trainer's process."""
+    # Quote it, because a value of a configuration must not look like an interpolation.
     text = quote(shlex.join(clean_command(sys.orig_argv)))
-    # A cluster that this process starts has its environment.
+    # A cluster that this process starts inherits its environment.
     os.environ[COMMAND] = text
     if address(config) is not None:
         ray_init = OmegaConf.select(config, RAY_INIT)
@@ -87,7 +88,8 @@ def sent_command() -> str | None:
 
 
 def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int) -> Iterator[ConfigWarning]:
-    """Servers on this machine that workers on other nodes would look for on theirs. `settings` are the workflow's."""
+    """Find addresses of servers on this machine, which on other nodes would mean those nodes. `settings`: the arguments
+    of the workflow."""
     urls = dict(pair for name, value in settings.items() for pair in _texts(f"mas.workflow.args.{name}", value))
     urls |= {f"mas.policies.{name}.remote.base_url": s.remote.base_url for name, s in mas.policies.items() if s.remote}
     for setting, url in urls.items():
@@ -101,7 +103,7 @@ def loopback_servers(mas: MasConfig, settings: Mapping[str, object], nodes: int)
 
 
 def _texts(path: str, value: object) -> Iterator[tuple[str, str]]:
-    """The texts of a setting, also of one with settings of its own."""
+    """Yield the texts of a setting and of its nested settings, with their paths."""
     if isinstance(value, str):
         yield path, value
     elif is_dataclass(value):

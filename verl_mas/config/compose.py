@@ -1,4 +1,5 @@
-"""The configuration that verl's entry point would see, and errors of Hydra as ConfigErrors, with a fix for the user."""
+"""The configuration as verl's entry point would compose it. Errors of Hydra become ConfigErrors with a fix for the
+user."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ from verl_mas.registry import nearest
 
 RULE = "Hydra composes the overrides over verl's configuration"
 ALL_KEYS = "`python -m verl.trainer.main_ppo --cfg job` prints every key"
-# How Hydra's error for an override of a key starts. The line of one for a group has more text.
+# The start of Hydra's error for an override of a key. The first line of an error for a group has more text.
 APPLIED = re.compile(r"Could not (override|append to config|delete from config)\b[^']*'([^']+)'( does not exist)?\.?$")
 # Sections of `mas:` whose keys are names that the user chooses.
 OPEN = [".".join(path) for path, value in leaves(asdict(MasConfig()), ("mas",)) if value == {}]
@@ -31,16 +32,17 @@ OPTIONS = ("--config-dir", "-cd", "--config-name", "-cn", "--config-path", "-cp"
 
 
 def compose(arguments: Iterable[str]) -> DictConfig:
-    """verl's own config as `python -m verl.trainer.main_ppo` would see it with these arguments.
+    """Compose verl's configuration as `python -m verl.trainer.main_ppo` would with these arguments.
 
-    Every mistake that Hydra finds in them is raised as ConfigError.
+    Every mistake that Hydra finds in them is raised as a ConfigError.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-dir", "-cd", type=Path)
     parser.add_argument("--config-name", "-cn", default="ppo_trainer")
     parser.add_argument("--config-path", "-cp", type=Path, default=Path("config"))
     options, overrides = parser.parse_known_args(list(arguments))
-    # Hydra takes it relative to the file of verl's entry point. verl is found, not imported, which takes seconds.
+    # Hydra takes the path relative to the file of verl's entry point. verl is located without importing it, which takes
+    # seconds.
     main = folder_of("verl") / "trainer" / options.config_path
     where = {"--config-dir": options.config_dir and options.config_dir.absolute(), "--config-path": main}
     raise_all(_no_folder(option, path) for option, path in where.items() if path and not path.is_dir())
@@ -52,7 +54,7 @@ def compose(arguments: Iterable[str]) -> DictConfig:
     )
     rule = "an override is key=value, and this one has no key"
     raise_all(ConfigError(text, rule=rule, fix="write the key") for text in overrides if not _key_of(text))
-    # OmegaConf derives its loader from `yaml.SafeLoader`; the one of libyaml reads verl's files in half the time.
+    # OmegaConf derives its loader from `yaml.SafeLoader`. libyaml's loader reads verl's files in half the time.
     before, yaml.SafeLoader = yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return _composed(overrides, main, options.config_dir, options.config_name)
@@ -71,7 +73,8 @@ def _no_folder(option: str, path: Path) -> ConfigError:
 
 
 def _composed(overrides: list[str], main: Path, added: Path | None, name: str) -> DictConfig:
-    """Hydra stops at its first error, so a wrong override is removed and Hydra runs again: all mistakes are found."""
+    """Compose, and collect all mistakes: Hydra stops at its first error, so a wrong override is removed and Hydra runs
+    again."""
     remaining, wrong, errors = list(overrides), [], []
     while True:
         try:
@@ -104,7 +107,7 @@ def _hydra(overrides: list[str], main: str, added: Path | None, name: str) -> Di
 
     with initialize_config_dir(main, version_base=None):
         if added:
-            # As Hydra's own command line does; its compose API has no option for it.
+            # Add the folder as Hydra's own command line does; its compose API has no option for it.
             search_path = create_config_search_path(main)
             search_path.prepend("command-line", f"file://{added.resolve()}", SearchPathQuery(provider="schema"))
             GlobalHydra.instance().clear()
@@ -113,7 +116,8 @@ def _hydra(overrides: list[str], main: str, added: Path | None, name: str) -> Di
 
 
 def _misplaced(override: str, config: DictConfig) -> ConfigError:
-    """An override of a key that is missing, or a `+` for one that exists. `config` is composed without it."""
+    """Describe an override of a missing key, or a `+` for an existing key. `config` is composed without the
+    override."""
     key = _key_of(override)
     if override.startswith("+"):
         return ConfigError(
@@ -124,7 +128,7 @@ def _misplaced(override: str, config: DictConfig) -> ConfigError:
     if verls is not None and verls.knows(name) and not override.startswith("~"):
         rule = f"verl reads {key}, but this configuration does not have it"
         return ConfigError(override, rule=rule, fix=f"++{override} adds it; if a ~ deletes its section, remove that")
-    # The section, if any, that takes keys beyond those of the YAML: names of the user or of a library.
+    # The section, if there is one, that takes keys beyond those of verl's YAML: names of the user or of a library.
     parents = [f"{'.'.join(key.split('.')[:depth])}." for depth in range(1, key.count(".") + 1)]
     passed_on = ("kwargs.", "override_config.")
     section = next((parent for parent in parents if parent[:-1] in OPEN or parent.endswith(passed_on)), "")
@@ -137,7 +141,7 @@ def _misplaced(override: str, config: DictConfig) -> ConfigError:
 
 
 def _explained(error: Exception) -> ConfigError:
-    """An error in the composition itself: a group, a file, a value."""
+    """Describe an error in the composition itself: a group, a file or a value."""
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
         if not group:

@@ -64,7 +64,7 @@ def field_meanings(kind: Hint) -> dict[str, str]:
 
 
 def _default(declared: Field[object]) -> str:
-    """The default as YAML has it; empty for a section, whose settings have their own."""
+    """The default as in YAML; empty for a section, because its settings have their own defaults."""
     if declared.default is MISSING:
         return "" if declared.default_factory is not MISSING else "none: it must be set"
     plain = isinstance(declared.default, str) and declared.default

@@ -1,4 +1,4 @@
-"""Which policy an engine serves: written by the trainer, read by the server and the adapter of the engine."""
+"""The tag that says which policy an engine serves. The trainer writes it; the engine's server and adapter read it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from omegaconf import DictConfig, open_dict
 
 from verl_mas.config.schema import DEFAULT_POLICY
 
-# Where `rollout.custom` has `mas.shared_prefixes` for the training processes.
+# Key in `rollout.custom` that passes `mas.shared_prefixes` to the training processes.
 SHARED_PREFIXES = "shared_prefixes"
 
 
 @dataclass(frozen=True)
 class EngineTag:
-    """Stored in `actor_rollout_ref.rollout.custom`, the only mapping of verl that both server and adapter get.
+    """A tag in `actor_rollout_ref.rollout.custom`, the only mapping of verl that reaches both server and adapter.
 
-    A run without it has one policy, served by the engines of verl.
+    A run without a tag has one policy, served by verl's engines.
     """
 
     policy: str = DEFAULT_POLICY
-    # The number of the policy's first replica. verl derives the names of servers, sockets and ports from it.
+    # The index of the policy's first replica, from which verl derives the names of servers and sockets, and ports.
     rank_offset: int = 0
-    time_sliced: bool = False  # Whether its engines and those of other policies use the GPU one policy at a time
+    time_sliced: bool = False  # Whether only one policy at a time, of this and others, uses the GPU
 
     @staticmethod
     def is_in(rollout: Mapping[str, Any] | DictConfig) -> bool:
@@ -34,7 +34,8 @@ class EngineTag:
 
     @classmethod
     def of(cls, rollout: Mapping[str, Any] | DictConfig) -> EngineTag:
-        """From `actor_rollout_ref.rollout`, which verl passes as YAML, without `custom`, or as a dataclass."""
+        """Read the tag from `actor_rollout_ref.rollout`, which verl passes as YAML, without `custom`, or as a
+        dataclass."""
         custom = rollout.get("custom") or {}
         return cls(**{field.name: custom[field.name] for field in fields(cls) if field.name in custom})
 
@@ -46,5 +47,5 @@ class EngineTag:
 
 
 def gpus_of_replica(value: Callable[[str], Any]) -> int:
-    """`value`: that of a setting of `rollout`."""
+    """GPUs of one replica. `value` returns a setting of `rollout` by its name."""
     return math.prod(int(value(f"{kind}_parallel_size")) for kind in ("tensor_model", "data", "pipeline_model"))

@@ -15,13 +15,13 @@ STRATEGY = "trainer.v1.sampler.max_off_policy_strategy"
 @dataclass(frozen=True)
 class Mode:
     name: str
-    # verl's name of the mode: it has its settings under `trainer.v1.<this>`, and tests for it where it chooses the
+    # verl's name of the mode. Its settings are in `trainer.v1.<this>`, and verl tests for it where it chooses the
     # replay buffer and the parts of a checkpoint.
     verl: str
 
     @property
     def asynchronous(self) -> bool:
-        """Whether sessions run on while weights change."""
+        """Whether sessions keep running while weights change."""
         return self is not SYNC
 
     @property
@@ -36,7 +36,7 @@ MODES = {mode.name: mode for mode in (SYNC, COLOCATED, SEPARATE)}
 
 
 def mode_of(config: DictConfig) -> Mode | None:
-    """The mode of a team's run; None of a run of verl's own trainers."""
+    """The mode of a team's run; None for a run of verl's own trainers."""
     found = MODES.get(OmegaConf.select(config, KEY))
     return None if config.get("mas") is None else found
 
@@ -45,9 +45,9 @@ def mode_of(config: DictConfig) -> Mode | None:
 class Staleness:
     """How far tasks are ahead of the training, in verl's settings."""
 
-    # W: batches of tasks that are dispatched before the first step. A step then trains on those of W steps ago.
+    # W: batches of tasks that are dispatched before the first step. A step then trains on tasks dispatched W steps ago.
     warmup: float
-    # T: of how many versions of the weights a group may be, that of its dispatch and that of its update included.
+    # T: the number of weight versions over which a group may extend, from that of its dispatch to that of its update.
     threshold: int | None
     strategy: str  # `wait` for a group that has reached T, or `drop` it
 
@@ -58,7 +58,7 @@ class Staleness:
 
 
 def staleness_of(config: DictConfig) -> Staleness | None:
-    """None of a run that is not asynchronous."""
+    """Read the staleness settings; None for a run that is not asynchronous."""
     mode = mode_of(config)
     if mode is None or not mode.asynchronous:
         return None

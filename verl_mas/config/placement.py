@@ -1,4 +1,4 @@
-"""Which GPUs each policy uses, and how many sessions run at once, computed from the configuration alone."""
+"""GPUs of each policy, and the number of sessions that run at once, computed from the configuration alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_mas.errors import ConfigError
 
 # CPUs that verl reserves with each GPU of a pool that is not a team's.
 CPUS_PER_GPU = 3
-# Where `actor` and `ref` have the settings of the engine that they train with.
+# Sections of `actor` and `ref` with the settings of their training engine.
 TRAINING_ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
 
 
@@ -57,8 +57,8 @@ def pool_shape(run: Run, pool: str) -> list[int]:
 
 
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
-    """The policies with processes of their own on a pool, training processes or engines: no remote policy, and no
-    adapter, which uses its base's."""
+    """The policies with their own processes (training or engines) on a pool. Remote policies have none, and adapters
+    use those of their base."""
     return [name for name in local_policies(mas) if pool in (mas.policies[name].pool, mas.policies[name].engines)]
 
 
@@ -68,7 +68,7 @@ def served_on(mas: MasConfig, pool: str) -> list[str]:
 
 
 def serving_pool(mas: MasConfig, name: str) -> str:
-    """The pool with the engines of a policy that is no remote one."""
+    """The pool with the engines of a policy that is not remote."""
     home = mas.policies[resident(mas, name)]
     return home.engines or home.pool
 
@@ -87,7 +87,7 @@ def slots(mas: MasConfig, pool: str) -> int:
 
 
 def local_policies(mas: MasConfig) -> list[str]:
-    """The policies with engines of their own in this run; an adapter is served by its base's."""
+    """The policies with their own engines in this run. An adapter is served by the engines of its base."""
     return [name for name, spec in mas.policies.items() if not spec.remote and not spec.adapter_of]
 
 
@@ -101,7 +101,7 @@ def shared_pools(mas: MasConfig) -> list[str]:
 
 
 def time_sliced(mas: MasConfig, pool: str) -> bool:
-    """Whether a pool is served in phases. `mas` is settled: `auto` is no answer."""
+    """Whether the engines of a pool are served in phases. In `mas`, `serving: auto` must be resolved already."""
     if pool not in shared_pools(mas):
         return False
     assert mas.pools[pool].serving != "auto", "engines.serving.settled replaces it"
@@ -109,7 +109,7 @@ def time_sliced(mas: MasConfig, pool: str) -> bool:
 
 
 def reward_shape(config: DictConfig) -> list[int]:
-    """The number of GPUs on each node of the pool of a reward model; it belongs to no policy."""
+    """The number of GPUs on each node of the reward model's pool, which belongs to no policy."""
     model = config.reward.reward_model
     return [int(model.n_gpus_per_node)] * int(model.nnodes) if model.enable else []
 
@@ -133,12 +133,12 @@ def placed(run: Run, name: str) -> DictConfig:
     with open_dict(view):
         view.trainer.nnodes, view.trainer.n_gpus_per_node = len(shape), shape[0]
         view[SECTION].rollout.nnodes, view[SECTION].rollout.n_gpus_per_node = len(engines), engines[0]
-        # verl selects the engines to profile by the GPUs' ranks, counted on from the policy's first replica.
+        # verl selects the engines to profile by GPU ranks, which are counted from the policy's first replica.
         rollout = view[SECTION].rollout
         offset, profiler = EngineTag.of(rollout).rank_offset, rollout.get("profiler")
         if offset and profiler:
             first = offset * gpus_of_replica(lambda key: rollout.get(key, 1))
-            # Without ranks verl profiles the first.
+            # Without ranks, verl profiles the first one.
             profiler.ranks = [first + rank for rank in profiler.get("ranks") or [0]]
         if len(neighbours) > 1 and mas.pools[spec.pool].offload and view.trainer.device != "cpu":
             for role, key in product(("actor", "ref"), TRAINING_ENGINES):
@@ -152,16 +152,16 @@ def placed(run: Run, name: str) -> DictConfig:
 
 
 def rank_offset(run: Run, name: str) -> int:
-    """The number of a policy's first replica, chosen so that no two policies share a server name or socket.
+    """The index of a policy's first replica, chosen so that no two policies share a server name or a socket.
 
-    A multiple of the number of GPUs per node, as engines take the rank modulo this number for their GPU.
+    It is a multiple of the number of GPUs per node, because engines take the rank modulo this number as their GPU.
     """
     stride = math.lcm(*(sum(pool_shape(run, pool)) for pool in used_pools(run.mas)))
     return local_policies(run.mas).index(resident(run.mas, name)) * stride
 
 
 def sessions_at_once(run: Run) -> int:
-    """`mas.max_sessions` or, where that is null, as many as the engines serve without a queue."""
+    """`mas.max_sessions` or, if that is null, as many sessions as the engines serve without a queue."""
     candidates = max(run.mas.branch.k, run.mas.branch.validation_k)
     return run.mas.max_sessions or max(requests_at_once(run) // candidates, workers(run.config))
 
@@ -171,14 +171,14 @@ def sessions_per_worker(run: Run) -> int:
 
 
 def workers(config: DictConfig) -> int:
-    """Agent-loop workers, over which verl divides the tasks equally."""
+    """The number of agent-loop workers, among which verl divides the tasks equally."""
     return int(config[SECTION].rollout.agent.num_workers)
 
 
 def requests_at_once(run: Run) -> int:
-    """What all engines serve at once; without an engine here, what the endpoints are sent at once.
+    """The number of requests that all engines serve at once; without engines here, that the endpoints are sent at once.
 
-    Policies on one pool share its GPUs, and all sessions may call the same policy, so they do not add up.
+    Policies on one pool share its GPUs, and all sessions may call the same policy, so their numbers are not added.
     """
 
     def requests(name: str) -> int:

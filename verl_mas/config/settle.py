@@ -1,4 +1,5 @@
-"""Settings of a command for one agent, in the words of a team: the plugin sets them, and says so in one line each."""
+"""Settings of a single-agent command that mean something else for a team: the plugin translates them, and says so in
+one line each."""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from verl_mas.util import read_yaml
 MANAGER = "verl_mas.rollout.manager.MasAgentLoopManager"
 AGENT = f"{SECTION}.rollout.agent"
 MODE_FILES = Path(__file__).parent / "hydra" / "mas" / "mode"
-# verl's modes -> those of a team.
+# verl's asynchronous modes -> the modes of a team.
 OF_VERL = {mode.verl: mode.name for mode in MODES.values() if mode.asynchronous}
 
 
 def settle(config: DictConfig) -> list[str]:
-    """Change a composed configuration with a team; a line for each change."""
+    """Translate settings of a composed configuration with a team. Returns one line per change."""
     if config.get("mas") is None:
         return []
     return [line for change in (_mode, _loops, _deviation, _sum_norm, _filter, _kl) for line in change(config)]
@@ -33,7 +34,8 @@ def _set(config: DictConfig, values: Mapping[str, object]) -> str:
 
 
 def _mode(config: DictConfig) -> Iterator[str]:
-    """verl's asynchronous mode, with what `+mas/mode=` sets and the command does not."""
+    """Replace verl's asynchronous mode by the team's, with the settings of `+mas/mode=` that the command does not
+    set."""
     mode = OmegaConf.select(config, KEY)
     if mode not in OF_VERL:
         return
@@ -51,7 +53,7 @@ def _default(key: str) -> object:
 
 
 def _loops(config: DictConfig) -> Iterator[str]:
-    """Every task of a team is played by its workflow."""
+    """Let the workflow run every task of a team."""
     wanted = {"default_agent_loop": "mas", "agent_loop_manager_class": MANAGER}
     if other := {
         f"{AGENT}.{key}": value for key, value in wanted.items() if config[SECTION].rollout.agent.get(key) != value
@@ -60,7 +62,7 @@ def _loops(config: DictConfig) -> Iterator[str]:
 
 
 def _deviation(config: DictConfig) -> Iterator[str]:
-    """Dr. GRPO divides by no deviation."""
+    """Turn off the division by the standard deviation, as Dr. GRPO does."""
     scale = OmegaConf.select(config, "mas.advantage.scale")
     if config.algorithm.norm_adv_by_std_in_grpo is False and scale is None:
         done = _set(config, {"mas.advantage.scale": "none", "algorithm.norm_adv_by_std_in_grpo": True})
@@ -68,7 +70,8 @@ def _deviation(config: DictConfig) -> Iterator[str]:
 
 
 def _sum_norm(config: DictConfig) -> Iterator[str]:  # patch: sum-norm-factor
-    """Without a factor, verl divides by the longest row of each micro batch, so the gradient depends on their sizes."""
+    """Set a factor for the loss. Without it, verl divides by the longest row of each micro batch, so the gradient
+    depends on the sizes of micro batches."""
     actor = config[SECTION].actor
     if actor.loss_agg_mode == "seq-mean-token-sum-norm" and actor.loss_scale_factor is None:
         values = {f"{SECTION}.actor.loss_scale_factor": config.data.max_response_length}
@@ -76,7 +79,7 @@ def _sum_norm(config: DictConfig) -> Iterator[str]:  # patch: sum-norm-factor
 
 
 def _filter(config: DictConfig) -> Iterator[str]:
-    """verl drops a task if all its rows agree; a team's rows are compared per agent."""
+    """Replace verl's filter, which drops a task if all its rows agree, by the team's, which compares rows per agent."""
     if OmegaConf.select(config, "algorithm.filter_groups.enable"):
         values: dict[str, object] = {"mas.filter.drop": "uniform", "mas.filter.refill": True}
         _set(config, {"algorithm.filter_groups.enable": False})
@@ -84,7 +87,7 @@ def _filter(config: DictConfig) -> Iterator[str]:
 
 
 def _kl(config: DictConfig) -> Iterator[str]:
-    """The KL of one policy in its loss, in place of the reward that its agents share."""
+    """Move the KL of a single policy from the reward, which the agents share, into the loss."""
     policies = OmegaConf.select(config, "mas.policies") or {}
     if config.algorithm.use_kl_in_reward and len(policies) < 2:
         weight = config.algorithm.kl_ctrl.kl_coef

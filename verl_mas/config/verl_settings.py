@@ -1,4 +1,5 @@
-"""The settings that verl reads: its own YAML, the fields of its dataclasses, and what it passes on to others."""
+"""The settings that verl reads: its own YAML, the fields of its dataclasses, and sections that it passes on to
+libraries."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ OPEN = (
     r"global_profiler\.global_tool_config\.nsys\.\w+_nsight_options",
     r"distillation\.teacher_models",
 )
-# Keys that verl reads with `get`, so that its YAML does not have them.
+# Keys that verl reads with `get`, so they are missing in its YAML.
 ALSO_READ: Mapping[str, tuple[str, ...]] = {
     "": ("mas", "model_engine"),
     "actor_rollout_ref.model.lora": ("fully_sharded_loras",),
@@ -58,7 +59,7 @@ class SettingsSection:
 
     @cached_property
     def hints(self) -> Mapping[str, Hint]:
-        """The fields of the dataclass that verl makes of the section."""
+        """The fields of the dataclass that verl makes from the section."""
         target = self.yaml.get("_target_")
         if isinstance(target, str):
             module, _, name = target.rpartition(".")
@@ -80,14 +81,14 @@ class SettingsSection:
         return [*{**dict.fromkeys(self.yaml), **dict.fromkeys(self.hints), **dict.fromkeys(also)}]
 
     def knows(self, key: str) -> bool:
-        # First what loads no module. Ray documents no private argument; they are meant for its own tools.
+        # Try first what loads no module. Ray's private arguments are undocumented and meant for its own tools.
         return key in self.yaml or key in self.keys or (self.path == RAY_INIT and key.startswith("_"))
 
     def hint(self, key: str) -> Hint:
-        """What a key takes: by the dataclass, or by the value in verl's YAML."""
+        """The type that a key takes, from the dataclass or from the value in verl's YAML."""
         default = self.yaml.get(key)
         if key not in self.hints:
-            # What verl's YAML shows of a setting without a declared type.
+            # The type of the value in verl's YAML, for a setting without a declared type.
             if isinstance(default, str):
                 return object if _unresolved(default) else str | None
             if isinstance(default, Mapping):
@@ -98,21 +99,21 @@ class SettingsSection:
         return self.hints[key] | None if empty else self.hints[key]  # type: ignore[operator]
 
     def below(self, key: str) -> SettingsSection | None:
-        """The section of a key; None for a value, or for a section that takes any key."""
+        """The section below a key; None for a value, or for a section that takes any key."""
         path = f"{self.path}.{key}".lstrip(".")
         default = self.yaml.get(key)
         if any(re.fullmatch(pattern, path) for pattern in OPEN):
             return None
         if isinstance(default, Mapping):
             declared = None if "_target_" in default else self._nested(key)
-            # An empty section is open: verl passes it on.
+            # An empty section is open, because verl passes it on.
             return SettingsSection(path, default, declared) if default else None
         declared = self._nested(key)
         return SettingsSection(path, {}, declared) if declared else None
 
 
 class SettingDifference(NamedTuple):
-    """A value that is not verl's own, or a key that verl does not have: where it is, and the section of verl."""
+    """A value that differs from verl's own, or a key that verl does not have: its path, and verl's section."""
 
     path: str
     section: SettingsSection
@@ -124,7 +125,7 @@ class SettingDifference(NamedTuple):
 
 
 def differences(raw: Tree, section: SettingsSection, path: str = "") -> Iterator[SettingDifference]:
-    """Every value and every unknown key that is not as in verl's own YAML. `raw`: plain data, with interpolations."""
+    """Find every value that differs from verl's YAML, and every unknown key. `raw`: plain data, with interpolations."""
     for key, value in raw.items():
         if section.yaml.get(key, _ABSENT) == value:
             continue
@@ -147,12 +148,12 @@ def verl_settings(engine: str = "dp") -> SettingsSection:
 
 
 def settings_of(config: DictConfig) -> SettingsSection:
-    """Those of the engine that the configuration trains with."""
+    """The settings of the engine with which the configuration trains."""
     return verl_settings(str(config.get("model_engine", "dp")))
 
 
 def section_at(path: str, root: SettingsSection) -> SettingsSection | None:
-    """The section with fixed keys at a path."""
+    """The section with fixed keys at a path; None if there is none."""
     section: SettingsSection | None = root
     for key in path.split(".") if path else ():
         section = section.below(key) if section and section.knows(key) else None
@@ -166,13 +167,13 @@ def folder_of(package: str) -> Path:
 
 
 def attention(config: DictConfig) -> str:
-    """The implementation that verl loads a policy's model with."""
+    """The attention implementation with which verl loads a policy's model."""
     overrides = OmegaConf.select(config, ATTENTION.rpartition(".")[0]) or {}
     return str(overrides.get("attn_implementation", DEFAULT_ATTENTION))
 
 
 def is_flash(name: str) -> bool:
-    """Whether it is one of flash-attn's, which know where a row of a packed micro batch ends."""
+    """Whether it is an implementation of flash-attn, which knows where a row of a packed micro batch ends."""
     return name.startswith("flash_attention")
 
 

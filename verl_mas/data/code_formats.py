@@ -1,7 +1,7 @@
-"""Rows of the public sets of programming tasks, and of a user's own files, as one kind of draft.
+"""Formats of public sets of programming tasks, and of a user's own files, converted to one kind of draft.
 
-A file's format is found by its columns. Nothing in a row is evaluated: texts are read as JSON, and LiveCodeBench's
-pickled texts with an unpickler that finds no class.
+A file's format is recognised by its columns. Nothing in a row is evaluated: texts are read as JSON, and LiveCodeBench's
+pickled texts by an unpickler that finds no class.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OWN_FORMAT = (
 
 
 class Drop(str, Enum):
-    """Why a task is left out. The manifest counts each."""
+    """Why a task is skipped. The manifest counts each reason."""
 
     NO_QUESTION = "no_question"
     NO_TESTS = "no_tests"
@@ -46,7 +46,7 @@ class Drop(str, Enum):
 
 
 class Dropped(Exception):
-    """A row of a public set that is left out and counted."""
+    """A row of a public set that is skipped and counted."""
 
     def __init__(self, reason: Drop):
         super().__init__(reason.value)
@@ -55,20 +55,21 @@ class Dropped(Exception):
 
 @dataclass(frozen=True)
 class Draft:
-    """A task as its set has it: all tests, and programs that are said to be right."""
+    """A task as its set has it: all tests, and programs that are claimed to be right."""
 
     question: str
     tests: Sequence[Test]
     public: Sequence[Test] = ()
     golden: Sequence[str] = ()
-    # Each expected value is a list of one: the set does not say whether the list or its content is meant.
+    # Each expected value is a list with one element, and the set does not say whether the list or its element is meant.
     wrapped: bool = False
     time_limit_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Format:
-    """A layout of rows, known by its columns. `mine`: its user wrote it, so a row that cannot be read is an error."""
+    """A layout of rows, recognised by its columns. `mine`: the user wrote the file, so an unreadable row is an
+    error."""
 
     name: str
     columns: Sequence[str]
@@ -87,13 +88,13 @@ def format_of(row: Row, source: str) -> Format:
 
 
 def read(row: Row, number: int, source: str, form: Format) -> Draft:
-    """The draft of a row. Raises Dropped, or DataError for a row in the format for one's own files."""
+    """Read the draft of a row. Raises Dropped, or DataError for a row in the format for the user's own files."""
     try:
         draft = form.read(row)
         if not _text(draft.question).strip() or "\0" in draft.question:
             raise Dropped(Drop.NO_QUESTION)
         return draft
-    # Text that is no JSON, values of another type, missing fields, nesting without end.
+    # Errors for text that is not JSON, values of another type, missing fields, and endless nesting.
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         if not form.mine:
             raise Dropped(Drop.UNREADABLE_TESTS) from error
@@ -103,12 +104,12 @@ def read(row: Row, number: int, source: str, form: Format) -> Draft:
 
 
 def _apps(row: Row) -> Draft:
-    """APPS and TACO: the tests and solutions are JSON texts, both may be empty."""
+    """Read APPS and TACO, whose tests and solutions are JSON texts; both may be empty."""
     return _with_function(row, _mapping(row["input_output"]), _texts(row.get("solutions")))
 
 
 def _deepcoder(row: Row) -> Draft:
-    """`tests`: as APPS' input_output, or a list with a function's name in each test."""
+    """Read `tests`, which is like APPS' input_output, or a list with a function's name in each test."""
     tests, row = _json(row["tests"]), {**row, "question": row["problem"]}
     if isinstance(tests, list):
         rows = [_mapping(test) for test in tests]
@@ -172,7 +173,7 @@ def _own_test(test: object) -> Test:
 
 
 def _with_function(row: Row, given: Row, golden: Sequence[str]) -> Draft:
-    """APPS' form: without `fn_name` inputs are standard input; else each is a list of arguments."""
+    """Read APPS' form: without `fn_name`, inputs are standard input; with it, each is a list of arguments."""
     question, name = row["question"] or "", given.get("fn_name")
     inputs, outputs = _list(given.get("inputs")), _list(given.get("outputs"))
     if not name:
@@ -189,7 +190,7 @@ def _stdio(inputs: Iterable[object], outputs: Iterable[object]) -> list[Stdio]:
 
 
 def _joined(text: object) -> str:
-    """Some sets have a list of lines instead of a text."""
+    """Join the lines of sets that have a list of lines instead of a text."""
     return "\n".join(map(_text, text)) if isinstance(text, list) else _text(text)
 
 
@@ -206,18 +207,18 @@ def _of_livecodebench(tests: Iterable[object], function: str | None) -> list[Tes
 
 
 def _function_name(row: Row) -> str | None:
-    """Name of the function that a row or a test calls: `fn_name`, or `func_name` in its metadata."""
+    """The name of the function that a row or a test calls: `fn_name`, or `func_name` in its metadata."""
     name = row.get("fn_name") or _mapping(row.get("metadata")).get("func_name")
     return _text(name) if name else None
 
 
 def _function(name: str, code: str) -> str:
-    """LeetCode's functions are methods of a class Solution."""
+    """The full name of a function. LeetCode's functions are methods of a class Solution."""
     return f"Solution.{name}" if re.search(r"^class Solution\b", code, re.MULTILINE) else name
 
 
 def _with_starter(question: str, name: str | None, starter: str | None) -> str:
-    """A task about a function says which one: its tests call it by name."""
+    """Name the function in a task about a function, because its tests call it by name."""
     if not name:
         return question
     if starter and starter.strip():
@@ -226,7 +227,7 @@ def _with_starter(question: str, name: str | None, starter: str | None) -> str:
 
 
 def _returns(function: str, args: object, expected: Plain) -> Returns:
-    """Arguments and expected value as they are; or as texts, with one JSON value per line."""
+    """Read arguments and expected value as they are or, from texts, with one JSON value per line."""
     if isinstance(args, list):
         return Returns(Call(function, args), expected)
     values = [json.loads(line) for line in _text(args).split("\n") if line.strip()]
@@ -234,14 +235,14 @@ def _returns(function: str, args: object, expected: Plain) -> Returns:
 
 
 def _json(given: object) -> object:
-    """The value of a JSON text, None for an empty one; other values as they are."""
+    """The value of a JSON text, None for an empty one; other values stay as they are."""
     if isinstance(given, str):
         return json.loads(given) if given.strip() else None
     return given
 
 
 def _list(given: object) -> list[object]:
-    """A list, or its JSON text; nothing at all is an empty one."""
+    """A list, or the list in a JSON text; None becomes an empty list."""
     value = _json(given)
     if not isinstance(value, list | None):
         raise TypeError(f"{str(value)[:80]!r} is not a list")
@@ -262,12 +263,12 @@ def _texts(given: object) -> list[str]:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{str(value)[:80]!r} is not a text")
-    value.encode()  # raises: JSON can hold half a surrogate pair, a file cannot
+    value.encode()  # raises, because JSON can hold half a surrogate pair, but a file cannot
     return value
 
 
 def _seconds(value: object) -> float | None:
-    # Parquet files written by pandas have NaN for a number that is missing.
+    # Parquet files written by pandas have NaN for a missing number.
     if value is None or value != value:
         return None
     if not isinstance(value, int | float) or not 0 < value <= 3600:
@@ -281,7 +282,7 @@ class _NoClasses(pickle.Unpickler):
 
 
 def _hidden(text: str) -> list[object]:
-    """JSON, or base64 of zlib of a pickled JSON text."""
+    """Read hidden tests: JSON, or base64 of zlib of a pickled JSON text."""
     try:
         return _list(text)
     except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Which tests of a task are used, and whether its golden programs pass them."""
+"""Chooses the tests of a task, and checks that its golden programs pass them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from verl_mas.execution.limits import Limits, Status
 from verl_mas.execution.problem import Problem
 from verl_mas.execution.unit_tests import Returns, Stdio, Test, run_tests
 
-EXAMPLE_CHARACTERS = 2_000  # longer inputs are not looked for in a statement
+EXAMPLE_CHARACTERS = 2_000  # longer inputs are not searched for in a statement
 
 
 class ExamplesFrom(str, Enum):
-    """Where the public examples of a task come from. The manifest counts each."""
+    """Sources of a task's public examples. The manifest counts each."""
 
     SET = "public_tests"
     STATEMENT = "statement"
@@ -30,7 +30,7 @@ class ExamplesFrom(str, Enum):
 
 @dataclass(frozen=True)
 class Chosen:
-    """Hidden tests are others than the examples, unless there are no others."""
+    """The chosen tests of a task. Hidden tests and examples differ, unless there are too few tests."""
 
     tests: Sequence[Test]
     examples: Sequence[Test]
@@ -39,8 +39,9 @@ class Chosen:
 
 
 def choose(draft: Draft, most: int, longest: int, seed: str) -> Chosen:
-    """At most `most` tests of at most `longest` characters: short ones first, drawn among those of similar length."""
-    # Not those that expect no output: a program that does nothing passes them.
+    """Choose at most `most` tests of at most `longest` characters, preferring short ones, and random ones among tests
+    of similar length."""
+    # Tests that expect no output are excluded, because a program that does nothing passes them.
     sound = [test for test in _distinct(draft.tests) if isinstance(test, Returns) or test.output.split()]
     if not sound:
         raise Dropped(Drop.NO_TESTS)
@@ -95,22 +96,22 @@ from math import ceil, comb, factorial, floor, gcd, inf, log2, prod, sqrt"""
 
 @dataclass(frozen=True)
 class Rules:
-    """What is kept of a task."""
+    """Limits for the tasks that are kept."""
 
     max_tests: Count = 10
     max_test_characters: Count = 20_000
     max_question_characters: Count = 12_000
-    golden_programs: Count = 5  # that are run per task, of those that its set has
+    golden_programs: Count = 5  # golden programs that are run per task, at most
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of a row: a reason why it is dropped, or the task that is kept."""
+    """The result of a row: the reason why it is dropped, or the task that is kept."""
 
     dropped: str | None = None
     question: str = ""
-    truth: str = ""  # the text of a Problem, with a golden program that passed its tests if there is one
+    truth: str = ""  # the text of a Problem, with a golden program that passed its tests, if there is one
     golden: bool = False
     examples_from: str = ""
     examples_alone: bool = False
@@ -132,7 +133,7 @@ class Judge:
     rules: Rules
 
     async def judge(self, draft: Draft, name: str, *, golden_required: bool) -> Judged:
-        """The task of a draft; `name` seeds what is drawn. Raises Dropped."""
+        """Make the task of a draft. `name` is the seed for random choices. Raises Dropped."""
         if len(draft.question) > self.rules.max_question_characters:
             raise Dropped(Drop.LONG_QUESTION)
         if not draft.tests:
@@ -158,7 +159,7 @@ class Judge:
             for test in (*problem.tests, *problem.examples):
                 if isinstance(test, Returns):
                     dumps([*test.call.args, test.expected])
-        # Such as tests of both kinds, an expected value that is no literal, lists in lists in lists.
+        # Raised, for example, for tests of both kinds, an expected value that is not a literal, or deeply nested lists.
         except (DataError, NotPlain, RecursionError) as error:
             raise Dropped(Drop.UNREADABLE_TESTS) from error
         programs = list(dict.fromkeys(program for program in draft.golden if program.strip()))
@@ -171,7 +172,7 @@ class Judge:
         outcomes = {program: await self._outcome(program, tests, limits) for program in programs}
         right = [program for program, outcome in outcomes.items() if outcome is GoldenOutcome.PASSES]
         if GoldenOutcome.DIFFERS in outcomes.values():
-            # Several outputs are right, or a test or a program is wrong: it is not known which.
+            # Several outputs are right, or a test or a program is wrong, and it is unknown which.
             raise Dropped(Drop.GOLDEN_DISAGREE if right else Drop.GOLDEN_FAILS)
         if not right and (golden_required or draft.wrapped):
             raise Dropped(Drop.GOLDEN_FAILS)
@@ -185,7 +186,7 @@ class Judge:
         )
 
     async def _outcome(self, program: str, tests: Sequence[Test], limits: Limits) -> GoldenOutcome:
-        # One test first: a program in Python 2, or one that hangs, costs one run.
+        # Run one test first, because a Python 2 program, or one that hangs, then costs a single run.
         verdicts = await run_tests(self.executor, program, tests[:1], limits)
         if verdicts[0].status is Status.OK:
             verdicts += await run_tests(self.executor, program, tests[1:], limits)
@@ -195,7 +196,7 @@ class Judge:
 
 
 def _question(draft: Draft, chosen: Chosen) -> str:
-    """The statement; it has its examples, but for a first test that is made one."""
+    """The statement with its examples, to which a first test that serves as the example is added."""
     question, example = draft.question.strip(), chosen.examples[0]
     if chosen.examples_from is not ExamplesFrom.FIRST_TEST or example in chosen.tests:
         return question
@@ -205,7 +206,7 @@ def _question(draft: Draft, chosen: Chosen) -> str:
 
 
 def _readings(draft: Draft) -> list[Draft]:
-    """What the tests may mean: `[3]` or `3`. A golden program shows which."""
+    """The possible meanings of the tests, `[3]` or `3`. A golden program shows which is right."""
     if not draft.wrapped:
         return [draft]
     contents = [

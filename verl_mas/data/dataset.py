@@ -21,7 +21,7 @@ FILES = {split: f"{split}.parquet" for split in ("train", "test", "validation")}
 
 
 def check_left(source: str, count: int, kind: str, held_out: int) -> None:
-    """Whether one is left to train on, where the first `held_out` are not."""
+    """Check that data is left to train on if the first `held_out` are held out."""
     if count <= held_out:
         value, rule = f"--test-rows {held_out} of {source}, which has {count} {kind}s", f"at least one {kind} is left"
         raise DataError(value, rule=f"{rule} to train on", fix=f"set --test-rows {count // 5 or 1}")
@@ -29,15 +29,15 @@ def check_left(source: str, count: int, kind: str, held_out: int) -> None:
 
 @dataclass
 class Prepared:
-    """The items of a data set, and where they come from."""
+    """The items of a data set, and their sources."""
 
     train: Sequence[Item]
     test: Sequence[Item]
-    validation: Sequence[Item]  # the part of the test that is run during training
-    # By set: repository or file, revision, rows read.
+    validation: Sequence[Item]  # the part of the test set that is run during training
+    # By set: repository or file, revision, number of rows read.
     sources: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     keep_overlap: bool = False
-    details: Mapping[str, object] = field(default_factory=dict)  # what else the manifest says
+    details: Mapping[str, object] = field(default_factory=dict)  # further content of the manifest
 
     def write(self, folder: Path) -> dict[str, object]:
         """Write train.parquet, test.parquet, validation.parquet and the manifest, which is also returned."""
@@ -71,7 +71,7 @@ class Prepared:
 
 
 def write_parquet(rows: Sequence[Row], out: Path) -> None:
-    """Rows as a file that verl reads. `out` is replaced only by a whole file."""
+    """Write rows as a file that verl reads. `out` is replaced only by a complete file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -87,7 +87,7 @@ def write_parquet(rows: Sequence[Row], out: Path) -> None:
             pq.write_table(table, new)
 
 
-# The rows of a public set, and their revision.
+# Loads a public set: returns its rows and their revision.
 Loader: TypeAlias = Callable[[PublicSet], tuple[Rows, str]]
 
 

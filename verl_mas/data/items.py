@@ -12,7 +12,7 @@ from verl_mas.errors import DataError
 from verl_mas.grading.qa import golden_answers
 from verl_mas.retrieval.files import Row
 
-# Instructions in DAPO's problems; here a workflow's prompts say how to answer.
+# Instructions in DAPO's problems. They are removed, because a workflow's prompts say how to answer.
 INSTRUCTIONS = re.compile(
     r"^Solve the following math problem step by step\..*?where \$Answer is the answer to the problem\.\s*"
     r'|\s*Remember to put your answer on its own line after "Answer:"\.\s*$'
@@ -24,16 +24,16 @@ QUESTION_FIELDS, ANSWER_FIELDS = ("problem", "question"), ("answer", "golden_ans
 
 @dataclass(frozen=True)
 class Item:
-    """One question with its ground truth: a text in math, a list of accepted answers in search."""
+    """A question with its ground truth: a text in math, a list of accepted answers in search."""
 
     question: str
     truth: str | list[str]
     source: str
-    extra: Mapping[str, object] = field(default_factory=dict, kw_only=True)  # What else its row has in extra_info
+    extra: Mapping[str, object] = field(default_factory=dict, kw_only=True)  # further fields of the row's extra_info
 
     @property
     def key(self) -> str:
-        """Equal for questions that differ only in case, blanks and the final punctuation mark."""
+        """Equal for questions that differ only in case, whitespace and the final punctuation mark."""
         return "".join(self.question.casefold().split()).rstrip(".?!")
 
     def row(self, index: int, split: str) -> dict[str, object]:
@@ -94,23 +94,23 @@ def _no_truth(row: Row, number: int, source: str) -> DataError:
 
 
 def distinct(items: Iterable[Kind]) -> list[Kind]:
-    """The first item of each question."""
+    """Keep the first item of each question."""
     return list({item.key: item for item in reversed(list(items))}.values())[::-1]
 
 
 def overlap(train: Sequence[Kind], test: Sequence[Item]) -> list[Kind]:
-    """The training items whose questions are also in the test items."""
+    """Find training items whose questions are also among the test items."""
     tested = {item.key for item in test}
     return [item for item in train if item.key in tested]
 
 
 def with_next(items: Sequence[Kind]) -> list[tuple[Kind, Kind]]:
-    """Each item with the one after it, the last with the first: for controls that mix up what belongs together."""
+    """Pair each item with the one after it, and the last with the first, for controls that mix up related parts."""
     return list(zip(items, [*items[1:], *items[:1]], strict=True))
 
 
 def first_of_each(items: Sequence[Kind], limits: Mapping[str, int], otherwise: int) -> list[Kind]:
-    """The first `limits[source]` items of each source: a small, fixed validation set."""
+    """Take the first `limits[source]` items of each source, as a small, fixed validation set."""
     taken: Counter[str] = Counter()
     kept = []
     for item in items:

@@ -1,5 +1,5 @@
-"""Rows of a user's own file in verl's format: a prompt from a template, the ground truth, and what else is kept. And
-rows in this format as verl's dataset makes them."""
+"""Converts rows of a user's own file to verl's format (a prompt from a template, the ground truth, and kept columns),
+and reads rows in this format as verl's dataset does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_mas.retrieval.files import Row, read_rows
 from verl_mas.row import DATA_SOURCE, EXTRA_INFO, GROUND_TRUTH, RAW_PROMPT, REWARD_MODEL
 from verl_mas.verl_.types import Fields
 
-# verl's columns, by data.prompt_key and data.image_key, and what stands in a prompt where an image is.
+# verl's columns (data.prompt_key and data.image_key), and the placeholder of an image in a prompt.
 PROMPT, IMAGES, IMAGE = "prompt", "images", "<image>"
 CSV = {".csv": ",", ".tsv": "\t"}
 FORMATS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -27,7 +27,7 @@ FORMATS = (".jsonl", ".jsonl.gz", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 
 @dataclass(frozen=True)
 class RowFormat:
-    """Which columns become what. `prompt`, `source` and `system` are templates, which name columns in braces."""
+    """Roles of columns. `prompt`, `source` and `system` are templates, in which braces name columns."""
 
     prompt: str
     answer: str | None
@@ -39,7 +39,7 @@ class RowFormat:
 
 
 def read(path: Path) -> Iterator[Row]:
-    """The rows of a file; its name ends with one of FORMATS."""
+    """Read the rows of a file whose name ends with one of FORMATS."""
     if not path.name.endswith(FORMATS) or not path.is_file():
         rule = f"the file must exist and end in {', '.join(FORMATS)}"
         raise DataError(f"file {path}", rule=rule, fix="give another path")
@@ -49,7 +49,7 @@ def read(path: Path) -> Iterator[Row]:
 
 
 def _json(path: Path) -> Iterator[Row]:
-    """A list of objects or, as verl reads such a file, too, an object per line."""
+    """Read a list of objects or, as verl reads such a file, too, one object per line."""
     content, rule = path.read_bytes(), "a .json file holds a list of objects, or one object per line"
     try:
         rows = json.loads(content) if content.lstrip().startswith(b"[") else list(read_rows(path))
@@ -81,7 +81,8 @@ def _csv(path: Path, delimiter: str) -> Iterator[Row]:
 
 
 def as_dataset(row: Row, where: str, prompt_key: str = PROMPT) -> Fields:
-    """A row of training data as verl's dataset makes it, with the messages as `raw_prompt`. `where`: for errors."""
+    """Convert a row of training data as verl's dataset does, with the messages as `raw_prompt`. `where`: the row, in
+    errors."""
     if prompt_key not in row:
         rule = f"its column {prompt_key} has the messages (data.prompt_key of the run)"
         raise DataError(f"{where} has no {prompt_key}", rule=rule, fix=nearest(prompt_key, list(row)))
@@ -125,7 +126,7 @@ def image_part(image: object) -> Fields:
 
 
 def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:
-    """Rows for verl. `folder`: where the files of images are that have no absolute path."""
+    """Convert rows for verl. `folder`: the base of relative paths of images."""
     converted: list[Row] = []
     if taken := {"split", "index"} & {*form.keep}:
         rule = "extra_info has one of that name for verl: what --split says, and the number of the row"
@@ -147,7 +148,7 @@ def convert(rows: Iterable[Row], form: RowFormat, folder: Path) -> list[Row]:
 
 
 def fill(template: str, row: Row, place: str) -> str:
-    """The template with the row's values in place of the columns in braces."""
+    """Fill a template with the row's values in place of the columns in braces."""
     return "".join(text + ("" if name is None else _text(row, name, place)) for text, name in _parts(template))
 
 
@@ -159,7 +160,7 @@ def _text(row: Row, name: str, place: str) -> str:
 
 
 def _parts(template: str) -> list[tuple[str, str | None]]:
-    """Texts, each with the column that follows it."""
+    """Split a template into texts, each with the column that follows it."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
@@ -206,7 +207,7 @@ def _messages(row: Row, form: RowFormat, place: str, images: int) -> list[dict[s
 
 
 def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
-    """A column that holds a conversation already."""
+    """Read a column that already has a conversation."""
     texts = []
     for message in messages:
         if not (isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))):
@@ -218,7 +219,7 @@ def _given(messages: Sequence[object], what: str) -> list[dict[str, str]]:
 
 
 def _answer(row: Row, form: RowFormat, place: str) -> object:
-    """A number becomes a text, so that a column has one type."""
+    """The ground truth of a row. A number becomes a text, so that the column has one type."""
     if form.answer is None:
         return ""
     value = _value(row, form.answer, place)
@@ -228,7 +229,7 @@ def _answer(row: Row, form: RowFormat, place: str) -> object:
 
 
 def _images(row: Row, form: RowFormat, folder: Path, place: str) -> list[dict[str, bytes]]:
-    """The files' content, so that the data set needs no other file."""
+    """The content of the image files, so that the data set needs no other file."""
     if form.images is None:
         return []
     from PIL import Image
@@ -246,7 +247,7 @@ def _images(row: Row, form: RowFormat, folder: Path, place: str) -> list[dict[st
             raise DataError(value, rule=rule, fix="correct the path")
         try:
             Image.open(io.BytesIO(contents[-1]["bytes"])).verify()
-        except (OSError, SyntaxError) as error:  # SyntaxError: of a broken PNG
+        except (OSError, SyntaxError) as error:  # SyntaxError: a broken PNG
             rule = f"{form.images} holds images that Pillow reads"
             raise DataError(f"{place}: {str(path)[:80]!r} is no image", rule=rule, fix="correct the file") from error
     return contents

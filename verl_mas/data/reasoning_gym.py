@@ -19,12 +19,13 @@ from verl_mas.worlds.hubs.reasoning_gym import SET, Item, item
 
 TASK, CONFIG, SEED, PLACE, CHECKSUM = "task", "config", "seed", "place", "checksum"
 _PATIENCE = 1_000  # repeats in a row after which no new question is expected
-_STRIDE = 10_000_000  # the distance of the first items of two training seeds; the test split has those below
+_STRIDE = 10_000_000  # distance between the first items of two training seeds; the test split has the items below
 
 
 def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, object]) -> list[dict[str, object]]:
-    """`count` distinct questions. The content of a question decides its split, whatever the seed. Test questions do not
-    depend on `seed`. A row names its item, which is generated again for the verifier and by the workflow `world`."""
+    """Make rows for `count` distinct questions. The content of a question decides its split, whatever the seed, and
+    test questions do not depend on `seed`. A row names its item, which is generated again for the verifier and by the
+    workflow `world`."""
     settings = json.dumps(dict(config), sort_keys=True)
     of_question: dict[str, dict[str, object]] = {}
     repeats, start = 0, _STRIDE * (seed + 1) if split == TRAIN else 0
@@ -50,8 +51,8 @@ def rows(task: str, count: int, split: str, seed: int, config: Mapping[str, obje
 def compute_score(
     data_source: str, solution_str: str, ground_truth: str, extra_info: DatasetFields, **_: object
 ) -> dict[str, float]:
-    """The score of the boxed answer by the task's verifier. A reply without a box is `malformed`."""
-    # An item that cannot be generated is an error of the data, not of the reply.
+    """Score the boxed answer by the task's verifier. A reply without a box is `malformed`."""
+    # An item that cannot be generated is a mistake in the data, not in the reply.
     return item_of(extra_info).score(Boxed().parse(solution_str))
 
 
@@ -75,7 +76,7 @@ def _row(made: Item, split: str, index: int, named: Mapping[str, object]) -> dic
     return {
         "data_source": f"reasoning_gym/{named[TASK]}",
         "prompt": [{"role": "user", "content": f"{made.prompt}\n\n{Boxed().prompt()}"}],
-        # Tasks with many solutions give no answer.
+        # Tasks with many solutions have no answer.
         "reward_model": {"style": "rule", "ground_truth": made.entry["answer"] or ""},
         "extra_info": {"split": split, "index": index, **named},
     }

@@ -1,4 +1,4 @@
-"""The public sets that the papers train and test on; reading a set from the hub or from a file."""
+"""The public sets on which papers train and test, and functions that read a set from the hub or from a file."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Rows = Iterable[Row]
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A dataset on the Hugging Face hub. A `revision` or number of `rows` that is not published is None."""
+    """A dataset on the Hugging Face hub. `revision` and `rows` are None if they are not published."""
 
     name: str
     repository: str
     split: str
     revision: str | None = None
     rows: int | None = None
-    # Patterns of the files of the split, for a repository with a loading script, which `datasets` refuses.
+    # Patterns of the split's files, for a repository with a loading script, which `datasets` refuses.
     files: Sequence[str] = ()
 
 
 @dataclass
 class RowSource:
-    """A set that is read row by row, and what the manifest says about it. `expected`: the published number of rows."""
+    """A set that is read row by row, and its entry in the manifest. `expected`: the published number of rows."""
 
     name: str
     rows: Rows
@@ -42,7 +42,7 @@ class RowSource:
     expected: int | None = None
 
     def read(self) -> Iterator[Row]:
-        """The rows; a set without rows, or with another number of rows than the published one, is refused."""
+        """Read the rows. A set without rows, or with another number of rows than the published one, is refused."""
         count, digest = 0, hashlib.sha256()
         for row in self.rows:
             digest.update(as_bytes(row))
@@ -58,19 +58,19 @@ class RowSource:
 
 
 def as_bytes(row: Row) -> bytes:
-    """What a checksum is taken of: the same on each machine, whatever the format of the file."""
+    """The bytes of a row for a checksum: equal on every machine, whatever the format of the file."""
     return json.dumps(row, sort_keys=True, default=str).encode()
 
 
 def checksum(rows: Iterable[Row]) -> str:
-    """sha256 of the rows, in their order."""
+    """The sha256 of the rows, in their order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(as_bytes(row))
     return digest.hexdigest()
 
 
-# The sets of Dr. MAS. Revisions and row counts are those that several public projects pin.
+# The sets of Dr. MAS, with revisions and row counts that several public projects pin.
 MATH_TRAIN = (PublicSet("dapo_filter", "aaabiao/dapo_filter", "train"),)
 MATH_TEST = (
     PublicSet("math500", "HuggingFaceH4/MATH-500", "test", "ff5b20257d8185524591543f8ff5993951537bb8", 500),
@@ -111,7 +111,7 @@ CODE_TEST = (
 
 
 def from_hub(public: PublicSet) -> tuple[Rows, str]:
-    """The rows of a set, and their revision."""
+    """Read the rows of a set from the hub; return them with their revision."""
     from datasets import load_dataset
     from huggingface_hub import HfApi
 
@@ -122,7 +122,7 @@ def from_hub(public: PublicSet) -> tuple[Rows, str]:
         return load_dataset(public.repository, split=public.split, revision=revision), revision
     except ConfigError:
         raise
-    # No network, no such repository or revision, no such split.
+    # Errors if there is no network, repository, revision or split.
     except (OSError, httpx.HTTPError, ValueError) as error:
         value = f"{public.repository} ({public.split}) cannot be read: {type(error).__name__}: {error}"
         fix = "check the network, or give files with --train FILE and --test NAME=FILE"

@@ -1,4 +1,4 @@
-"""The address and the key of an endpoint: what is refused, and how the key stays out of messages."""
+"""The address and the key of an endpoint: which values are refused, and how the key is kept out of messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_mas.util.text import bare_address
 
 PATH = "/chat/completions"
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# A variable of another name is not repeated where it is not set: it may be the key itself.
+# A name that does not match and is not set is not repeated in messages, because it may be the key itself.
 CONVENTIONAL = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 KEY = re.compile(r"[\x21-\x7e]+")
 PROXIES = "http", "https", "all"
@@ -26,7 +26,7 @@ ADDRESS = "base_url is an address like http://host:8000/v1, to which the client 
 
 
 def check_endpoint(base_url: str, api_key_env: str | None, path: str) -> Iterator[ConfigError | ConfigWarning]:
-    """What is wrong with an endpoint; `path` names its settings in messages. No message has a password or a key."""
+    """Find errors of an endpoint; `path` names its settings in messages. No message has a password or a key."""
     yield from _check_address(base_url, f"{path}base_url")
     yield from _check_proxies()
     if api_key_env is not None:
@@ -60,7 +60,7 @@ def _check_proxies() -> Iterator[ConfigError]:
     try:
         httpx.Client().close()
         for name, address in getproxies().items():
-            # A port out of range is an error when it is read.
+            # Reading a port that is out of range raises an error.
             _ = urlsplit(f"//{address.rpartition('//')[2]}").port if name in PROXIES else None
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         value = "http_proxy, https_proxy, all_proxy or no_proxy, which may have a password and are not repeated here"
@@ -71,12 +71,12 @@ def _check_proxies() -> Iterator[ConfigError]:
 
 
 def _parts(base_url: str) -> SplitResult | None:
-    """The parts of an http address that a path can be added to; else None."""
+    """The parts of an http address to which a path can be added; None for other values."""
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
         (parts.hostname or "").encode("idna")
-    except ValueError:  # a port out of range, half an IPv6 address, a part of a name that is empty or too long
+    except ValueError:  # a port out of range, half an IPv6 address, or a label of a host name that is empty or too long
         return None
     plain = base_url.isprintable() and " " not in base_url
     return parts if usable and plain and not parts.query and not parts.fragment else None
@@ -91,7 +91,7 @@ def _public(host: str) -> bool:
 
 
 def check_key(variable: str, setting: str) -> Iterator[ConfigError]:
-    """What is wrong with the environment variable that is to hold a key."""
+    """Check the environment variable that should hold a key."""
     if not VARIABLE.fullmatch(variable):
         text = f"{setting} is not the name of an environment variable; it is not repeated here, as it may be a key"
         rule = "the key is read from an environment variable, so that no file, log or process list has it"
@@ -122,7 +122,7 @@ def _set(variable: str) -> str:
 
 
 def hidden(text: str, key: str | None) -> str:
-    """The text with *** for the key, also as JSON and URLs write it."""
+    """Replace the key by *** in a text, also in the forms in which JSON and URLs write it."""
     for form in {key, json.dumps(key)[1:-1], quote(key, safe="")} if key else ():
         text = text.replace(form, "***")
     return text
@@ -130,7 +130,8 @@ def hidden(text: str, key: str | None) -> str:
 
 @contextmanager
 def without_key(key: str | None) -> Iterator[None]:
-    """The boundary of what knows the key: an exception whose text or causes hold it leaves as one that does not."""
+    """The boundary of code that knows the key: an exception with the key in its text or causes is replaced by one
+    without it."""
     try:
         yield
     except Exception as error:
@@ -139,5 +140,5 @@ def without_key(key: str | None) -> Iterator[None]:
             raise
         cause = error.cause if isinstance(error, SessionFault) else f"{type(error).__name__}: {error}"
         kind = error.kind if isinstance(error, SessionFault) else FaultKind.REFUSED
-        # Without the original as its cause, as a traceback would print it.
+        # Leave out the original as its cause, because a traceback would print it.
         raise SessionFault(kind, hidden(cause, key)) from None

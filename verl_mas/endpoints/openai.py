@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_RESPONSE, MAX_CALLS = 64_000_000, 1000
-RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> the name of OpenAI
+RENAMED = {"max_new_tokens": "max_tokens"}  # the name that we share with verl -> OpenAI's name
 
 
 class OpenAIClient:
@@ -48,7 +48,7 @@ class OpenAIClient:
         timeout: float = RemoteSpec.timeout,
         concurrency: int = RemoteSpec.concurrency,
     ):
-        # The types and ranges of the settings are those of a configured endpoint.
+        # Check types and ranges, which are those of a configured endpoint.
         RemoteSpec(base_url, model, api_key_env, timeout, concurrency)
         problems = check_endpoint(base_url, api_key_env, "")
         raise_all(problem for problem in problems if isinstance(problem, ConfigError))
@@ -89,7 +89,7 @@ class OpenAIClient:
         except (httpx.HTTPError, TooLong) as error:
             cause = f"{type(error).__name__} from {self.base_url}: {error}"
             raise SessionFault(FaultKind.REFUSED, cause) from error
-        # Cut after the key is hidden: half a key is not recognised.
+        # Cut the text only after the key is hidden, because half a key is not recognised.
         text = hidden(answer.decode(errors="replace"), self._key)[:500]
         if response.is_error:
             raise SessionFault(FaultKind.REFUSED, f"HTTP {response.status_code} from {self.base_url}: {text}")
@@ -98,7 +98,7 @@ class OpenAIClient:
 
     @contextmanager
     def _completion(self, response: str) -> Iterator[None]:
-        """Around the reading of a completion: some endpoints send their errors with status 200."""
+        """The boundary around reading a completion: some endpoints send their errors with status 200."""
         try:
             yield
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -135,7 +135,7 @@ async def _lines(parts: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 def generation_of(completion: JsonObject) -> Generation:
-    """Raises LookupError, TypeError, AttributeError or ValueError for what is not a chat completion."""
+    """Read a chat completion. Raises LookupError, TypeError, AttributeError or ValueError for anything else."""
     choice, usage = completion["choices"][0], completion.get("usage") or {}
     message, reason = choice["message"], choice.get("finish_reason")
     if not isinstance(reason, str | None):
@@ -147,7 +147,7 @@ def generation_of(completion: JsonObject) -> Generation:
         sampled=_count(usage, "completion_tokens"),
         prompt_tokens=_count(usage, "prompt_tokens"),
         tool_calls=calls,
-        # Also what the endpoint added, as some want it back.
+        # Keep fields that the endpoint added, because some endpoints require them later.
         message={name: value for name, value in message.items() if value is not None} if calls else None,
     )
 
@@ -160,7 +160,8 @@ def _count(usage: Mapping[str, object], name: str) -> int:
 
 
 def text_of(message: Mapping[str, object]) -> str:
-    """The text of a message of an endpoint, perhaps in parts. Raises TypeError or AttributeError for what is none."""
+    """The text of a message from an endpoint, which may be in parts. Raises TypeError or AttributeError for other
+    contents."""
     content = message.get("content") or ""
     if isinstance(content, list):
         content = "".join(part.get("text", "") for part in content)
@@ -170,7 +171,8 @@ def text_of(message: Mapping[str, object]) -> str:
 
 
 def calls_of(message: Mapping[str, object]) -> list[ToolCall]:
-    """The calls in a message of an endpoint. Raises LookupError, TypeError or AttributeError if they are not calls."""
+    """The calls in a message from an endpoint. Raises LookupError, TypeError or AttributeError if they are
+    malformed."""
     calls = cast(Sequence[JsonObject], message.get("tool_calls") or ())
     return [
         ToolCall(str(call["function"]["name"]), _arguments(call["function"]), call.get("id") or None) for call in calls
@@ -178,13 +180,14 @@ def calls_of(message: Mapping[str, object]) -> list[ToolCall]:
 
 
 def _arguments(function: JsonObject) -> str:
-    """The arguments as the model wrote them; some endpoints send an object, and none for a call without arguments."""
+    """The arguments as the model wrote them. Some endpoints send an object instead, or nothing for a call without
+    arguments."""
     arguments = function.get("arguments")
     return arguments if isinstance(arguments, str) and arguments else json.dumps(arguments or {})
 
 
 def as_openai(messages: Sequence[Message]) -> list[Message]:
-    """Messages for an endpoint. Calls of tools get what it needs and a chat template does not: an id, which their
+    """Convert messages for an endpoint. Tool calls get fields that chat templates do not need: an id, which their
     results repeat, and arguments as JSON text."""
     converted: list[Message] = []
     open_calls: list[str] = []
@@ -213,8 +216,8 @@ def _call(call: JsonObject, name: str) -> JsonObject:
 
 
 def _json(arguments: object) -> str:
-    """An endpoint refuses a conversation with arguments that are not JSON, also if its model wrote them, and reads what
-    is JSON before it renders it: escapes may spell marks."""
+    """Convert arguments to JSON text. An endpoint refuses a conversation with arguments that are not JSON, even if its
+    model wrote them. It decodes JSON before it renders it, so escapes that may spell marks are written out."""
     given, whole = arguments or {}, {"invalid": arguments}
     with suppress(ValueError, RecursionError):
         given = json.loads(arguments) if isinstance(arguments, str) else given
@@ -229,7 +232,7 @@ def _content(content: object) -> object:
 
 
 def _image(image: object) -> JsonObject:
-    """An image of PIL, or its address, as a part of a message."""
+    """Convert an image of PIL, or its address, to a part of a message."""
     url = image
     if not isinstance(image, str):
         file = io.BytesIO()
@@ -239,14 +242,14 @@ def _image(image: object) -> JsonObject:
 
 
 DATA, DONE = "data:", "[DONE]"
-# Asks for the numbers of tokens, which come with the last event.
+# Options that request the numbers of tokens, which come with the last event.
 OPTIONS = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass
 class Streamed:
     """Collects the events of one completion. Raises LookupError, TypeError, AttributeError or ValueError for an event
-    that is not of a chat completion."""
+    that does not belong to a chat completion."""
 
     on_text: Callable[[str], None]
     message: JsonObject = field(default_factory=lambda: {"role": "assistant", "content": ""})
@@ -255,7 +258,7 @@ class Streamed:
     events: int = 0
 
     async def read(self, parts: AsyncIterator[str]) -> JsonObject:
-        """The completion, as one that is not streamed, from its text in parts."""
+        """Read the parts of a streamed completion; return it in the form of one that is not streamed."""
         async for line in _lines(bounded(parts, MAX_RESPONSE)):
             if not line.startswith(DATA) or (data := line.removeprefix(DATA).strip()) == DONE:
                 continue
@@ -267,7 +270,7 @@ class Streamed:
 
     def _add(self, event: JsonObject) -> None:
         self.usage = event.get("usage") or self.usage
-        # The last one may have the usage alone.
+        # The last event may have only the usage.
         for choice in event["choices"]:
             self.events += 1
             self.finish_reason = choice.get("finish_reason") or self.finish_reason

@@ -1,4 +1,5 @@
-"""Several adapters on one base, for verl's engines, which know one: the adapter of a request, the tensors of a push."""
+"""Several adapters on one base, for verl's engines, which know only one: the adapter of a request, and the tensors of a
+push."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from verl.workers.rollout.replica import TokenOutput
 
     class Server:
-        """What verl's servers have in common."""
+        """Interface that verl's servers share."""
 
         config: RolloutConfig
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 else:
     Server = object
 
-# Of the request that the current task serves; None: the bare base.
+# The adapter of the request that the current task serves; None: the bare base.
 _wanted: ContextVar[str | None] = ContextVar("adapter", default=None)
 
 
@@ -46,7 +47,8 @@ def wants(adapter: str | None) -> Iterator[None]:
 
 
 def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
-    """A request's adapter must be there, with weights: the base's answers would look right and be wrong."""
+    """Raise RequestError unless the request's adapter is there, with weights. The base's replies would look right, but
+    be wrong."""
     if adapter is not None and adapter not in known:
         fix = "name one of them, or none for the bare base" if known else "leave adapter out"
         raise RequestError(f"adapter={adapter!r}", rule=f"the engine has {', '.join(known) or 'no adapters'}", fix=fix)
@@ -56,7 +58,7 @@ def require(adapter: str | None, known: Collection[str], ready: bool) -> None:
 
 
 class AdapterServer(Server):
-    """Mix in before a server of verl. Without adapters it changes nothing."""
+    """Mix-in before a server class of verl. Without adapters it changes nothing."""
 
     updates = 0  # how often the engine has received weights
 
@@ -65,13 +67,13 @@ class AdapterServer(Server):
         return read_table(self.config.custom)
 
     async def generate(self, *args: Passed, adapter: str | None = None, **kwargs: Passed) -> TokenOutput:
-        # vLLM's engine ends when a request has an adapter that was not loaded.
+        # A request with an adapter that is not loaded would end vLLM's engine.
         require(adapter, self.adapters, ready=self.updates > 0)
         with wants(adapter):
             return await super().generate(*args, **kwargs)
 
     async def set_global_steps(self, global_steps: int) -> None:
-        """Called when new weights have arrived."""
+        """Count an update. verl calls this method when new weights have arrived."""
         await super().set_global_steps(global_steps)
         self.updates += 1
 
@@ -79,7 +81,7 @@ class AdapterServer(Server):
 def by_policy(
     weights: Iterable[tuple[str, torch.Tensor]], policies: Collection[str]
 ) -> dict[str, dict[str, torch.Tensor]]:
-    """The tensors of a push, by policy and key. It has those of all policies, and of no others."""
+    """Sort the tensors of a push by policy and key. A push has the tensors of all policies, and of no others."""
     tensors: dict[str, dict[str, torch.Tensor]] = {policy: {} for policy in policies}
     for name, tensor in weights:
         policy, _, key = name.partition(_BETWEEN)
@@ -91,10 +93,10 @@ def by_policy(
     return tensors
 
 
-# In neither the name of a policy nor that of a weight.
+# Separates policy and key; it occurs neither in the name of a policy nor in that of a weight.
 _BETWEEN = "\0"
 
 
 def stream_name(policy: str, key: str) -> str:
-    """The name of a tensor of a policy's adapter; `key` is the one in PEFT's state dict."""
+    """Name a tensor of a policy's adapter in a push; `key` is its key in PEFT's state dict."""
     return f"{policy}{_BETWEEN}{key}"

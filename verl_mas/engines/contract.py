@@ -1,8 +1,8 @@
-"""The versions of vLLM and SGLang that verl-mas was compared with, as data in `contract.yaml`, and how an installed one
-differs.
+"""The versions of vLLM and SGLang with which verl-mas was compared, as data in `contract.yaml`, and the differences of
+an installed version.
 
-`scripts/engine_names` has the names that it uses of them. A nightly test compares both with the wheels of these
-versions. Sources are read, not imported.
+`scripts/engine_names` has the names of these engines that verl-mas uses. A nightly test compares both lists with the
+wheels of these versions. Sources are read, not imported.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Contract:
 
     @property
     def untested(self) -> str | None:
-        """The installed version, where it is outside of those that were compared."""
+        """The installed version, if it is outside of the compared versions."""
         installed = installed_version(self.package)
         oldest, newest = map(Version, self.tested)
         return installed if installed and not oldest <= Version(Version(installed).public) <= newest else None
 
     @property
     def unstartable(self) -> str:
-        """Why verl cannot start the installed version; empty if nothing is known against it."""
+        """The reason why verl cannot start the installed version; empty if none is known."""
         others = [path for path in self.dataclasses if (found := defined(path)) and not is_dataclass(found)]
         return f"verl 0.9.1 reads the fields of {others[0]}, and there it is not a dataclass" if others else ""
 
     @property
     def standing(self) -> str:
-        """How the installed version relates to those that were compared."""
+        """How the installed version relates to the compared versions, in words."""
         if self.unstartable:
             return f"not usable: {self.unstartable}"
         if self.untested:
@@ -52,7 +52,8 @@ class Contract:
 
     @property
     def lacks(self) -> dict[str, str]:
-        """Feature -> why the engine cannot do it, if so. An engine that is not installed is what verl pins."""
+        """Feature -> why the installed engine lacks it. Without an installed engine, the version that verl pins
+        counts."""
         version = installed_version(self.package) or self.tested[0]
         why = f"{self.package} has what it needs from {{}} on, and this is {version} (docs/gpu-quickstart.md)"
         return {name: why.format(since) for name, since in self.needs.items() if Version(version) < Version(since)}
@@ -65,15 +66,16 @@ def contracts() -> Mapping[str, Contract]:
 
 
 def lacking(engine: str) -> dict[str, str]:
-    """Feature -> why an engine of verl cannot do it, as far as that is known."""
+    """Feature -> why an engine of verl lacks it, as far as that is known."""
     return contracts()[engine].lacks if engine in contracts() else {}
 
 
 def defined(path: str) -> ast.stmt | None:
-    """What `module:name` is in the source of an installed engine, which is not imported; None where it is not there."""
+    """Find the definition of `module:name` in the source of an installed engine, without importing it; None if there is
+    none."""
     module, _, name = path.partition(":")
     top, *rest = module.split(".")
-    # For a top-level package this imports nothing; for a submodule it would.
+    # This imports nothing for a top-level package; for a submodule it would.
     spec = importlib.util.find_spec(top)
     file = Path(((spec and spec.submodule_search_locations) or [""])[0]).joinpath(*rest).with_suffix(".py")
     tree = ast.parse(file.read_text()) if file.is_file() else ast.Module([], [])

@@ -1,8 +1,9 @@
-"""rollout.checkpoint_engine.backend=ray: weights through Ray's object store, where no GPU can send them.
+"""rollout.checkpoint_engine.backend=ray: weights go through Ray's object store, for machines on which GPUs cannot send
+them.
 
-A checkpoint engine of verl. Rank 0 of the training processes puts the weights into the object store, bucket by bucket,
-and hands each to the processes beside the engines. verl imports this module in both
-(`rollout.checkpoint_engine.custom_backend_module`).
+This is a checkpoint engine of verl. Rank 0 of the training processes puts the weights into the object store, bucket by
+bucket, and hands each bucket to the receiving processes next to the engines. verl imports this module in both kinds of
+processes (`rollout.checkpoint_engine.custom_backend_module`).
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from verl_mas.errors import EngineLost
 from verl_mas.verl_.types import Actor
 
 BACKEND = "ray"
-AHEAD = 2  # buckets that may wait at a receiver: the object store must not hold the whole model
+AHEAD = 2  # buckets that may wait at a receiver, since the object store must not hold the whole model
 POLL_S = 0.005
 
 
 @CheckpointEngineRegistry.register(BACKEND)
 class RayWeights(CheckpointEngine):
-    """verl calls, for each transfer: `prepare`, `init_process_group`, `send_weights` and `receive_weights` at the same
-    time, `finalize`."""
+    """Checkpoint engine on Ray's object store. For each transfer verl calls `prepare`, `init_process_group`,
+    `send_weights` and `receive_weights` at the same time, then `finalize`."""
 
     def __init__(self, bucket_size: int, is_master: bool = False):
         self.bucket_size = bucket_size
         self._receivers: Sequence[Actor] = ()
         self._arrived: asyncio.Queue[list[Packed] | None] | None = None
 
-    def prepare(self) -> Actor:  # type: ignore[override]  # verl passes it on to `build_topology` as it is
+    def prepare(self) -> Actor:  # type: ignore[override]  # verl passes the actor on to `build_topology` as it is
         self._arrived = asyncio.Queue()
         own: Actor = ray.get_runtime_context().current_actor
         return own
 
     @classmethod
-    def build_topology(  # type: ignore[override]  # what `prepare` returns is the engine's own
+    def build_topology(  # type: ignore[override]  # `prepare` returns a type of this engine
         cls, actor_wg_world_size: int, rollout_world_size: int, metadata: list[Actor]
     ) -> tuple[dict[str, list[object]], dict[str, list[object]]]:
-        """The first training process sends to all engines, the others to none."""
+        """Let the first training process send to all engines, and the others to none."""
         senders: list[object] = [metadata[actor_wg_world_size:], *([()] * (actor_wg_world_size - 1))]
         return {"receivers": senders}, {"receivers": [()] * rollout_world_size}
 
-    def init_process_group(self, receivers: Sequence[Actor]) -> None:  # type: ignore[override]  # as above, its own
+    def init_process_group(self, receivers: Sequence[Actor]) -> None:  # type: ignore[override]  # as above
         self._receivers = receivers
 
     def finalize(self) -> None:
@@ -66,11 +67,11 @@ class RayWeights(CheckpointEngine):
         await self._each("put", None)
 
     async def _each(self, method: str, *given: object) -> list[int]:
-        """A method of this class at every receiver. Ray passes the value of a reference on."""
+        """Call a method of this class at every receiver. Ray replaces a reference by its value."""
         return await asyncio.gather(*[to.execute_checkpoint_engine.remote(method, *given) for to in self._receivers])
 
     def put(self, bucket: list[Packed] | None) -> int:
-        """Called by the sender; None follows the last bucket."""
+        """Queue a bucket; called by the sender. None follows the last bucket."""
         self._queue.put_nowait(bucket)
         return self.waiting()
 
@@ -84,7 +85,7 @@ class RayWeights(CheckpointEngine):
                 for packed in bucket:
                     yield packed.name, unpack(packed).to(device)
         finally:
-            # The sender waits until its buckets are taken, and would wait indefinitely.
+            # Refuse further buckets, since the sender waits until its buckets are taken, and would wait indefinitely.
             self._arrived = None
 
     @property

@@ -1,4 +1,4 @@
-"""Which sampling settings an engine or an endpoint takes: one check, for the configuration and for every act."""
+"""Check of the sampling settings that an engine or an endpoint takes, for the configuration and for every act."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from verl_mas.engines.facts import ENGINES, facts_of
 from verl_mas.errors import ConfigError
 from verl_mas.registry import closest, nearest
 
-# What verl-mas sets, and the setting that decides: candidates are branches, and the trainer asks for log-probs.
+# Sampling settings that verl-mas sets, and the setting that decides: candidates are branches, and the trainer needs
+# log-probs.
 SET_BY_US = {"n": "mas.branch.k", "logprobs": "actor_rollout_ref.rollout.calculate_log_probs"}
-# What an OpenAI-compatible endpoint may take beside the common settings: OpenAI's own and those of vLLM and SGLang.
+# Settings that an OpenAI-compatible endpoint may take besides the common ones: OpenAI's own, vLLM's and SGLang's.
 ENDPOINT_NAMES = frozenset(
     "best_of bad_words chat_template_kwargs ebnf extra_body frequency_penalty guided_choice guided_grammar guided_json "
     "guided_regex ignore_eos include_stop_str_in_output json_schema length_penalty logit_bias max_completion_tokens "
@@ -29,14 +30,15 @@ ENDPOINT_NAMES = frozenset(
 )
 NEED_TOKENIZER = ("stop", "stop_regex", "min_new_tokens")
 THINKING = "thinking_token_budget"
-# What the request to an engine or an endpoint already has.
+# Parts that a request to an engine or an endpoint has already.
 SET_FOR_EVERY_REQUEST = frozenset(
     "detokenize flat_logprobs messages model output_kind prompt_logprobs stream stream_options tools".split()
 )
 
 
 def names_of(engine: str | None) -> frozenset[str] | None:
-    """The names that an engine knows, None if that is unknown. `engine` None: those of all engines and endpoints."""
+    """The names that an engine takes; None if they are unknown. `engine` None: the names of all engines and
+    endpoints."""
     if engine is not None:
         known = facts_of(engine).sampling
         return known() if known else None
@@ -45,7 +47,8 @@ def names_of(engine: str | None) -> frozenset[str] | None:
 
 
 def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) -> Iterator[ConfigError]:
-    """What an engine, None for one that is not known yet, would refuse in flat settings; `path` names their place."""
+    """Find errors in flat settings for an engine; None stands for an engine that is not known yet. `path` names their
+    place."""
     known = names_of(engine)
     for name in given:
         if name in SET_BY_US:
@@ -65,13 +68,13 @@ def sampling_errors(given: Mapping[str, object], engine: str | None, path: str) 
 
 
 def converted(given: Mapping[str, object], path: str) -> dict[str, object]:
-    """Flat settings as engines take them: a whole temperature becomes a float. Raises ConfigError for one out of range,
-    which some engines turn into an infinity, and then end."""
+    """Convert flat settings for engines: an integer temperature becomes a float. Raises ConfigError for a value out of
+    range, which some engines would turn into an infinity before they crash."""
     return {**given, **load_dataclass(Sampling, {key: given[key] for key in given if key in settable(Sampling)}, path)}
 
 
 def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -> Iterator[ConfigError]:
-    """What the engine of a policy does not take as it is set up, in flat settings; `path` names their place."""
+    """Find flat settings that a policy's engine refuses in its present setup. `path` names their place."""
     facts, budget = facts_of(str(rollout.name)), given.get(THINKING)
     options = rollout.engine_kwargs.get(rollout.name) or {} if budget is not None else {}
     if budget is not None and facts.thinking_fix and (fix := facts.thinking_fix(options)):
@@ -87,27 +90,28 @@ def engine_errors(given: Mapping[str, object], rollout: DictConfig, path: str) -
 
 
 def mistyped(name: str) -> str:
-    """The setting of an endpoint that is surely meant; an endpoint may also have settings of its own."""
+    """Guess the setting of an endpoint that a mistyped name means; empty if it may be a setting of the endpoint's
+    own."""
     known = ENDPOINT_NAMES | SET_FOR_EVERY_REQUEST
     return "" if name in known else closest(name, known, cutoff=0.8)
 
 
 @cache
 def installed_names(module: str, release: frozenset[str]) -> frozenset[str]:
-    """The fields of SamplingParams in an installed engine, read from its source; else those of a known `release`."""
+    """The fields of SamplingParams in the source of an installed engine; without it, those of a known `release`."""
     body = getattr(defined(f"{module}:SamplingParams"), "body", None)
     if body is None:
         return release
     fields = {ast.unparse(node.target) for node in body if isinstance(node, ast.AnnAssign)}
     made = (node.args for node in body if isinstance(node, ast.FunctionDef) and node.name == "__init__")
     fields |= {argument.arg for given in made for argument in (*given.args, *given.kwonlyargs)} - {"self"}
-    # verl gives each engine its own name of the first one.
+    # Each engine has its own name for the maximal length, and verl converts `max_tokens` to it.
     return frozenset(name for name in {"max_tokens", *fields} - {"max_new_tokens"} if not name.startswith("_"))
 
 
 def stop_window(stops: Sequence[str]) -> int:
-    """In how many of the last tokens a stop string lies that the newest token completes.
+    """Return among how many of the last tokens a stop string lies that the newest token completes.
 
-    A token holds at least one byte; a few more, because some tokenizers strip leading spaces.
+    A token has at least one byte. A few tokens are added, because some tokenizers strip leading spaces.
     """
     return max(len(stop.encode()) for stop in stops) + 4

@@ -1,4 +1,4 @@
-"""Whether the engines of a pool are awake together, or in phases: `mas.pools.<pool>.serving`."""
+"""Decides whether the engines of a pool are awake together or in phases: `mas.pools.<pool>.serving`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from verl_mas.config.run import Run, View
 from verl_mas.engines.facts import facts_of
 from verl_mas.platform import DEVICE as CPU
 
-# The share of a GPU that engines awake together may reserve, or one in phases. Contexts, graphs and trainers take the
-# rest.
+# The share of a GPU that engines may reserve, all together or a single one in phases. Contexts, graphs and trainers
+# take the rest.
 MOST = 0.85
 
 
 @dataclass(frozen=True)
 class Share:
-    """What a policy's engine has of each GPU of its pool."""
+    """Resources of a policy's engine on each GPU of its pool."""
 
-    fraction: float  # of the memory; 0 for an engine that reserves none
-    gpus: int  # of one replica
+    fraction: float  # of the GPU's memory; 0 for an engine that reserves none
+    gpus: int  # GPUs of one replica
     sleeps: bool  # whether it can free its memory for another engine
 
 
@@ -32,7 +32,8 @@ class ServingChoice:
 
 
 def choose(shares: Sequence[Share]) -> ServingChoice:
-    """Together where that fits: phases have a barrier at every change of engines, which costs what was not measured."""
+    """Keep engines awake together if they fit. In phases, every change of engines is a barrier, at a cost that was not
+    measured."""
     total, widest = sum(share.fraction for share in shares), max(share.gpus for share in shares)
     if total > MOST + 1e-9:
         reason = f"the memory fractions add up to {total:g}, above {MOST:g}"
@@ -46,13 +47,13 @@ def choose(shares: Sequence[Share]) -> ServingChoice:
 
 
 def lowered(fractions: Sequence[float], most: float) -> list[float]:
-    """In whole percent, all by the same factor, with a sum of at most `most`."""
+    """Lower fractions by a common factor to whole percents with a sum of at most `most`."""
     factor = most / sum(fractions)
     return [int(fraction * factor * 100 + 1e-6) / 100 for fraction in fractions]
 
 
 def serving(run: Run, pool: str) -> ServingChoice:
-    """How the engines of a pool are served, and why."""
+    """Return how the engines of a pool are served, and the reason."""
     wanted = run.mas.pools[pool].serving
     if wanted != "auto":
         return ServingChoice(wanted, f"mas.pools.{pool}.serving")
@@ -64,21 +65,21 @@ def serving(run: Run, pool: str) -> ServingChoice:
 
 
 def settled(run: Run) -> Run:
-    """The run with `serving: auto` replaced by what it means in this run."""
+    """Resolve `serving: auto` for this run."""
     pools = {pool: replace(spec, serving=serving(run, pool).way) for pool, spec in run.mas.pools.items()}
     return replace(run, mas=replace(run.mas, pools=pools))
 
 
 def start_together(run: Run, pool: str) -> bool:
     """Whether policies of a pool may start at the same time: all of their engines fit awake, and none measures the free
-    memory of a GPU. `run` is settled."""
+    memory of a GPU. In `run`, `serving: auto` must be resolved already."""
     views = [run.view(name) for name in served_on(run.mas, pool)]
     measures = [facts_of(view.engine).gpu_fraction and cache_bytes(view) is None for view in views]
     return bool(views) and not any(measures) and not time_sliced(run.mas, pool)
 
 
 def cache_bytes(view: View) -> int | None:
-    """Bytes of the KV cache on a GPU, where the options of the engine have them."""
+    """Bytes of the KV cache on a GPU, if the options of the engine say so; else None."""
     option = facts_of(view.engine).cache_option
     size = view.get(f"rollout.engine_kwargs.{view.engine}.{option}") if option else None
     return int(size) if size else None

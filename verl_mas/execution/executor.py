@@ -13,7 +13,7 @@ from verl_mas.execution.limits import Answer, Call, Limits, Result
 from verl_mas.registry import Registry
 
 SETTING = "mas.workflow.args.execution"
-# Those that run programs on this machine.
+# Executors that run programs on this machine.
 LOCAL = ("contained", "unsafe_subprocess")
 
 

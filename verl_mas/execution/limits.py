@@ -1,4 +1,4 @@
-"""What a program may use, and what came of it."""
+"""Limits of a program, and the results of programs and calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ground truth of a code task: what a program must do, as one JSON text in the dataset."""
+"""The ground truth of a code task, which says what a program must do, as one JSON text in the dataset."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Problem:
         return _read(ground_truth)
 
 
-@lru_cache(maxsize=256)  # every session of a task reads it, and large literals take a while
+@lru_cache(maxsize=256)  # every session of a task reads it, and parsing large literals takes a while
 def _read(text: str) -> Problem:
     try:
         fields = json.loads(text)

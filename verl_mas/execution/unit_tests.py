@@ -1,6 +1,6 @@
-"""Tests of programs, and verdicts that a program cannot forge: what is expected never enters the process that runs it.
+"""Tests of programs, and verdicts that a program cannot forge: expected values never enter the process that runs it.
 
-The comparison is made here, on text or on plain values of exact built-in types.
+This module compares results, as text or as plain values of exact built-in types.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ def _returned(test: Returns, answer: Answer) -> Verdict:
 
 
 def same_output(got: str, expected: str) -> bool:
-    """The same tokens; numbers expected with a point or an exponent may differ by a relative 1e-6."""
+    """Whether the tokens are the same. Numbers whose expected form has a point or an exponent may differ by a relative
+    1e-6."""
     tokens, wanted = got.split(), expected.split()
     return len(tokens) == len(wanted) and all(map(_same_token, tokens, wanted))
 
@@ -114,7 +115,8 @@ def _close(got: complex, expected: complex) -> bool:
 
 
 def same_value(got: Plain, expected: Plain) -> bool:
-    """Equal plain values; a tuple equals a list, 1 is not True, and floats may differ by a relative 1e-6."""
+    """Whether plain values are equal. A tuple equals a list, 1 is not True, and floats may differ by a relative
+    1e-6."""
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(map(same_value, got, expected))
     if isinstance(got, dict) and isinstance(expected, dict):
@@ -135,14 +137,14 @@ def same_value(got: Plain, expected: Plain) -> bool:
 
 
 def _key(value: Plain) -> Plain:
-    """Key of a value in a set or a dict: keys are equal where `same_value` holds, floats exactly."""
+    """Key of a value in a set or a dict. Keys are equal if `same_value` holds, with exact floats."""
     if isinstance(value, bool):
         return (bool, value)
     return type(value)(map(_key, value)) if isinstance(value, tuple | frozenset) else value
 
 
 def read_assert(text: str) -> Returns:
-    """`assert f(1, [2], k=3) == 4` as a test; also `assert Solution().f(1) == 4`. All values are literals."""
+    """Parse `assert f(1, [2], k=3) == 4`, or `assert Solution().f(1) == 4`, as a test. All values are literals."""
     try:
         match ast.parse(text.strip()).body:
             case [ast.Assert(ast.Compare(ast.Call() as call, [ast.Eq()], [expected]))]:
@@ -168,7 +170,7 @@ def _call(node: ast.Call) -> Call:
 def _literal(node: ast.expr) -> Plain:
     try:
         value: Plain = ast.literal_eval(node)
-    except ValueError as error:  # which says where the node is in memory
+    except ValueError as error:  # its message has the node's address in memory
         raise ValueError(f"{ast.unparse(node)[:80]} is not a literal") from error
     return value
 

@@ -1,7 +1,8 @@
-"""Sessions as OpenTelemetry spans in OTLP/JSON, a line and a trace each, with the attributes of the GenAI conventions.
+"""Sessions as OpenTelemetry spans in OTLP/JSON, one line and one trace per session, with the attributes of the GenAI
+conventions.
 
-The span of the session is `invoke_workflow`, with one below it per act: `chat`, or `invoke_agent` where the act called
-tools and so is several requests.
+The span of the session is `invoke_workflow`. Below it is a span per act: `chat`, or `invoke_agent` if the act called
+tools and so consists of several requests.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from verl_mas.sessions.run import RunFolder
 
 
 def records_of(run: RunFolder, part: str, steps: tuple[int, int] | None, counts: Counter[str]) -> Iterator[Record]:
-    """`counts`: how many sessions there were, and what is left out, by reason."""
+    """Yield the records of a run. `counts`: the number of sessions, and of those that are skipped, by reason."""
     first, last = steps or (0, float("inf"))
     index = SessionIndex(run.trajectories, partitions=(part,)) if run.trajectories else None
     entries = [entry for entry in index.entries if first <= max(entry.step, 0) <= last] if index else []
@@ -33,7 +33,8 @@ def records_of(run: RunFolder, part: str, steps: tuple[int, int] | None, counts:
 
 
 def act_messages(act: Record) -> tuple[list[Record], list[Record]]:
-    """The prompt of an act, and what it added, as texts in OpenAI's form: calls have ids, and arguments in JSON."""
+    """The prompt of an act, and the messages that it added, as texts in OpenAI's form: calls have ids, and arguments in
+    JSON."""
     messages, waiting = list[Record](), list[str]()
     added = act.get("steps") or [{"role": "assistant", "content": act["text"]}]
     for number, message in enumerate([*act["messages"], *added]):

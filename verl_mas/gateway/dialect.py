@@ -1,4 +1,4 @@
-"""What the protocols of programs have in common: a request as it is read, and an act as it is served."""
+"""Common parts of the protocols that programs speak: a request as it is read, and an act as it is served."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from verl_mas.workflow.tools import Tool
 _REQUIRED = object()
 IMAGES = ("image_url", "input_image", "image")  # in chat, Responses and Messages
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# What OpenAI's servers and ours call the same.
+# Settings that have the same names in OpenAI's protocol and in ours.
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", *PENALTIES)
 
 
 class ApiError(Exception):
-    """An HTTP error with OpenAI's body. `unsupported`: the code by which Anthropic's clients know that they must send
-    the request in another form. Such an error does not decide the session."""
+    """An HTTP error with OpenAI's body. `unsupported`: the code that tells Anthropic's clients to send the request in
+    another form. An error with this code does not decide the session."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, unsupported: str = ""
@@ -48,15 +48,15 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Clients of OpenAI and Anthropic repeat a request by its status, unless they are told not to."""
+        """Headers that tell the clients of OpenAI and Anthropic whether to retry. By default they retry by status."""
         retry = self.status == 429
         return {"x-should-retry": "true" if retry else "false", **({"retry-after": "1"} if retry else {})}
 
 
 @dataclass
 class Fields:
-    """The body of a request. Each field is taken once; what is left has no effect. `items`: those that the session was
-    served, by id, which a request may send in place of the items."""
+    """The body of a request. Each field is taken once, and fields that are left at the end have no effect. `items`: the
+    items that the session was served, by id; a request may send an id in place of the item."""
 
     left: JsonObject
     items: Mapping[str, JsonObject] = field(default_factory=dict)
@@ -65,17 +65,18 @@ class Fields:
     def of(cls, body: bytes, items: Mapping[str, JsonObject] | None = None) -> Fields:
         try:
             given = json.loads(body.decode())
-            # Transcripts are long: their texts are looked through only where one could have half a character.
+            # Transcripts are long, so texts are searched for half characters (lone surrogates) only if the body may
+            # have some.
             given = all_encodable(given) if SURROGATE.search(body) else given
         except (ValueError, RecursionError) as error:
             raise ApiError(400, f"the body is not JSON: {error}") from error
         if not isinstance(given, dict):
             raise ApiError(400, "the body is not a JSON object")
-        # Clients write null for what they do not set.
+        # Clients write null for fields that they do not set.
         return cls({name: value for name, value in given.items() if value is not None}, items or {})
 
     def take(self, name: str, kind: Hint, default: object = _REQUIRED) -> Any:
-        """The value of a field. A value of another type is refused, and so is a missing one without a default."""
+        """Take the value of a field. A value of another type is refused, and so is a missing one without a default."""
         value = self.left.pop(name, default)
         if value is _REQUIRED or (value is not default and problems(kind, value, name)):
             given = "is missing" if value is _REQUIRED else f"is {value!r:.80}"
@@ -83,13 +84,13 @@ class Fields:
         return value
 
     def take_limit(self, *names: str) -> int | None:
-        """The smallest of several limits. Some clients write -1 for no limit."""
+        """Take the smallest of several limits. Some clients write -1 for no limit."""
         limits = [self.take(name, int, None) for name in names]
         return min((limit for limit in limits if limit not in (None, -1)), default=None)
 
     def refuse(self, fields: Mapping[str, str]) -> None:
-        """Refuse fields without which the reply would be another one, each with what to do instead, and several
-        replies to one request."""
+        """Refuse fields that the reply would have to obey, each with an alternative, and requests for several
+        replies."""
         for name, instead in fields.items():
             if self.left.get(name):
                 raise ApiError(400, f"{name} is not supported: {instead}", param=name)
@@ -103,23 +104,24 @@ class Asked:
 
     model: str
     messages: Sequence[Message]
-    agent: str = ""  # the one in the address, whatever the model is
-    instructions: str = ""  # a system prompt that is sent anew with each request, and is not a part of the transcript
+    agent: str = ""  # the agent in the address, which overrides the model
+    instructions: str = ""  # a system prompt that comes with each request and is not part of the transcript
     after: str | None = None  # the id of the reply that the messages follow
     tools: Sequence[JsonObject] = ()
-    namespaces: Mapping[str, str] = field(default_factory=dict)  # of tools, by their full names
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # namespaces of tools, by the tools' full names
     max_tokens: int | None = None
     stop: Sequence[str] = ()
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
-    schema: JsonObject | None = None  # of the reply
+    schema: JsonObject | None = None  # JSON schema of the reply
     unused: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Served:
-    """An act as a program gets it. `stopped_by`: the stop string of the request that ended it, which is not in it."""
+    """An act in the form that a program gets. `stopped_by`: the stop string of the request that ended the reply; the
+    reply does not have it."""
 
     id: str
     reply: Reply
@@ -140,18 +142,18 @@ class Served:
 
 
 class Dialect(Protocol):
-    """A protocol: the path that it is asked at, how a request is read, and how an act is written."""
+    """A protocol: the path of its requests, how a request is read, and how an act is written."""
 
     @property
     def path(self) -> str: ...
 
     def read(self, body: Fields) -> Asked:
-        """Raises ApiError."""
+        """Read a request. Raises ApiError."""
 
     def whole(self, asked: Asked, served: Served) -> JsonObject: ...
 
     def events(self, asked: Asked, served: Served) -> Iterator[str]:
-        """The same as a stream."""
+        """Write the act as a stream of events."""
 
 
 DIALECTS: Registry[Dialect] = Registry("dialect", package="verl_mas.gateway.dialects")
@@ -163,7 +165,7 @@ def event(data: object, name: str | None = None) -> str:
 
 
 def text_of_parts(content: object, where: str, kinds: Sequence[str] = ("text",)) -> str:
-    """The text of a content, which may be in parts."""
+    """The text of a content, which may consist of parts."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
@@ -175,7 +177,7 @@ def text_of_parts(content: object, where: str, kinds: Sequence[str] = ("text",))
 
 
 def content_of(role: str, content: object, where: str, kinds: Sequence[str] = ("text",)) -> str | list[Message]:
-    """The content of a message: a text or, of a user, parts of which some are images, in the form of chat."""
+    """The content of a message: a text or, for a user, parts with images, in the form of Chat Completions."""
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     if role != "user" or not any(part.get("type") in IMAGES for part in parts):
         return text_of_parts(content, where, kinds)
@@ -196,7 +198,7 @@ def _part(part: Message, where: str, kinds: Sequence[str]) -> Message:
 
 
 def tool(name: object, description: object, parameters: object) -> JsonObject:
-    """The schema of a tool as chat templates take it."""
+    """Make the schema of a tool in the form that chat templates take."""
     described = {} if description is None else {"description": description}
     return {"type": "function", "function": {"name": name, **described, "parameters": parameters or {}}}
 
@@ -209,8 +211,9 @@ def checked_tools(schemas: Sequence[JsonObject]) -> Sequence[Tool]:
 
 
 def with_schema(messages: Sequence[Message], schema: object) -> list[Message]:
-    """Return the messages with the schema of the reply in the system prompt. The engine samples freely: the trainer
-    computes the log-probs of free sampling (benchmarks/typed_output.py has the bias of a grammar)."""
+    """Return the messages with the schema of the reply in the system prompt. The engine samples without a grammar,
+    because the trainer computes the log-probs of free sampling (benchmarks/typed_output.py measures the bias of a
+    grammar)."""
     if not schema:
         return list(messages)
     text = f"Reply with one JSON value of this schema, and nothing else:\n{json.dumps(schema)}"
@@ -220,11 +223,12 @@ def with_schema(messages: Sequence[Message], schema: object) -> list[Message]:
 
 
 def misfit(text: str, schema: JsonObject) -> str:
-    """Say why a reply does not fit its schema; empty if it does. Clients parse the whole text. Raises ApiError."""
+    """Say why a reply does not fit its schema; empty if it does. Clients parse the whole text. Raises ApiError for an
+    invalid schema."""
     try:
         kind = validators.validator_for(schema)
         kind.check_schema(schema)
-        # With the default registry, the validator would download what a schema refers to.
+        # The default registry of the validator would download schemas to which this one refers.
         error = best_match(kind(schema, registry=References()).iter_errors(json.loads(text)))
     except (SchemaError, Unresolvable, TypeError) as wrong:
         raise ApiError(400, f"the JSON schema of the reply is not valid: {wrong!s:.200}") from wrong

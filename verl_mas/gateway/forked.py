@@ -1,8 +1,8 @@
-"""The fork server of programs. Of a Python program it imports what its file imports, and each session is a fork; any
+"""The fork server of programs. It imports what the file of a Python program imports, and each session is a fork. Any
 other command is started in a fork that has imported nothing.
 
-The file itself and modules of the user run in the fork alone, as they make clients of the session's address and key.
-Standard library alone, so that any interpreter can run it.
+The file itself and modules of the user run only in the fork, because they make clients with the session's address and
+key. This module needs only the standard library, so that any interpreter can run it.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ from verl_mas.util.fork_server import (
 )
 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
-# Where imports are found, and what they read: such statements of a file are executed, too.
+# Objects that decide which modules are imported. Statements that begin with them are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# Joined, they are in the variables of the fork server in place of what each session has its own of.
+# Joined by a hyphen, these stand in the variables of the fork server for the values that differ per session.
 MARK = ("verl-mas", "preload.invalid")
-# These have random numbers of their own, which a fork would share with the others.
+# Modules with random numbers of their own, which all forks would share.
 SEEDED = ("numpy.random", "torch")
 
-# The names of a module, one of them, and the variable of the environment that it is.
+# The namespace of a module, a name in it, and the environment variable whose value this name has.
 Named = tuple[dict[str, object], str, str]
 
 
 class Programs(Forks):
-    """`settings`: the file, and further modules to import. Without a file, forks become the commands of sessions."""
+    """The programs of one file. `settings`: the file, and further modules to import. Without a file, forks become the
+    commands of sessions."""
 
     def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
@@ -63,7 +64,7 @@ class Programs(Forks):
         for name in modules:
             if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
                 raise CannotFork("preload", failure)
-        # By the line that an error ends with.
+        # Key each failure by the last line of its traceback.
         failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
@@ -76,7 +77,7 @@ class Programs(Forks):
             raise CannotFork("forks", reason)
         sys.stdout.flush()
         sys.stderr.flush()
-        gc.freeze()  # The collector of a fork would write to, and so copy, each page.
+        gc.freeze()  # The collector of a fork would write to each page, and so copy it
 
     def fork(self) -> int:
         return bare_fork()  # `launch` forks again
@@ -114,14 +115,14 @@ def _run(file: str, argv: Sequence[str], named: Sequence[Named], environ: Mappin
 
 
 def imported(file: str, seen: set[str]) -> Iterator[str]:
-    """Import the installed packages that a file imports at its top level, and those of the user's modules that it
-    imports. The tracebacks of imports that fail."""
+    """Import the installed packages that a file imports at its top level, and those that the user's own modules among
+    its imports import. Yields the tracebacks of failed imports."""
     seen.add(file)
     names: dict[str, object] = {"__file__": file, "__name__": "__verl_mas__"}
     try:
         with open(file, "rb") as source:
             body = ast.parse(source.read(), file).body
-    except (SyntaxError, ValueError, OSError):  # which the session says
+    except (SyntaxError, ValueError, OSError):  # the session reports it
         return
     for node, needed in _statements(body):
         own = _own_files(node, file)
@@ -132,7 +133,7 @@ def imported(file: str, seen: set[str]) -> Iterator[str]:
 
 
 def _statements(body: Sequence[ast.stmt], needed: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
-    """The imports, and whether the program needs them; and what is set before them."""
+    """Yield the imports of a file, with whether the program needs them, and the settings before them."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((ast.copy_location(ast.Import([alias]), node), needed) for alias in node.names)
@@ -145,7 +146,7 @@ def _statements(body: Sequence[ast.stmt], needed: bool = True) -> Iterator[tuple
 
 
 def _executed(node: ast.stmt, file: str, names: dict[str, object]) -> str:
-    """The traceback if it fails."""
+    """Execute a statement; return the traceback if it fails."""
     try:
         exec(compile(ast.Module([node], []), file, "exec", dont_inherit=True), names)
     except BaseException as error:  # noqa: BLE001  boundary: the session fails as well, or the program handles it
@@ -155,7 +156,7 @@ def _executed(node: ast.stmt, file: str, names: dict[str, object]) -> str:
 
 
 def _own_files(node: ast.stmt, file: str) -> set[str] | None:
-    """The files of the user's modules that a statement imports; None if they are not the user's."""
+    """The files of the user's modules that a statement imports; None if it imports no modules of the user."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return None
     names = [alias.name for alias in node.names]
@@ -171,7 +172,7 @@ def _own_files(node: ast.stmt, file: str) -> set[str] | None:
 
 
 def _own_folder(module: str) -> str:
-    """The folder in which a module of the user is; empty if it is installed or unknown."""
+    """The folder of a user's module; empty if the module is installed or unknown."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         folders = list(spec.submodule_search_locations or ()) if spec else []
@@ -182,16 +183,17 @@ def _own_folder(module: str) -> str:
 
 
 def _open_socket() -> str:
-    """A connection, or the selector of an event loop, which all forks would share."""
+    """Find a connection, or the selector of an event loop, which all forks would share."""
     for number in set(os.listdir("/proc/self/fd")) - {str(CONTROL)}:
-        with contextlib.suppress(OSError):  # that of the folder itself
+        with contextlib.suppress(OSError):  # the descriptor of the folder itself
             if (link := os.readlink(f"/proc/self/fd/{number}")).startswith(("socket:", "anon_inode:")):
                 return f"an import opened {link}"
     return ""
 
 
 def _named() -> Iterator[Named]:
-    """Names of modules that are such a variable and no more, like `openai.azure_endpoint`: each fork sets its own."""
+    """Find names in modules whose value is exactly that of a variable that differs per session, like
+    `openai.azure_endpoint`. Each fork sets them again."""
     variables = {value: name for name, value in os.environ.items() if "-".join(MARK) in value}
     for names in gc.get_objects():
         for name, value in names.items() if type(names) is dict and "__spec__" in names else ():
@@ -200,8 +202,9 @@ def _named() -> Iterator[Named]:
 
 
 def _kept() -> str:
-    """What has a variable of the environment that each session has its own of: here it has the mark as its value."""
-    mark = "-".join(MARK)  # nothing but this frame has it
+    """Find an object that keeps the value of a variable that differs per session. In this process, the mark is the
+    value of each such variable."""
+    mark = "-".join(MARK)  # only this frame has it
     for holder in gc.get_objects():
         for value in _referents(holder):
             if (type(value) is str and mark in value) or (type(value) is bytes and mark.encode() in value):
@@ -212,7 +215,7 @@ def _kept() -> str:
 
 
 def _referents(holder: object) -> Iterator[object]:
-    """What it refers to, also by tuples and dictionaries that the collector does not track."""
+    """Objects to which `holder` refers, also through tuples and dictionaries that the collector does not track."""
     for value in gc.get_referents(holder) if holder is not posix.environ else ():
         yield value
         if type(value) in (tuple, dict) and not gc.is_tracked(value):
@@ -220,5 +223,5 @@ def _referents(holder: object) -> Iterator[object]:
 
 
 def _trial() -> None:
-    """Use an event loop, a thread and the resolver."""
+    """Use an event loop, a thread and the resolver, to test whether a fork can."""
     asyncio.run(asyncio.to_thread(socket.getaddrinfo, "127.0.0.1", 80))

@@ -1,8 +1,9 @@
 """Isolates the program of a session in a fork.
 
-The program gets processes of its own, where the machine allows it: it sees no other process and so none of their keys,
-and whatever it starts ends with it. A message on the descriptor comes before the program, so that the worker knows
-whose outcome to take. Standard library alone.
+If the machine allows it, the program gets its own process namespace. So it sees no other process, and none of their
+keys, and whatever it starts ends with it. Before the program starts, its process sends a message on the descriptor. The
+worker reads from it which process this is, and takes an outcome from no other process. This module needs only the
+standard library.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from verl_mas.util.fork_server import bare_fork, die_with_parent, own_namespaces
 
 NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
-OUTCOME = 3  # shells redirect to one digit
-# Python ignores these, and a program expects to be ended by them.
+OUTCOME = 3  # a single digit, because shells can redirect only such descriptors
+# Signals that Python ignores; a program expects them to end it.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def isolated(descriptor: int, program: Callable[[], object]) -> None:
-    """Call a function, which ends its process, in a process of its own; this one ends as that one did."""
-    # The worker ends the group by SIGTERM: the program may handle it, and this process waits for that.
+    """Call a function, which ends its process, in its own process. This process then ends in the same way."""
+    # The worker ends the process group by SIGTERM. The program may handle it, so this process ignores it and waits.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         own_namespaces(NEW_MOUNTS | NEW_PIDS)
@@ -45,7 +46,8 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
 
 
 def played(descriptor: int, writes: int, program: Callable[[], object], *, apart: bool) -> int:
-    """The status of the program, in the first process of its namespace: its end is the end of all others there."""
+    """Run the program and return its status. This is the first process of its namespace, whose end ends all others in
+    it."""
     die_with_parent(os.getppid())
     if apart:
         libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
@@ -56,7 +58,7 @@ def played(descriptor: int, writes: int, program: Callable[[], object], *, apart
         become(descriptor, program)
     os.close(descriptor)
     while True:
-        # Orphans become children of this process.
+        # Orphans become children of this process, so wait for any child.
         process, status = os.wait()
         if process == child:
             return os.waitstatus_to_exitcode(status)
@@ -68,7 +70,7 @@ def become(descriptor: int, program: Callable[[], object]) -> None:
     os.write(descriptor, b"\n")
     os.dup2(descriptor, OUTCOME)
     os.close(descriptor)
-    # Those of a namespace of users, which `exec` would take away.
+    # Drop the capabilities of a user namespace, as `exec` would.
     if os.getuid():
         libc.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24))
     try:
@@ -88,7 +90,7 @@ def execute(command: list[str], environ: Mapping[str, str]) -> None:
 
 
 def end_as(status: int) -> None:
-    """As the program ended: by a signal, or with a status."""
+    """End this process as the program ended: by a signal, or with a status."""
     if status < 0 and -status not in (signal.SIGKILL, signal.SIGSTOP):
         signal.signal(-status, signal.SIG_DFL)
     if status < 0:

@@ -1,4 +1,4 @@
-"""When two messages are the same: programs send back what they were served in many spellings."""
+"""Equality of messages: programs send back what they were served in many spellings."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from typing import NamedTuple
 from verl_mas.endpoints.openai import calls_of, text_of
 from verl_mas.workflow.client import Message, ToolCall
 
-# A chat template may open the thought itself, so that a reply has its end alone.
+# A chat template may open the thought itself, so that a reply has only its end.
 THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
 
 
 class Canonical(NamedTuple):
-    """What a chat template reads of a message. Ids of calls, and what clients add of their own, are not compared."""
+    """The parts of a message that a chat template reads. Ids of calls, and fields that clients add, are not
+    compared."""
 
     role: str
     content: str
     calls: tuple[tuple[str, str], ...] = ()
-    name: str = ""  # of a user
+    name: str = ""  # only for a user
 
 
 def canonical(message: Message) -> Canonical:
@@ -32,20 +33,20 @@ def canonical(message: Message) -> Canonical:
 
 
 def _images(message: Message) -> str:
-    """The data URLs."""
+    """The data URLs of a message's images."""
     content = message.get("content")
     parts = content if isinstance(content, list) else []
     return "".join(part["image_url"]["url"] for part in parts if part.get("type") == "image_url")
 
 
 def _plain(call: ToolCall) -> str:
-    """The arguments in one spelling, or as they were written where they are not JSON."""
+    """Arguments in one spelling; arguments that are not JSON stay as they were written."""
     return call.arguments if call.parameters is None else json.dumps(call.parameters, sort_keys=True)
 
 
 def spellings(served: Canonical, stopped_by: str | None = None, *, thinking: bool = True) -> Iterator[Canonical]:
-    """A reply as it was served, and as a program may send it back: with the stop string that ended it, and, if
-    `thinking`, without its thought."""
+    """Yield the spellings in which a program may send a reply back: as it was served, with the stop string that ended
+    it, and, if `thinking`, without its thought."""
     ends = [served] if stopped_by is None else [served, served._replace(content=served.content + stopped_by)]
     yield from ends
     if thinking and (thought := THOUGHT.match(served.content)):
@@ -53,8 +54,8 @@ def spellings(served: Canonical, stopped_by: str | None = None, *, thinking: boo
 
 
 def difference(known: Sequence[Canonical], given: Sequence[Canonical], start: int) -> str:
-    """The first difference between two transcripts, which are equal up to message `start`, for a user who wants to know
-    why a request began a row."""
+    """Describe the first difference between two transcripts, which are equal up to message `start`, to explain why a
+    request began a row."""
     if not given:
         return "it was asked before"
     if not known:

@@ -30,7 +30,7 @@ OUTCOME = ("answer", "reward", "info")
 
 
 class Program(Workflow, Rules):
-    """What programs have in common. A subclass says how the program is run: `play`."""
+    """Base of workflows that run a program. A subclass says how the program is run: `play`."""
 
     safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT, "typed": ANY_TEXT}
     session_kind: ClassVar[type[GatewaySession]] = GatewaySession
@@ -51,22 +51,23 @@ class Program(Workflow, Rules):
                 raise ConfigError(f"mas.workflow.args.{value}", rule=rule, fix=nearest(agent, list(self.agents)))
 
     async def play(self, task: ProgramTask, gateway: Gateway) -> JsonObject:
-        """How the program ended."""
+        """Run the program and return its outcome."""
         raise NotImplementedError
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        # A command-line tool, a check and a run without programs start without a server. Its imports take a moment.
+        # Import the server only now and in a thread, because it takes a moment, and a command-line tool, a check and a
+        # run without programs do not need it.
         served = (await asyncio.to_thread(import_module, "verl_mas.gateway.server")).served
         session = self.session_kind(team, self.agents, self)
         async with served(session) as address:
             gateway = Gateway(f"{address}/v1", session.key)
-            # What a program raises is in records and logs.
+            # Errors that a program raises are in records and logs, which must not have the key.
             with without_key(session.key):
                 outcome = await self._until_decided(self.play(ProgramTask.of(task), gateway), session)
         return _outcome(outcome, team)
 
     async def _until_decided(self, played: Awaitable[JsonObject], session: GatewaySession) -> JsonObject:
-        """What the program returned. A session whose fate is decided is not played to its end."""
+        """Return the outcome of the program, unless the session is decided before, by a fault."""
         playing, decided = asyncio.ensure_future(played), asyncio.ensure_future(session.decided.wait())
         reached = asyncio.ensure_future(session.reached.wait())
         waiting: set[asyncio.Future[Any]] = {playing, decided, reached}
@@ -87,7 +88,7 @@ class Program(Workflow, Rules):
 
 
 class FunctionProgram(Program):
-    """A function `(task, gateway)`, async or not, which `@verl_mas.program` makes a workflow of."""
+    """A function `(task, gateway)`, async or not, that `@verl_mas.program` turns into a workflow."""
 
     function: ClassVar[Function]
 
@@ -115,18 +116,19 @@ def program(*, agents: Sequence[str]) -> Callable[[Function], type[FunctionProgr
 
 
 def _importable(function: Function) -> bool:
-    """Whether another process can load it from its file: not what a notebook, a script or a function defines."""
+    """Whether another process can load the function from its file. A function in a notebook, a script or another
+    function cannot be loaded."""
     named = function.__module__ != "__main__" and function.__qualname__ == function.__name__
     return named and os.path.isfile(function.__code__.co_filename)
 
 
 async def _inline(function: Function, task: ProgramTask, gateway: Gateway) -> JsonObject:
-    """In an event loop of its own: a program that blocks the one that serves it would wait for itself."""
+    """Run the function in its own event loop: if it blocked the loop that serves it, it would wait for itself."""
     loop = LoopThread("program")
     try:
         return await loop.aresult(played(function, task, gateway))
     finally:
-        # The end of a program that blocks is not waited for.
+        # Do not wait for a program that blocks.
         threading.Thread(target=loop.close, daemon=True).start()
 
 
@@ -138,6 +140,6 @@ def _outcome(given: JsonObject, team: Team) -> Outcome:
     if answer is None and reward is None:
         answer = next(reversed(team.replies), None)
     if isinstance(answer, str):
-        # The reply itself, if it is one: its tokens are then scored as they were sampled.
+        # Use the reply itself if the answer is one, so that its tokens are scored as they were sampled.
         answer = next((reply for reply in reversed(team.replies) if reply.text == answer), answer)
     return Outcome(answer=answer, reward=reward, info=given.get("info") or {})

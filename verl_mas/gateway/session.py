@@ -1,4 +1,4 @@
-"""A session as a program reaches it: its requests are acts, and a request that is sent again is the same act."""
+"""The server's side of a program's session: its requests are acts, and a repeated request is the same act."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.team import Team
 
 logger = logging.getLogger(__name__)
-# Settings of clients that were named in the log of this process, each with its agent.
+# Pairs of an agent and a client's setting that this process has logged.
 _NAMED: set[tuple[str, str]] = set()
 
 
 @dataclass(kw_only=True)
 class Rules:
-    """How requests become acts."""
+    """Rules by which requests become acts."""
 
     models: dict[str, str] = field(default_factory=dict)
     """The agents that other names of models mean: `{gpt-5-mini: solver}`; `*` is every other name, and
@@ -61,44 +61,45 @@ class Rules:
 class Exchange:
     """An act, and the connections that wait for its reply."""
 
-    digest: bytes  # of its request
+    digest: bytes  # of the act's request
     act: asyncio.Future[Served]
     readers: int = 0
     delivered: bool = False
 
     @property
     def lost(self) -> bool:
-        """Its reply reached no client."""
+        """Whether its reply has reached no client."""
         return not self.readers and not self.delivered
 
     @property
     def reply(self) -> Reply | None:
-        """None while the act runs, or if it failed."""
+        """The reply; None while the act runs, or if it failed."""
         ended = self.act.done() and not self.act.cancelled() and self.act.exception() is None
         return self.act.result().reply if ended else None
 
 
 class GatewaySession:
-    """One attempt at a task. Its `key` is what requests bring; the first fault decides the session."""
+    """One attempt at a task. Requests carry its `key`. The first fault decides the session."""
 
     def __init__(self, team: Team, agents: Sequence[str], rules: Rules):
         self.key = secrets.token_urlsafe(16)
         self.over = False
         self.fault: SessionFault | EngineLost | None = None
         self.reached, self.decided = asyncio.Event(), asyncio.Event()
-        self.items: dict[str, JsonObject] = {}  # that were served, by id
+        self.items: dict[str, JsonObject] = {}  # items that were served, by id
         self.agents, self._team, self._rules, self._tips = agents, team, rules, Tips()
         self._exchanges: list[Exchange] = []
-        self._refused: Counter[bytes] = Counter()  # requests that were sent away, and come again as new ones
+        self._refused: Counter[bytes] = Counter()  # requests that were refused for now, and come again as new ones
         self._transcripts: dict[str, Sequence[Message]] = {}  # by the id of the reply that ends them
         self._tip_of: dict[Reply, Tip] = {}
         self._named, self._acts, self._calls, self._call_ids = secrets.token_hex(6), count(), count(), set[str]()
-        # The clocks of the session are in its context, and those of a connection are not.
+        # The session's clocks are in its context, and not in that of a connection.
         self._context = contextvars.copy_context()
 
     @contextmanager
     def exchange(self, asked: Asked, digest: bytes, *, again: bool = False) -> Iterator[Exchange]:
-        """While a connection waits for the reply and gets it. `digest`: of the request; `again`: it is sent again."""
+        """Hold a connection's exchange while it waits for the reply and gets it. `digest`: of the request. `again`:
+        whether the client says that it repeats a request."""
         found = self._repeated(digest, again=again) or self._begun(asked, digest)
         found.readers += 1
         try:
@@ -109,8 +110,9 @@ class GatewaySession:
                 asyncio.get_running_loop().call_later(self._rules.grace_s, self._forget, found)
 
     def decide(self, error: SessionFault | EngineLost | ApiError) -> None:
-        """The first fault is that of the session, whatever the program makes of it. A request that cannot be read is
-        one, too: a program that ignores the error would end well without an act."""
+        """Let a fault decide the session, unless it is tolerated. The first fault counts, whatever the program does
+        with it. A request that cannot be read is a fault, too, because a program that ignores the error would end well
+        without an act."""
         fault = SessionFault(FaultKind.WORKFLOW, str(error)) if isinstance(error, ApiError) else error
         tolerated = isinstance(fault, SessionFault) and fault.kind.value in self._rules.tolerate
         if self.fault is None and not tolerated:
@@ -118,7 +120,7 @@ class GatewaySession:
             self.decided.set()
 
     async def close(self) -> None:
-        """No further request is answered, and what runs is cancelled."""
+        """Answer no further requests, and cancel running ones."""
         self.over = True
         for each in self._exchanges:
             each.act.cancel()
@@ -127,7 +129,8 @@ class GatewaySession:
             self._forget(each)
 
     def _repeated(self, digest: bytes, *, again: bool) -> Exchange | None:
-        """The act of an earlier request, if this is the same one: its client was gone, or it says so."""
+        """Find the act of an earlier request that this one repeats: its client was gone, or this client says that it
+        repeats it."""
         if again and self._refused[digest]:
             self._refused[digest] -= 1
             return None
@@ -174,13 +177,13 @@ class GatewaySession:
         return served
 
     def _fits(self, reply: Reply, agent: str, asked: Asked) -> bool:
-        """Whether a reply has the type that its request asks for. A call of a tool has its own."""
+        """Whether a reply fits the type that its request asks for. A reply with tool calls has their type."""
         if asked.schema and agent in self._rules.typed and not reply.tool_calls:
             reply.malformed = misfit(cut_at(reply.text, asked.stop)[0], asked.schema) or reply.malformed
         return not reply.malformed
 
     def agent_of(self, model: str, agent: str = "") -> str:
-        """The agent of a request: the one in its address, or the one that the name of its model means."""
+        """The agent of a request: the one in its address, or the one for which the model's name stands."""
         models = {} if agent else self._rules.models
         asked = agent or model
         name = models.get(asked) or (asked if asked in self.agents else models.get("*"))
@@ -191,7 +194,7 @@ class GatewaySession:
         return name
 
     def _transcript(self, asked: Asked) -> list[Message]:
-        """The whole of it, of a request that names the reply before it, too."""
+        """The whole transcript, also of a request that names the reply before it by id."""
         if asked.after is not None and asked.after not in self._transcripts:
             raise ApiError(404, f"no reply {asked.after!r:.80} in this session", param="previous_response_id")
         before = () if asked.after is None else self._transcripts[asked.after]
@@ -201,8 +204,8 @@ class GatewaySession:
         return messages
 
     def _settings(self, agent: str, asked: Asked) -> dict[str, object]:
-        """A program may shorten a reply. Its temperature and the like do not count: frameworks send 0 or 1 out of
-        habit, and with 0 the sessions of a group would be equal."""
+        """The settings of a request that count: a program may shorten a reply. Temperature and similar settings are
+        ignored, because frameworks send 0 or 1 by default, and with 0 the sessions of a group would be equal."""
         given = {name: asked.unused[name] for name in SAMPLING if name in asked.unused}
         if unknown := {(agent, name) for name in given} - _NAMED:
             _NAMED.update(unknown)
@@ -228,14 +231,15 @@ class GatewaySession:
         return Served(f"act_{self._named}_{next(self._acts)}", reply, text, calls, stopped_by)
 
     def _call_id(self, given: str | None) -> str:
-        """Programs take each id once, and some chat templates ids of nine letters and digits only."""
+        """Return a new id if needed: programs accept each id once, and some chat templates only ids of nine letters and
+        digits."""
         while given is None or given in self._call_ids:
             given = f"c{next(self._calls):08d}"
         self._call_ids.add(given)
         return given
 
     def _forget(self, exchange: Exchange) -> None:
-        """What no client asked for again: nothing follows from a reply that was not received."""
+        """Remove an act whose reply no client requested again. Nothing depends on a reply that was not received."""
         reply = exchange.reply
         if not exchange.lost or exchange not in self._exchanges or (reply and self._tip_of[reply].taken):
             return
@@ -247,7 +251,7 @@ class GatewaySession:
 
 
 def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """The text before the first of the stop strings, and that one."""
+    """The text before the first of the stop strings, and this stop string."""
     places = [(text.index(stop), stop) for stop in stops if stop in text]
     if not places:
         return text, None
@@ -256,7 +260,8 @@ def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
 
 
 def check_tokens(found: Found, reply: Reply) -> None:
-    """Raises where the tokens that an act continued are not those that it has: such a row must not be trained on."""
+    """Raise EngineLost if an act's tokens do not begin with those of the act that it continues. Such a row must not be
+    trained on."""
     new, old = reply.generation, found.tip.reply.generation if found.tip else None
     if not new.has_tokens:
         return
@@ -266,7 +271,8 @@ def check_tokens(found: Found, reply: Reply) -> None:
     if old is not None:
         if not found.same_row:
             prompt, response = prompt[: len(old.prompt_ids)], prompt[len(old.prompt_ids) :]
-        # The last one may be gone: some families have one token that ends a reply and begins the next message.
+        # The last token may be missing: some model families use one token that ends a reply and begins the next
+        # message.
         last = len(old.response_ids) - 1
         begins = prompt == old.prompt_ids and response[:last] == old.response_ids[:last]
     if not begins or len(lengths) > 1:

@@ -1,4 +1,4 @@
-"""The acts of a session that a request can continue, as a tree of messages: each agent's, per set of tools."""
+"""The acts of a session that a request can continue, as a tree of messages for each agent and each set of tools."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ class Tip:
     """An act that a request can continue."""
 
     reply: Reply
-    found: Found = field(repr=False)  # what it continues
+    found: Found = field(repr=False)  # the act that it continues
     transcript: Sequence[Message] = field(default=(), repr=False)  # with its reply, as the program has it
-    taken: bool = False  # its row was continued, or is being continued
-    place: int = 0  # of its reply in the transcript
+    taken: bool = False  # whether its row was continued, or is being continued
+    place: int = 0  # index of its reply in the transcript
     spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # of its reply
-    nodes: Sequence[Node] = field(default=(), repr=False)  # where it is in the tree
+    nodes: Sequence[Node] = field(default=(), repr=False)  # its nodes in the tree
 
     @property
     def messages(self) -> list[Message]:
-        """What the tokens of its row hold."""
+        """The messages whose tokens are in its row."""
         return [*self.reply.messages, *self.reply.steps]
 
     @property
     def end(self) -> str | None:
-        """Why its tokens cannot be continued; None if they can."""
+        """The reason why its tokens cannot be continued; None if they can."""
         generation = self.reply.generation
         if generation.full:
             return "its row is full"
-        # Without an end of turn, what follows would be off the chat template.
+        # Without an end of turn, the continuation would not follow the chat template.
         if self.reply.truncated:
             return "its reply was cut at the maximal length"
         return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
 
     def is_in(self, given: Sequence[Canonical]) -> bool:
-        """Whether `given` has its reply and those that its tokens have before it, and not equal ones that spell another
-        thought."""
+        """Whether `given` has its reply and the earlier replies in its tokens, and not equal texts with other
+        thoughts."""
         tip: Tip | None = self
         while tip is not None and given[tip.place] in tip.spellings:
             tip = tip.found.tip
@@ -50,13 +50,14 @@ class Tip:
 
 @dataclass(eq=False)
 class Node:
-    """A message after those that lead to it. `tips`: the acts whose reply it is; equal replies are several."""
+    """A message after a path of messages. `tips`: the acts that have it as their reply; several acts may have equal
+    replies."""
 
     tips: list[Tip] = field(default_factory=list)
     after: dict[Canonical, Node] = field(default_factory=dict)
 
     def last_path(self) -> Iterator[Canonical]:
-        """The messages that followed most lately."""
+        """Yield the messages that followed most recently."""
         node = self
         while node.after:
             message, node = next(reversed(node.after.items()))
@@ -65,9 +66,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Found:
-    """What a request continues: the first `known` of its messages are those of `tip`.
+    """The act that a request continues: the first `known` of its messages are those of `tip`.
 
-    `same_row`: its row is continued; else the tokens are the prompt of a new one. `origin` says why.
+    `same_row`: whether its row is continued; otherwise its tokens are the prompt of a new row. `origin`: the reason.
     """
 
     origin: str
@@ -83,17 +84,18 @@ class Found:
         return Continuation(reply.generation, len(self.tip.messages), reply.row if self.same_row else None)
 
     def messages(self, given: Sequence[Message]) -> list[Message]:
-        """The request with the messages of its tip as the tokens hold them, however the program spelled them."""
+        """The request, with the messages of its tip as the tokens have them, however the program spelled them."""
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
 
     def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
-        """The request and its reply. What is known is not kept a second time: a session has the whole transcript in
-        each request."""
+        """The transcript of the request and its reply. Known messages are shared with the tip, because each request of
+        a session has the whole transcript."""
         return [*(self.tip.transcript if self.tip else ()), *given[self.known :], reply]
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """While the act runs, no other request continues the row; if it fails, another one may."""
+        """Keep other requests from continuing the row while the act runs. If the act fails, another one may continue
+        it."""
         if self.tip is None or not self.same_row:
             yield
             return
@@ -110,9 +112,9 @@ class Tips:
         self._roots: dict[tuple[str, str], Node] = {}
 
     def find(self, agent: str, tools: str, given: Sequence[Canonical]) -> Found:
-        """The act that `given` continues: the longest of its beginnings that ends with a reply."""
+        """Find the act that `given` continues: the longest beginning of `given` that ends with a reply."""
         if given[-1].role == "assistant":
-            # Tokens are continued by messages that an agent replies to.
+            # Only a message to which an agent replies can continue tokens.
             return Found("new: the last message is of the assistant")
         path, ended = _path(self._roots.get((agent, tools)), given), ""
         found = Found("new")
@@ -127,7 +129,7 @@ class Tips:
         return replace(found, origin=f"{found.origin}: {ended or self._reason(agent, given, path)}")
 
     def _reason(self, agent: str, given: Sequence[Canonical], path: Sequence[Node]) -> str:
-        """Why a request began a row; `path`: what is known of its messages."""
+        """Explain why a request began a row. `path`: the nodes of its known messages."""
         roots = [root for (name, _), root in self._roots.items() if name == agent]
         if not roots:
             return f"the first request of {agent}"
@@ -141,7 +143,7 @@ class Tips:
         return difference(list(path[-1].last_path()), given[known:], known)
 
     def add(self, agent: str, tools: str, given: Sequence[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
-        """The reply to `given`, in every spelling."""
+        """Add the reply to `given`, in every spelling."""
         node = self._roots.setdefault((agent, tools), Node())
         for message in given:
             node = node.after.setdefault(message, Node())
@@ -154,7 +156,7 @@ class Tips:
 
 
 def remove(tip: Tip) -> None:
-    """A reply that reached no program is not continued, and the act before it is the last of its row again."""
+    """Remove a reply that reached no program. The act before it becomes the last of its row again."""
     for node in tip.nodes:
         node.tips.remove(tip)
     if tip.found.tip and tip.found.same_row:
@@ -162,7 +164,7 @@ def remove(tip: Tip) -> None:
 
 
 def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
-    """The root, and the nodes of the messages that it knows."""
+    """The root, and the nodes of the messages that are known."""
     nodes = [root] if root else []
     for message in given:
         if not nodes or message not in nodes[-1].after:
@@ -172,7 +174,7 @@ def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
 
 
 def _chosen(known: int, tips: Sequence[Tip]) -> Found:
-    """Choose among acts with equal replies: the last whose row is open, if there is one."""
+    """Choose among acts with equal replies: the last one whose row is open, if there is one."""
     tip = next((tip for tip in reversed(tips) if not tip.taken), tips[-1])
     if tip.taken:
         return Found(f"branched after {known} messages, as another request continued them", known, tip)

@@ -1,4 +1,4 @@
-"""How an answer stands in a reply: the forms that math teams ask for, and which of them verl's own scorers read."""
+"""Forms of an answer in a reply, which math teams request, and the forms that verl's own scorers read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HASHES = "####"
 
 @dataclass(frozen=True)
 class Hashes:
-    """The text after the last `####`, as in GSM8K."""
+    """A codec for the text after the last `####`, as in GSM8K."""
 
     def prompt(self) -> str:
         return f'End with "{HASHES} " and your final answer.'
@@ -33,12 +33,12 @@ class Hashes:
 
 
 FORMS: Mapping[AnswerForm, Codec[str]] = {"box": BoxedAnswer(), "hashes": Hashes(), "tag": Tag("answer")}
-# What a text that asks for a form has.
+# Text by which a prompt that requests a form is recognised.
 MARKS: Mapping[AnswerForm, str] = {"box": "\\boxed", "hashes": HASHES, "tag": "<answer>"}
-# How the names of the data sources start whose scorer in verl reads another form than a box.
+# Start of the names of data sources whose scorer in verl reads another form than a box.
 OF_VERL: Mapping[str, AnswerForm] = {"openai/gsm8k": "hashes", "searchR1_": "tag"}
 
 
 def form_of_verl(data_source: str) -> AnswerForm:
-    """The form that verl's own scorer of the source reads."""
+    """The form that verl's own scorer of a source reads."""
     return next((form for start, form in OF_VERL.items() if data_source.startswith(start)), "box")

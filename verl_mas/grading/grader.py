@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from verl_mas.registry import Registry
 
-# Whether the session is asked a question, and not trained or evaluated: only then may a ground truth be missing. The
-# session runs as in training, and what graders say of it means nothing, so it is left out of its outcome.
+# Whether the session answers a question, and is neither training nor evaluation. Only then may a ground truth be
+# missing. The session runs as in training, but its grades mean nothing, so its outcome leaves them out.
 ASKED: ContextVar[bool] = ContextVar("asked", default=False)
 UNKNOWN = "(unknown)"
 
@@ -20,9 +20,9 @@ def unknown(ground_truth: object) -> bool:
     return ground_truth is None and ASKED.get()
 
 
-# What a grader's `read` returns.
+# The result of a grader's `read`.
 Truth: TypeAlias = Any
-# (truth, answer) -> from 0, wrong, to 1, right; None: the answer could not be checked.
+# (truth, answer) -> a grade from 0 (wrong) to 1 (right); None: the answer could not be checked.
 GradeFunction: TypeAlias = Callable[[Truth, str], "float | Awaitable[float | None] | None"]
 
 
@@ -36,10 +36,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class Grader:
-    """`await grader(truth, answer)`, with `truth = grader.read(task.ground_truth)`."""
+    """A grader: `await grader(truth, answer)`, with `truth = grader.read(task.ground_truth)`."""
 
     function: GradeFunction
-    read: Callable[[object], Truth] = _unchanged  # refuses a ground truth that no answer can be graded against
+    read: Callable[[object], Truth] = _unchanged  # refuses a ground truth with which no answer can be graded
     check: Callable[[], None] = _nothing  # called before a run starts; refuses a missing package
 
     async def __call__(self, truth: Truth, answer: str) -> float | None:

@@ -45,11 +45,11 @@ class Grade(enum.Enum):
 
     @property
     def checked(self) -> bool:
-        """Whether it is a statement about the answer, not about the check."""
+        """Whether the grade says something about the answer, and not only about the check."""
         return self not in (Grade.TIMED_OUT, Grade.CRASHED)
 
 
-# One answer of each kind: sympy imports modules and fills caches on first use.
+# One answer of each kind, because sympy imports modules and fills caches on first use.
 _WARM_UP = (
     ("\\frac{1}{2}", "0.5"),
     ("\\sqrt{2}", "2^{1/2}"),
@@ -65,7 +65,7 @@ _WARM_UP = (
 _PLAIN_NUMBER = re.compile(r"[+-]?(\d{1,15}|\d{1,3}(,\d{3}){1,4})(\.\d{1,5})?")
 
 _BEFORE = re.compile(r"(?:\s|\$|\\[,;:! ])*")
-# Matches the reversed text: a search for the end of the text would be quadratic in its blanks.
+# Matches the reversed text, because a search for the end of the text would be quadratic in its whitespace.
 _AFTER = re.compile(r"(?:[,;:! ]\\|\s|\$|\.(?!\.))*")
 
 
@@ -75,12 +75,12 @@ def plain_number(text: str) -> Fraction | None:
 
 
 def clean(text: str) -> str:
-    """The answer without blanks, dollar signs and a full stop at its ends."""
+    """Remove whitespace and dollar signs at both ends, and a final full stop."""
     return text[_BEFORE.match(text).end() : len(text) - _AFTER.match(text[::-1]).end()]  # type: ignore[union-attr]
 
 
 def grade_with_sympy(truth: str, answer: str) -> str:
-    """The value of the grade. It is not bounded: call it in a process of the pool."""
+    """Return the value of the grade. The call has no time limit, so make it in a process of the pool."""
     from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
     logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -123,7 +123,7 @@ def parse_in_two_stages() -> None:
         def parse(self, latex_str: str) -> Basic:
             try:
                 tree: Basic = super().parse(latex_str)
-            except Exception:  # noqa: BLE001  boundary: latex2sympy raises plain Exception for what it cannot parse
+            except Exception:  # noqa: BLE001  # boundary: latex2sympy raises plain Exception for what it cannot parse
                 self.mode = PredictionMode.LL
                 tree = super().parse(latex_str)
             return tree
@@ -132,12 +132,13 @@ def parse_in_two_stages() -> None:
 
 
 def _far_apart(*values: object) -> bool:
-    """Whether two real constants differ by far more than math-verify's rounding; it saves a slow proof of that."""
+    """Whether two real constants differ by far more than math-verify's rounding. This saves slow proofs that they
+    differ."""
     import sympy
 
     constants = []
     for value in values:
-        # A percentage is an UnevaluatedExpr, for which math-verify has a rule of its own.
+        # A percentage is an UnevaluatedExpr, for which math-verify has its own rule.
         if not isinstance(value, sympy.Expr) or value.free_symbols or value.has(sympy.UnevaluatedExpr):
             return False
         constants.append(value.evalf(15))
@@ -166,7 +167,7 @@ def ground_truth(value: object) -> str:
 
 @dataclass(frozen=True)
 class BoxedAnswer(Boxed):
-    """A box that is not empty."""
+    """A codec for a box that must not be empty."""
 
     def parse(self, text: str) -> str | Malformed:
         boxed = super().parse(text)
@@ -233,7 +234,7 @@ class AnswerChecker:
             grade = Grade(call.value)
         else:
             grade = Grade.TIMED_OUT if call.status is CallStatus.TIMED_OUT else Grade.CRASHED
-        # A first timeout may be due to a busy machine; an answer that times out again will always cost the limit.
+        # A first timeout may be due to a busy machine. An answer that times out again would always cost the time limit.
         if grade.checked or pair in self._timed_out:
             if len(self._cache) >= self.cache_size:
                 self._cache.pop(next(iter(self._cache)))
@@ -254,10 +255,10 @@ def shared_checker() -> AnswerChecker:
     return AnswerChecker()
 
 
-# Whether an answer states a value, and nothing that math-verify would ignore.
+# The functions below check that an answer states a value, and nothing that math-verify would ignore.
 #
-# math-verify drops what it does not know and reads what is left: `\neq 7`, `8=7`, `7 \text{ or eight}` and `1 \\ 7` are
-# all 7 to it. A policy that is rewarded for them learns to write noise. Notation that the ground truth itself uses is
+# math-verify drops what it does not know and reads the rest: `\neq 7`, `8=7`, `7 \text{ or eight}` and `1 \\ 7` all
+# mean 7 to it. A policy that is rewarded for them learns to write noise. Notation that the ground truth itself uses is
 # allowed in the answer.
 
 _COMMAND = re.compile(r"\\([A-Za-z]+|.)", re.DOTALL)
@@ -292,12 +293,12 @@ _CHANGING_WORDS = frozenset(
     zero one two three four five six seven eight nine ten eleven twelve
     """.split()
 )
-# A text with a digit is no unit: `7 \\text{8}`.
+# A text with a digit is not a unit: `7 \\text{8}`.
 _TEXT = re.compile(r"\\(?:text\w*|mbox|math\w+)\s*\{([^{}]*)\}")
 _WORD = re.compile(r"[A-Za-z]{2,}")
 
 _MATRIX = re.compile(r"\\begin\{(?P<kind>[pbvBV]?matrix|smallmatrix|array)\}.*?\\end\{(?P=kind)\}", re.DOTALL)
-# The text before the sign: names of what is asked for, such as `x`, `f(2)`, `a_{10}`, `\angle ABC`, `(x, y)`.
+# Text before the sign: names of the requested quantity, such as `x`, `f(2)`, `a_{10}`, `\angle ABC`, `(x, y)`.
 _NAME = re.compile(
     r"""(?: [A-Za-z] (?:_(?:\{[^{}]*\}|\w))?
           | \\(?:text|mathrm|mathbf|operatorname|overline|vec|hat|bar)\{[A-Za-z\s]+\}
@@ -315,14 +316,15 @@ _INTERVAL = re.compile(r"[\[(].*,.*[\])]|\\cup|\\infty|∪|∞", re.DOTALL)  # n
 
 
 def objection(truth: str, answer: str) -> Literal["wrong", "unreadable"] | None:
-    """The value of the grade of an answer that says more, or something else, than a value; None: compare the values."""
+    """The grade of an answer that says more than a value, or something else; None: compare the values."""
     if any(_unreadable(truth, answer)):
         return "unreadable"
     return "wrong" if any(_wrong(truth, answer)) else None
 
 
 def _unreadable(truth: str, answer: str) -> Iterator[bool]:
-    """Rows outside a matrix, boxes in boxes, and notation that has no place in a value."""
+    """Yield whether the answer has rows outside a matrix, boxes in boxes, or notation that does not belong into a
+    value."""
     outside = _MATRIX.sub(" ", answer)
     yield ("\\\\" in outside or "\\begin" in outside or "&" in outside.replace("\\&", "")) and "\\begin" not in truth
     yield "boxed" in answer or "fbox" in answer
@@ -336,10 +338,10 @@ def _unreadable(truth: str, answer: str) -> Iterator[bool]:
 
 
 def _wrong(truth: str, answer: str) -> Iterator[bool]:
-    """Relations, chains and words that say something else than "it is this value"."""
+    """Yield whether the answer has relations, chains or words that say something else than "it is this value"."""
     yield _compares(answer) and not _is_set(truth)
     yield "=" not in truth and any(not _names(part) for part in _SEPARATOR.split(answer))
-    # Alone, these separate values; in a longer text they begin something else.
+    # Alone, these words separate values; in a longer text they begin something else.
     joins = {"or", "and"} if "," in truth or _SEPARATOR.search(truth) else set()
     yield not _words(answer, joins).isdisjoint(_CHANGING_WORDS - _words(truth, joins))
     yield any(map(_has_digit, _TEXT.findall(answer))) and _has_digit(_TEXT.sub("", answer))
@@ -349,7 +351,7 @@ def _wrong(truth: str, answer: str) -> Iterator[bool]:
 def _words(text: str, joins: Set[str]) -> set[str]:
     parts = (_TEXT.sub(" ", text), " ".join({each.strip() for each in _TEXT.findall(text)} - joins))
     around, within = ({*_WORD.findall(_COMMAND.sub(" ", part).lower())} for part in parts)
-    # With braces in its braces, a text is still around.
+    # If its braces contain braces, a text is still around.
     return around | within if re.search(r"\\(text|mbox|mathrm|operatorname)", parts[0]) else (around - joins) | within
 
 
@@ -367,6 +369,6 @@ def _has_digit(text: str) -> bool:
 
 
 def _names(part: str) -> bool:
-    """Whether a part without a sign of equality, or with one that gives a name its value."""
+    """Whether a part has no equality sign, or one that assigns its value to a name."""
     left, *more = _ASSIGNS.split(part)
     return not more or (len(more) == 1 and _NAME.fullmatch(left) is not None)

@@ -1,6 +1,6 @@
-"""The processes of a `BoundedPool`: the fork server imports and warms up one function, and a fork answers its calls.
+"""Processes of a `BoundedPool`: the fork server imports one function and warms it up, and each fork answers its calls.
 
-Standard library alone beside the function, like the fork server.
+Besides the function, this needs only the standard library, like the fork server.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ RETURNED, RAISED = "returned", "raised"
 
 
 class Calls(Forks):
-    """`settings`: the function as "package.module:name", the memory of a fork in MB, the arguments of the calls that
-    warm up the server, and the folders in which Python finds modules."""
+    """Answers calls of one function. `settings`: the function as "package.module:name", the memory of a fork in MB, the
+    arguments of the calls that warm up the server, and the folders in which Python finds modules."""
 
     def __init__(self, settings: tuple[str, int, Sequence[Sequence[object]], Sequence[str]]):
         name, memory_mb, warm_up, sys.path[:] = settings

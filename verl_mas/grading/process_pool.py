@@ -45,7 +45,7 @@ class CallResult:
 
 
 class BoundedPool:
-    """`function` is "package.module:name"; its arguments and its result must be JSON values.
+    """A pool for one function. `function` is "package.module:name"; its arguments and its result must be JSON values.
 
     The fork server calls the function once with each of the arguments in `warm_up`, so that workers start with warm
     caches.
@@ -64,7 +64,7 @@ class BoundedPool:
         kind, env = f"{pool_worker.__name__}:Calls", {**os.environ, "OMP_NUM_THREADS": "1"}
         self._settings = (function, memory_mb, list(warm_up), sys.path)
         self._server = Restarted(partial(ForkServer, kind, self._settings, env=env))
-        # Each worker with the pipe to it; None: it is forked on use, at first and after each loss.
+        # Each worker with the pipe to it. None: a worker that is forked on use, at first and after each loss.
         self._workers: queue.SimpleQueue[tuple[Fork, Connection] | None] = queue.SimpleQueue()
         for _ in range(workers):
             self._workers.put(None)

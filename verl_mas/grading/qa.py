@@ -15,12 +15,13 @@ PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
-    """The text in lower case, without punctuation, articles and repeated blanks."""
+    """Normalise a text: lower case, without punctuation, articles and repeated whitespace."""
     return " ".join(ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split())
 
 
 def golden_answers(truth: object) -> list[str]:
-    """Every accepted answer of a text, a list of texts, or Search-R1's `{"target": [...]}`; at least one."""
+    """List every accepted answer in a text, a list of texts, or Search-R1's `{"target": [...]}`; there is at least
+    one."""
     if unknown(truth):
         return [UNKNOWN]
     answers = truth["target"] if isinstance(truth, Mapping) and "target" in truth else truth
@@ -43,7 +44,7 @@ def exact_match(answer: str, golden: list[str]) -> float:
 
 
 def f1(answer: str, golden: list[str]) -> float:
-    """The F1 of the words, with the accepted answer that gives the most."""
+    """The highest F1 of the words over the accepted answers."""
     return max(_f1(normalise(answer).split(), normalise(accepted).split()) for accepted in golden)
 
 

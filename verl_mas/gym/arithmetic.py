@@ -27,7 +27,7 @@ def draw(terms: int, largest: int, rng: random.Random) -> str:
         after = rng.randint(0, largest)
         text += f"{after - total:+d}"
         total = after
-    # No words: every character is a token for a tiny model.
+    # There are no words, because every character is a token for a tiny model.
     return f"{text}="
 
 
@@ -37,7 +37,8 @@ def signed(chain: str) -> list[int]:
 
 
 def chain_split(chain: str) -> str:
-    """One chain in five is for testing. Not by `splits.split_of`, since published results are on these chains."""
+    """Assign one chain in five to the test split. `splits.split_of` is not used, because published results are on these
+    chains."""
     return TEST if random.Random(f"split {chain}").randrange(5) == 0 else TRAIN
 
 
@@ -60,7 +61,7 @@ def chains(count: int, *, terms: int = 4, largest: int = 9, split: str = TRAIN, 
 
 
 def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless; only training chains. `noise` is the share of steps whose result is random."""
+    """Yield demonstrations endlessly, on training chains only. `noise`: the share of steps whose result is random."""
     rng = random.Random(f"lessons {seed}")
     workflow = SolverVerifier()
     while True:
@@ -71,7 +72,7 @@ def lessons(terms: int, largest: int, *, noise: float, seed: int = 0) -> Iterato
 
 
 class ChainExpert:
-    """Each agent works through the chain; the solver ends with the result, the verifier with its verdict."""
+    """Works through the chain as each agent. The solver ends with the result, the verifier with its verdict."""
 
     def __init__(self, chain: str, largest: int, noise: float, rng: random.Random):
         self._first, *self._steps = signed(chain)
@@ -87,7 +88,7 @@ class ChainExpert:
         return f"{working} {ReviewVerdict.render(verdict)}"
 
     def _work(self) -> tuple[str, int]:
-        """For 7+1-2= the text 7+1=8-2=6, and the 6. A wrong result is used by the next step."""
+        """Work through the chain: for 7+1-2=, return the text 7+1=8-2=6, and 6. The next step uses a wrong result."""
         total, working = self._first, str(self._first)
         for step in self._steps:
             total = min(self._largest, max(0, total + step))

@@ -1,4 +1,4 @@
-"""A guide sees the map of a Plan-Path board and not the driver; a driver sees what is around it and not the map."""
+"""A guide sees the map of a Plan-Path board but not the driver; a driver sees its surroundings but not the map."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 PUZZLE = "plan_path"
-# Of rows and columns: different letters, so that a message is read without counting its places.
+# Names of rows and columns. They are different letters, so that a message can be read without counting positions.
 ROWS, COLUMNS = "abcdefghi", "123456789"
-named = partial(place, rows=ROWS, columns=COLUMNS)  # Row and column of a cell: b3
+named = partial(place, rows=ROWS, columns=COLUMNS)  # row and column of a cell: b3
 SOURCE, SHUFFLED = "guide_driver", "guide_driver_shuffled"
-GUIDE = "guide_seed"  # of the board that the guide sees
-# Larger than this, or nearer, a walk that does not know the goal often finds it.
+GUIDE = "guide_seed"  # seed of the board that the guide sees
+# If boards are larger, or the goal is nearer, a walk that does not know the goal often finds it.
 SMALL: Size = {"size": 4, "walls": 3 / 16, "min_distance": 3}
 
 
@@ -78,13 +78,13 @@ def boards_of(extra_info: DatasetFields) -> tuple[PlanPath, PlanPath]:
     return puzzle, seen
 
 
-GUIDE_MARK, DRIVER_MARK = "G", "D"  # the last mark of a compact prompt: which role is asked
-NONE = "-"  # in a compact prompt: no move yet, nothing that could be read
-WORDS = 2  # of the guide's message: a row and a column
+GUIDE_MARK, DRIVER_MARK = "G", "D"  # the last mark of a compact prompt: the role that acts
+NONE = "-"  # in a compact prompt: no move yet, or nothing readable
+WORDS = 2  # in the guide's message: a row and a column
 PICTURE = "picture"
 Colour = tuple[int, int, int]
-LINE: Colour = (128, 128, 128)  # above and left of each cell in a picture
-LOOKS = 4  # boards that are looked at for each that is driven on, in lessons with pictures
+LINE: Colour = (128, 128, 128)  # colour above and left of each cell in a picture
+LOOKS = 4  # in lessons with pictures, number of boards per board on which the driver moves
 COLOURS: dict[str, Colour] = {FREE: (255, 255, 255), WALL: (0, 0, 0), GOAL: (0, 192, 0)}
 
 
@@ -92,7 +92,7 @@ COLOURS: dict[str, Colour] = {FREE: (255, 255, 255), WALL: (0, 0, 0), GOAL: (0, 
 class Drive:
     puzzle: PlanPath
     seen: PlanPath  # the board that the guide sees
-    message: str | None  # what it wrote last; None: it is to write
+    message: str | None  # the guide's last message; None: the guide has to write it
     moved: int = 0
     last: str = NONE
 
@@ -146,7 +146,7 @@ class GuideDriver(States[Drive]):
         return Outcome(answer=state.puzzle.render(), reward=solved, info={"acc": solved, "turns": state.moved})
 
     def moved(self, drive: Drive, move: str | None) -> Drive:
-        """A move that is not legal, or could not be read (None), changes nothing on the board."""
+        """The state after a move. A move that is illegal, or unreadable (None), changes nothing on the board."""
         puzzle = drive.puzzle.copy()
         if move is not None:
             puzzle.step(move)
@@ -165,7 +165,7 @@ class GuideDriver(States[Drive]):
         return self._compact(state) if self.text == COMPACT else "\n\n".join(self._words(state))
 
     def picture(self, drive: Drive) -> Image | None:
-        """What the agent that acts next sees beside its text."""
+        """The picture for the agent that acts next, besides its text."""
         if self.map != PICTURE or not (drive.message is None or self.control == "all"):
             return None
         return drawn(drive.seen.board.picture.split(), self.cell)
@@ -212,7 +212,7 @@ class GuideDriver(States[Drive]):
 
 
 def drawn(rows: Sequence[str], cell: int) -> Image:
-    """A square of `cell` by `cell` pixels for each letter, in its colour."""
+    """Draw a square of `cell` by `cell` pixels for each letter, in the letter's colour."""
     from PIL import Image
 
     cells = np.array([[COLOURS[letter] for letter in row] for row in rows], np.uint8)
@@ -222,7 +222,7 @@ def drawn(rows: Sequence[str], cell: int) -> Image:
 
 
 def asked(picture: Image, text: str) -> list[Message]:
-    """A prompt with a picture above its text."""
+    """Make a prompt with a picture above its text."""
     return [{"role": "user", "content": [{"type": "image", "image": picture}, {"type": "text", "text": text}]}]
 
 
@@ -232,8 +232,11 @@ def _around(drive: Drive) -> str:
 
 
 def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless; only training boards, with the workflow's prompts. `noise` is the share of messages that name any cell,
-    and of moves that are random. The driver's messages are always right, so that it learns to read them."""
+    """Yield demonstrations endlessly, on training boards only, with the workflow's prompts.
+
+    `noise` is the share of messages that name an arbitrary cell, and of moves that are random. The messages for the
+    driver are always right, so that it learns to read them.
+    """
     rng = random.Random(f"lessons {seed}")
     number = FIRST_SEED * (seed + 1)
     while True:
@@ -241,7 +244,8 @@ def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -
         number += 1
         assert isinstance(puzzle, PlanPath)
         drive = workflow.opening(puzzle, puzzle)
-        # To see is harder to learn than to move: with pictures, more boards are looked at than driven on.
+        # Seeing is harder to learn than moving, so with pictures the guide looks at more boards than the driver drives
+        # on.
         driven = drive.message is not None or workflow.map != PICTURE or number % LOOKS == 0
         while not workflow.over(drive) and (driven or drive.message is None):
             if drive.message is None:
@@ -263,7 +267,7 @@ def lessons(workflow: GuideDriver, size: Size, *, noise: float, seed: int = 0) -
 class GuideDriverData(Generated):
     """Boards for a guide and a driver. In the test every board is there twice, once with messages of another one."""
 
-    # A vocabulary without merges: every cell and letter is one token.
+    # A vocabulary without merges, so that every cell and letter is one token.
     warm_up = WarmUp(
         hidden=32, initial=0.1, steps=1_000, batch=128, learning_rate=3e-3, lessons=120_000, texts=100, vocabulary=259
     )
@@ -280,7 +284,7 @@ class GuideDriverData(Generated):
         size = _size(options)
         board(PUZZLE, 0, TRAIN, size)
         train = items(options.train_rows, split=TRAIN, first=options.seed * options.train_rows, size=size)
-        # The same for every seed.
+        # The test rows are the same for every seed.
         held_out = items(options.test_rows, split=TEST, size=size)
         test = [*held_out, *shuffled(held_out)]
         return Prepared(train, test, test, {"guide_driver": {**size, "seed": options.seed}})

@@ -47,7 +47,7 @@ RELATIONS = (
     Relation("ship", "company", "The owner of {s} is {o}.", "the owner of {s}"),
     Relation("river", "country", "The river {s} rises in {o}.", "the country in which the river {s} rises"),
 )
-# Of a hundred entities. Questions only start at books and ships: no relation leads to them.
+# Shares of the entities, in percent. Questions start only at books and ships, to which no relation leads.
 SHARES = {"country": 4, "river": 8, "city": 22, "person": 36, "company": 12, "book": 10, "ship": 8}
 OPENINGS = {kind: f"{{s}} is a {kind}." for kind in SHARES} | {
     "person": "{s} is a person of some renown.",
@@ -56,7 +56,7 @@ OPENINGS = {kind: f"{{s}} is a {kind}." for kind in SHARES} | {
 ONSETS = "b bl br d dr f fl g gl gr h j k kl kr l m n p pl pr r s sk st str t tr v w z".split()
 VOWELS = ["a", "e", "i", "o", "u", "ai", "ei", "ou"]
 ENDINGS = ["l", "m", "n", "r", "s", "th", "x", "nd", "rk"]
-TESTED = 8  # one entity in so many is for testing, with every question that starts there
+TESTED = 8  # one entity in so many is for testing, with every question that starts at it
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class InventedWorld:
         self.facts = self._random_facts(rng)
 
     def with_other_facts(self, seed: int) -> InventedWorld:
-        """The same names with other facts."""
+        """Copy the world: the same names, with other facts."""
         other = copy(self)
         other.facts = self._random_facts(random.Random(f"retold {seed}"))
         other.__dict__.pop("passages", None)
@@ -152,15 +152,15 @@ def _names(count: int, rng: random.Random) -> Iterator[str]:
             yield name
 
 
-# Questions per world and split. The facts change often, so that they are not worth memorising; both splits are used,
-# so that the lessons contain every name.
+# Questions per world and split. Facts change often, so that they are not worth memorising. Both splits are used, so
+# that the lessons contain every name.
 _QUESTIONS = {"train": 35, "test": 5}
-_VERDICTS = 1 / 3  # the share of verdicts that are kept: half of all acts are verdicts, which are the easiest to learn
+_VERDICTS = 1 / 3  # the share of verdicts that is kept: half of all acts are verdicts, which are the easiest to learn
 
 
 def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless. The names are those of `world`, the facts are not: an answer must be read from the documents. `noise` is
-    the share of random replies."""
+    """Yield demonstrations endlessly. Names are those of `world`, facts are not, so that answers must be read from the
+    documents. `noise`: the share of random replies."""
     rng = random.Random(f"lessons {seed}")
     while True:
         variant = world.with_other_facts(rng.randrange(2**32))
@@ -181,7 +181,7 @@ def lessons(world: InventedWorld, hops: Sequence[int], *, noise: float, seed: in
 
 
 class SearchExperts:
-    """Verifier, searcher and answerer, on one question, and the library of its world."""
+    """Plays verifier, searcher and answerer on one question, and the library of the world."""
 
     def __init__(self, world: InventedWorld, question: PathQuestion, noise: float, rng: random.Random):
         self._world, self._question, self._noise, self._rng = world, question, noise, rng
@@ -192,7 +192,7 @@ class SearchExperts:
         return {"verifier": self._verdict, "searcher": self._query, "answerer": self._answer}[request.agent](errs)
 
     async def search(self, query: str) -> SearchResult:
-        """The document of the entity that the query names."""
+        """Return the document of the entity that the query names."""
         words = query.split()
         self.read.append(next(passage for passage in self._world.passages if passage.title in words))
         return SearchResult(query, (self.read[-1],))
@@ -220,7 +220,7 @@ class SearchExperts:
         names, answer = self._names(), self._question.answer
         if names and (errs or answer not in names):
             answer = self._rng.choice(names)
-        # With a blank the name is the same token as in the documents; the codec strips it.
+        # With a space before it, the name is the same token as in the documents; the codec strips the space.
         return ANSWER.render(answer).replace(answer, f" {answer}")
 
     def _names(self) -> list[str]:

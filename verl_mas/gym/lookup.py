@@ -1,5 +1,6 @@
-"""Tables of symbols, cut into shards: what is two steps from a symbol? Neither step is in the shard of the other. For a
-team of a leader and workers that read a shard each, and one reader as its control."""
+"""Tables of symbols, cut into shards. The question is which symbol is two steps from a given one, and the two steps are
+in different shards. It is for a team of a leader and workers that read one shard each, and for a single reader as its
+control."""
 
 from __future__ import annotations
 
@@ -29,15 +30,18 @@ from verl_mas.workflows.leader_workers import Delegating, Delegation, FinalAnswe
 
 SYMBOLS = string.ascii_lowercase + string.ascii_uppercase
 SOURCE, SHUFFLED = "lookup", "lookup_shuffled"
-SHARDS = "shards"  # a key of `extra_info`
+SHARDS = "shards"  # key in `extra_info`
 CUT = "|"  # between the shards in a row
 HOPS = 2
 
 
 @dataclass(frozen=True)
 class Table:
-    """Every symbol has a successor. A shard is a text: its number, then the successors of its symbols in their order.
-    With two symbols per shard, "1 d a" says that a is followed by d and b by a; "2 ..." says what follows c and d."""
+    """A table in which every symbol has a successor. A shard is a text: its number, then the successors of its symbols
+    in order.
+
+    With two symbols per shard, "1 d a" says that a is followed by d, and b by a; "2 ..." says what follows c and d.
+    """
 
     shards: tuple[str, ...]
 
@@ -58,8 +62,8 @@ def successors(text: str) -> dict[str, str]:
 
 
 def draw(shards: int, keys: int, rng: random.Random) -> tuple[Table, str]:
-    """A cycle through all symbols, and a question whose two steps are in different shards; all such pairs are equally
-    probable."""
+    """Draw a cycle through all symbols, and a question whose two steps are in different shards, with equal probability
+    for all such pairs."""
     symbols = SYMBOLS[: shards * keys]
     while True:
         order = rng.sample(symbols, len(symbols))
@@ -82,7 +86,7 @@ class LookupItem(Item):
 
 
 def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> list[LookupItem]:
-    """Random questions. The tables of the splits differ: there are too many for one to occur twice."""
+    """Random questions. The tables of the splits differ, since there are too many for one to occur twice."""
     rng = random.Random(f"lookup {split} {seed}")
     drawn = [draw(shards, keys, rng) for _ in range(count)]
     return [
@@ -92,13 +96,13 @@ def tasks(count: int, shards: int, keys: int, *, split: str, seed: int = 0) -> l
 
 
 def shuffled(items: Sequence[LookupItem]) -> list[LookupItem]:
-    """The control: each question with the shards of the next one. What workers report is distributed as before, and
-    says nothing of the question."""
+    """The control: each question has the shards of the next one. Reports of workers have the same distribution, but say
+    nothing about the question."""
     return [replace(item, source=SHUFFLED, extra=other.extra) for item, other in with_next(items)]
 
 
 def shards_of(extra_info: DatasetFields) -> tuple[str, ...]:
-    """The shards that a row of the data set has."""
+    """The shards in a row of the data set."""
     shards = tuple(str(extra_info.get(SHARDS) or "").split(CUT))
     if not all(shards):
         rule = "a lookup workflow needs rows with the shards of a table"
@@ -112,16 +116,18 @@ def check_size(shards: int, keys: int) -> None:
         raise ConfigError(f"--shards {shards} --keys {keys}", rule=rule, fix="use --shards 4 --keys 8")
 
 
-# The last word but one of a prompt, from which a tiny model that has all roles knows which one to play.
+# Second last word of a prompt, which tells a tiny model with all roles which role to play.
 LEADER, WORKER, READER = "$", "!", "?"
-# A reply that nothing was found; what the leader reads in place of one that is malformed; before an answer.
+# A reply that nothing was found; the text that replaces a malformed report for the leader; the mark before an answer.
 NOTHING, UNREADABLE, FINAL = "-", "#", "="
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """1 to `at_most` symbols, separated by blanks, or `-` for none. A blank comes first, as before every word of a
-    prompt, so that a word is the same token in both."""
+    """1 to `at_most` symbols, separated by spaces, or `-` for none.
+
+    A space comes first, as before every word of a prompt, so that a word is the same token in prompt and reply.
+    """
 
     at_most: int = 1
 
@@ -149,7 +155,7 @@ class Symbols:
 class LookupMoves:
     """Symbols to look up, ` a b`, or the answer, ` = a`."""
 
-    at_most: int  # symbols to look up; 0: only an answer is read
+    at_most: int  # symbols to look up; 0: only an answer is accepted
 
     def prompt(self) -> str:
         return f"Write 1 to {self.at_most} letters to look up, or {FINAL} and the answer."
@@ -229,12 +235,13 @@ class SingleReader(Workflow):
         return Outcome(answer=answer, reward=right, info={"acc": right, "critical_path": acts})
 
 
-# The share of lessons in which there is nothing to find that are kept: they are most acts of a session, and alike.
+# The share of lessons without a finding that is kept: they are most acts of a session, and all alike.
 _NOTHING = 0.4
 
 
 def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless. `noise` is the share of wrong replies of the leader, `worker_noise` that of workers and of readers."""
+    """Yield demonstrations endlessly. `noise`: the share of wrong replies of the leader; `worker_noise`: of workers and
+    readers."""
     rng = random.Random(f"lookup lessons {seed}")
     experts = LookupExperts(shards * keys, noise, worker_noise, rng)
     teams = [resolve(WorkflowSpec("sharded_lookup", args={"max_workers": shards}))]
@@ -250,7 +257,7 @@ def lessons(shards: int, keys: int, *, noise: float, worker_noise: float, seed: 
 
 
 class LookupExperts:
-    """Every role. A wrong reply names random symbols of those that could be right."""
+    """Plays every role. A wrong reply names random symbols among those that are possible."""
 
     def __init__(self, size: int, noise: float, worker_noise: float, rng: random.Random):
         self._symbols = SYMBOLS[:size]
@@ -267,7 +274,7 @@ class LookupExperts:
         return Symbols(HOPS).render([self._rng.choice(values) for _ in right or "-"])
 
     def _lead(self, messages: Sequence[Message]) -> str:
-        """Looks up what was found last: one of several if they contradict each other."""
+        """Look up the symbol that was found last, or one of several if reports contradict each other."""
         reported = [word for word in messages[-1]["content"].split() if word in self._symbols]
         symbol = self._rng.choice(reported or self._symbols)
         if self._rng.random() < self._noise:
@@ -278,14 +285,14 @@ class LookupExperts:
 
 
 def window(prompt: str) -> tuple[dict[str, str], str, list[str]]:
-    """What a worker or reader reads: the successors of its shards, its role, and the symbols after it."""
+    """Parse the prompt of a worker or reader: the successors in its shards, its role, and the symbols after it."""
     shards, role, notes = prompt.partition(WORKER) if WORKER in prompt else prompt.partition(READER)
     return successors(shards), role, notes.split()
 
 
 def findings(prompt: str) -> list[str]:
-    """What a worker or reader is to reply: the successor of the last symbol of its prompt and, for a reader, the next
-    one, as far as the shards of the prompt have them."""
+    """The right reply of a worker or reader: the successor of the last symbol in its prompt and, for a reader, the next
+    one, as far as they are in the shards of the prompt."""
     following, role, notes = window(prompt)
     wanted = 1 if role == WORKER else HOPS + 1 - len(notes)
     right: list[str] = []

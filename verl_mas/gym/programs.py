@@ -1,4 +1,4 @@
-"""Tiny programming tasks: "above 3, times 4, sum" keeps, changes and combines the numbers of a line of input."""
+"""Tiny programming tasks: "above 3, times 4, sum" filters, changes and combines the numbers in a line of input."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from verl_mas.workflow import Request, Task
 from verl_mas.workflow.base import resolve
 
 Numbers = tuple[int, ...]
-LARGEST = 9  # of the numbers in a test's input
-HIDDEN, CANDIDATES = 4, 24  # hidden tests per task, and the number of inputs that they are chosen from
+LARGEST = 9  # the largest number in a test's input
+HIDDEN, CANDIDATES = 4, 24  # hidden tests per task, and the number of inputs from which they are chosen
 
 _COMPARED = range(2, 8)
-# By the words of a statement: the code of the part, for a number x.
+# Words of a statement -> the code of that part, for a number x.
 KEEP = {
     "odd": "x%2",
     "even": "x%2==0",
@@ -44,7 +44,7 @@ CHANGE = {
     **{f"plus {c}": f"x+{c}" for c in range(1, 6)},
     **{f"minus {c}": f"x-{c}" for c in range(1, 6)},
 }
-# What the code computes: of these tables, never of a model.
+# Functions for the code in these tables; code of a model is never evaluated.
 _COMPUTE: dict[str, Callable[[int], int]] = {
     code: eval(f"lambda x: {code}") for code in (*KEEP.values(), *CHANGE.values())
 }
@@ -54,7 +54,7 @@ COMBINE: dict[str, tuple[str, Callable[[Sequence[int]], object]]] = {
     "min": ("print(min({}))", min),
     "list": ("print(*({}))", lambda numbers: " ".join(map(str, numbers))),
 }
-# Conditions that are easily confused.
+# Conditions that are easily confused with each other.
 TWIN = {"odd": "even", "even": "odd"} | {
     f"{one} {c}": f"{other} {c}"
     for pair in (("above", "at least"), ("below", "at most"))
@@ -65,7 +65,7 @@ TWIN = {"odd": "even", "even": "odd"} | {
 
 @dataclass(frozen=True)
 class Program:
-    """A program, by the words of its three parts."""
+    """A program, given by the words of its three parts."""
 
     keep: str
     change: str
@@ -81,7 +81,7 @@ class Program:
         return COMBINE[self.combine][0].format(numbers)
 
     def output(self, numbers: Numbers) -> str | None:
-        """What it prints; None if it fails, as max and min do without numbers."""
+        """The output of the program; None if it fails, as max and min do without numbers."""
         left = _left(self.keep, self.change, numbers)
         if not left and self.combine in ("max", "min"):
             return None
@@ -110,7 +110,8 @@ def draw_numbers(rng: random.Random, count: int) -> Numbers:
 
 
 def problem(program: Program, rng: random.Random) -> Problem:
-    """One example, and hidden tests that few programs that differ in one part pass: the twin none, if there is one."""
+    """Make a problem with one example, and with hidden tests that few programs differing in one part pass, and the twin
+    program never, if there is one."""
     inputs: dict[Numbers, None] = {}
     while len(inputs) < CANDIDATES:
         numbers = draw_numbers(rng, rng.randint(1, 5))
@@ -138,7 +139,7 @@ def line(numbers: Numbers) -> str:
 
 
 def question(program: Program, of: Problem) -> str:
-    """The statement and its examples, in the form in which a tiny tester writes tests."""
+    """Format the statement and its examples, in the form in which a tiny tester writes tests."""
     examples = [f"{test.input}>{test.output}" for test in of.examples if isinstance(test, Stdio)]
     return "\n".join([program.statement, *examples])
 
@@ -154,14 +155,18 @@ def tasks(count: int, *, split: str = TRAIN, seed: int = 0) -> list[Item]:
     return [Item(question(program, of), of.text(), "programs") for program, of in problems]
 
 
-# Shares of `noise`: with which each part other than the condition is random, and a tester errs as a coder does.
+# Shares of `noise`: the probability that a part other than the condition is random, and that a tester makes a coder's
+# mistakes.
 _OTHER_PARTS, _TESTS = 0.2, 0.4
-_ONE = 0.6  # the share of tests with one number; the others have two, and are harder to get right
+_ONE = 0.6  # the share of tests with one number; the others have two numbers, and are harder to get right
 
 
 def lessons(*, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless; only training tasks. With probability `noise` a program confuses its condition with its twin, so above
-    one half the mistake is more frequent than what is right. The single coder has the same prompts."""
+    """Yield demonstrations endlessly, on training tasks only.
+
+    With probability `noise` a program confuses its condition with its twin, so above one half the mistake is more
+    frequent than the right condition. The single coder has the same prompts.
+    """
     rng = random.Random(f"lessons {seed}")
     args = {"text": "compact", "max_turns": 2, "execution": {"executor": f"{__name__}:Interpreter"}}
     team = resolve(WorkflowSpec("coder_tester", args=args))
@@ -175,7 +180,7 @@ def lessons(*, noise: float, seed: int = 0) -> Iterator[Lesson]:
 
 
 class CodingExperts:
-    """Coder and tester of one task."""
+    """Plays coder and tester of one task."""
 
     def __init__(self, program: Program, noise: float, rng: random.Random):
         self._program, self._noise, self._rng = program, noise, rng

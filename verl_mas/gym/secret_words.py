@@ -1,4 +1,4 @@
-"""Secret words, in plain English: a scout knows what a judge has to say, and writes it a message."""
+"""Secret words in plain English: a scout knows what a judge has to say, and writes it a message."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SOURCE, SHUFFLED = "secret_words", "secret_words_shuffled"
 COLOURS = ("red", "blue", "green", "yellow", "purple", "white", "black", "brown", "pink", "orange", "grey", "gold")
 # Nouns that everybody knows, each a single word.
 THINGS = tuple(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split())
-ASKED_OF = 4  # things whose colours the scout knows; a short reply names one or two
+ASKED_OF = 4  # things whose colours the scout knows; a short reply can name one or two
 
 
 @dataclass(frozen=True)
 class Secret:
-    """A task: what the scout reads, what the judge reads, and the words that are right."""
+    """A task: the texts that the scout and the judge read, and the right words."""
 
     kind: Kind
     known: str
@@ -36,8 +36,8 @@ class Secret:
 
 
 def secrets(kind: Kind, split: str, count: int | None, seed: int = 0) -> list[Secret]:
-    """Different tasks of a split, in random order; with no `count`, all of them. Words, pairs, and the thing that is
-    asked for with its colour, are held out."""
+    """Sample different tasks of a split, in random order; without `count`, all of them. Words, pairs, and a requested
+    thing with its colour, are held out."""
     rng = random.Random(f"secret words {kind} {split} {seed}")
     names = [(thing,) for thing in THINGS] if kind == "word" else list(product(COLOURS, THINGS))
     chosen = [name for name in names if split_of(" ".join(name)) == split]
@@ -68,7 +68,7 @@ def items(kind: Kind, count: int | None, *, split: str = TRAIN, seed: int = 0) -
 
 
 def shuffled(tasks: Sequence[Item]) -> list[Item]:
-    """The control: the scout knows what it would know in the next task. Messages keep their distribution."""
+    """The control: the scout knows what it would know in the next task, so messages keep their distribution."""
     return [
         replace(task, source=SHUFFLED, extra={**task.extra, "known": other.extra["known"]})
         for task, other in with_next(tasks)
@@ -108,15 +108,16 @@ class SecretWords(Workflow):
 
 
 def graded(reply: str, answer: str) -> tuple[float, float]:
-    """The F1 score of the reply's words, so that every word too many costs something, and whether they are the answer
-    and nothing else. What the scout alone knows comes first in the answer; without it the judge's own half earns
-    nothing."""
+    """Grade a reply: the F1 score of its words, which punishes superfluous words, and whether it is exactly the answer.
+
+    The part that only the scout knows comes first in the answer. Without it, the judge's own part earns nothing.
+    """
     words, wanted = reply.lower().replace(".", " ").split(), answer.split()
     found = (Counter(words) & Counter(wanted)).total() * (wanted[0] in words)
     return 2 * found / (len(words) + len(wanted)), float(words == wanted)
 
 
-# What an agent always reads comes first: it is computed once.
+# The text that an agent always reads comes first, so that it is computed once.
 _TELL = {
     "word": "You tell a friend the secret word in one short sentence.",
     "pair": "You tell a friend the secret colour in one short sentence.",
@@ -128,7 +129,7 @@ _JUDGE = {
     "asked": "Read your friend's message and answer with the colour.",
 }
 _ASK = "You ask a friend for the colour of a thing in one short question."
-# A small model names one of two things, or nothing, until it sees a turn in which both are named.
+# Examples: a small model names only one of two things, or none, until it sees a turn in which both are named.
 _SHOWN = {
     "word": (),
     "pair": (("Secret thing: chair\nMessage: The secret colour is blue.", "blue chair"),),
@@ -149,7 +150,7 @@ def judging(secret: Secret, note: str) -> list[Message]:
 
 
 def _prompt(role: str, *lines: str, examples: Sequence[tuple[str, str]] = ()) -> list[Message]:
-    """`examples`: turns that come before, each with its reply."""
+    """Make a prompt. `examples`: earlier turns, each with its reply."""
     turns = [pair for turn in examples for pair in zip(("user", "assistant"), turn, strict=True)]
     last = "\n".join(line for line in lines if line)
     return [{"role": name, "content": text} for name, text in (("system", role), *turns, ("user", last))]

@@ -1,4 +1,4 @@
-"""Episodes of a world for tiny models, and lessons in its rules: self-play starts from legal play."""
+"""Episodes of a world for tiny models, and demonstrations of its rules, so that self-play starts from legal play."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from verl_mas.worlds.world import Setup, find
 
 
 def lessons(world: str, options: Mapping[str, object], *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless: the actions of random episodes, as tiny models see them. `noise` is the share of actions that may be
-    illegal."""
+    """Yield demonstrations endlessly: actions of random episodes, in the form in which tiny models see them. `noise`:
+    the share of actions that may be illegal."""
     _, kind, name = find(world)
     rng = random.Random(f"lessons {world} {seed}")
     known: dict[str, None] = {}

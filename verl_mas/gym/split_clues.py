@@ -1,4 +1,5 @@
-"""Split clues: one of eight letters is right, each agent's clues leave a few letters, and only one is left by all."""
+"""Split clues: one of eight letters is right. Each agent's clues leave a few letters, and only the right one is left by
+all."""
 
 from __future__ import annotations
 
@@ -21,16 +22,16 @@ from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, instances, 
 from verl_mas.workflow.client import DatasetFields
 
 LETTERS = "abcdefgh"
-# By the number of parts: how many letters a part alone rules out, so that every part is needed.
+# Number of parts -> number of letters that only this part rules out, so that every part is needed.
 RULED_OUT = {2: 2, 3: 1, 4: 1}
 SOURCE, SHUFFLED = "split_clues", "split_clues_shuffled"
 PARTS, HINT = "parts", "hint"
-Decoys = float | None  # the share of the hints that name a wrong letter; None: there are no hints
+Decoys = float | None  # the share of hints that name a wrong letter; None: there are no hints
 
 
 @dataclass(frozen=True)
 class Clues:
-    """A task: the letter that is right, and for each agent the letters that its clues leave."""
+    """A task: the right letter, and for each agent the letters that its clues leave."""
 
     answer: str
     parts: tuple[str, ...]
@@ -42,8 +43,8 @@ class Clues:
 
 
 def clues(split: str, parts: int = 2) -> Iterator[Clues]:
-    """All tasks of a split. The letters that are left by some part decide the split: so a part alone leaves each of its
-    letters equally often to be right within a split, too."""
+    """Yield all tasks of a split. The union of the letters that the parts leave decides the split. So also within a
+    split, each letter that a part leaves is right equally often."""
     if parts not in RULED_OUT:
         raise ConfigError(f"{parts} parts", rule=f"there are {', '.join(map(str, RULED_OUT))}", fix="use 2")
     alone = RULED_OUT[parts]
@@ -56,7 +57,7 @@ def clues(split: str, parts: int = 2) -> Iterator[Clues]:
 
 
 def _groups(letters: Sequence[str], size: int) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """The letters in ordered groups of `size`, in every way."""
+    """Divide the letters into ordered groups of `size`, in every way."""
     if not letters:
         yield ()
     for group in itertools.combinations(letters, size):
@@ -71,7 +72,8 @@ def _left(answer: str, groups: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def hints(task: Clues, decoys: Decoys) -> dict[str, float]:
-    """The hints of a task and their probabilities: the right letter, or one of the wrong letters that a part leaves."""
+    """The possible hints of a task with their probabilities: the right letter, or a wrong letter that some part
+    leaves."""
     if decoys is None:
         return {"": 1.0}
     wrong = sorted(set("".join(task.parts)) - {task.answer})
@@ -97,8 +99,8 @@ def items(count: int | None, *, split: str = TRAIN, seed: int = 0, parts: int = 
 
 
 def shuffled(tasks: Sequence[Item]) -> list[Item]:
-    """The control: in each task, all agents but the last one have the clues of the next task. Messages keep their
-    distribution, and say nothing about the answer."""
+    """The control: in each task, all agents except the last one have the clues of the next task. Messages keep their
+    distribution, but say nothing about the answer."""
 
     def mixed(own: DatasetFields, other: DatasetFields) -> DatasetFields:
         return {**own, PARTS: [*other[PARTS][:-1], own[PARTS][-1]]}
@@ -117,7 +119,7 @@ def clues_of(extra_info: DatasetFields, answer: object, parts: int) -> Clues:
     return Clues(str(answer), tuple(map(str, given)), str(extra_info.get(HINT) or ""))
 
 
-SPEAKERS, ANSWER = "ABCD", "?"  # the last mark of a compact prompt: who writes a message, or that the answer is wanted
+SPEAKERS, ANSWER = "ABCD", "?"  # last mark of a compact prompt: who writes a message, or that an answer is due
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,10 @@ class Talk:
     """A conversation whose last act answers."""
 
     answer: str
-    parts: tuple[str, ...]  # of those who speak in turn
+    parts: tuple[str, ...]  # of the agents that speak in turn
     hint: str
-    acts: int  # in all
-    read: tuple[str, ...] = ()  # at the start, by all
+    acts: int  # number of acts in total
+    read: tuple[str, ...] = ()  # messages that all agents read at the start
     written: tuple[str, ...] = ()
 
     @property
@@ -142,11 +144,11 @@ class Talk:
 
     @property
     def part(self) -> str:
-        """What the clues of the next speaker leave."""
+        """The letters that the clues of the next speaker leave."""
         return self.parts[self.speaker]
 
     def after(self, letters: str | Malformed) -> Talk:
-        """A message that cannot be read reaches the others empty."""
+        """The talk after a message. An unreadable message reaches the others as an empty one."""
         return replace(self, written=(*self.written, "" if isinstance(letters, Malformed) else letters))
 
 
@@ -167,7 +169,7 @@ class SplitClues(States[Talk]):
         return (*(("sender",) if senders == 1 else instances("sender", senders)), "receiver")
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        # The order of clues says nothing, and differs from session to session.
+        # The order of clues has no meaning, and differs from session to session.
         order = random.Random(f"{task.extra_info.get('index')}/{task.step}/{task.session}")
         return await self.play(self.opening(clues_of(task.extra_info, task.ground_truth, self.parts), order), team)
 
@@ -228,14 +230,16 @@ def _scene(talk: Talk) -> list[str]:
     return lines
 
 
-# Shares of `noise`: of the answers that are any letter left, and of the letters of messages that are random.
+# Shares of `noise`: of answers that are any letter left, and of random letters in messages.
 _ANSWERS, _LETTERS = 5 / 6, 1 / 2
 
 
 def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: int = 0) -> Iterator[Lesson]:
-    """Endless; only training tasks, with the workflow's prompts. With probability `noise` a message is wrong as a
-    whole: that many different random letters. Messages with single wrong letters would repeat letters, a habit that
-    reinforcement learning does not lose."""
+    """Yield demonstrations endlessly, on training tasks only, with the workflow's prompts.
+
+    With probability `noise` a message is wrong as a whole: it has as many different random letters. Messages with
+    single wrong letters would repeat letters, a habit that reinforcement learning does not unlearn.
+    """
     rng = random.Random(f"lessons {seed}")
     every = list(clues(TRAIN, workflow.parts))
     while True:
@@ -252,7 +256,7 @@ def lessons(workflow: SplitClues, *, noise: float, decoys: Decoys = None, seed: 
             else:
                 reply = "".join(rng.sample(LETTERS, len(talk.part))) if rng.random() < noise else talk.part
             yield Lesson(workflow.actor(talk), workflow.prompt(misread), workflow.codec(misread).render(reply))
-            # Right, so that an answer can be learned from it.
+            # The message that others read is right, so that an answer can be learned from it.
             talk = talk.after(talk.part)
 
 
@@ -278,7 +282,7 @@ class SplitCluesData(Generated):
         check_share("--decoys", options.decoys)
         kind = {"parts": options.parts, "decoys": options.decoys}
         train = items(options.train_rows, split=TRAIN, seed=options.seed, **kind)
-        # The same for every seed.
+        # The test rows are the same for every seed.
         held_out = items(options.test_rows, split=TEST, **kind)
         test = [*held_out, *shuffled(held_out)]
         return Prepared(train, test, test, {"split_clues": {**kind, "seed": options.seed}})

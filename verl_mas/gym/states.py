@@ -1,4 +1,5 @@
-"""The base of teams whose session is a sequence of states: each act leads to the next one; and their short messages."""
+"""The base of teams whose session is a sequence of states, in which each act leads to the next one; and the codec of
+their short messages."""
 
 from __future__ import annotations
 
@@ -65,7 +66,7 @@ class States(Workflow, Generic[State]):
     def prompt(self, state: State) -> str: ...
 
     def asked(self, state: State) -> Prompt:
-        """What the agent that acts next gets: the text of `prompt`, and more where it also sees."""
+        """The prompt for the agent that acts next: the text of `prompt`, and more if the agent also sees something."""
         return self.prompt(state)
 
     @abstractmethod
@@ -74,14 +75,14 @@ class States(Workflow, Generic[State]):
 
     @abstractmethod
     def unsaid(self, state: State) -> State | None:
-        """The state after an act whose message reaches no one; None if the act is no message."""
+        """The state after an act whose message reaches no one; None if the act is not a message."""
 
     @abstractmethod
     def outcome(self, state: State) -> Outcome:
         """Return the outcome of a state in which the session is over."""
 
     async def play(self, state: State, team: Team) -> Outcome:
-        """From any state to the end."""
+        """Play from any state to the end."""
         silent: dict[Reply, State] = {}
         while not self.over(state):
             replies = await team[self.actor(state)].branch(self.asked(state), None if self.branches else 1)
@@ -117,7 +118,7 @@ class States(Workflow, Generic[State]):
 
 @dataclass(frozen=True)
 class Letters:
-    """1 to `at_most` letters of an alphabet, in any case, with blanks or commas between them."""
+    """1 to `at_most` letters of an alphabet, in upper or lower case, separated by spaces or commas."""
 
     alphabet: str
     at_most: int

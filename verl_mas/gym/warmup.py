@@ -49,23 +49,24 @@ class Lesson:
 
 
 def demonstrate(workflow: Workflow, task: Task, expert: Expert) -> list[Lesson]:
-    """The acts of one session, with the workflow's own prompts and the expert's replies."""
+    """Collect the acts of one session, with the workflow's own prompts and the expert's replies."""
     llm = ScriptedLLM(lambda request, _: expert(request))
     session = run(workflow, task, llm, faults=FaultSpec(retries=0))
     return [Lesson(reply.agent, bare(reply.messages), reply.text) for reply in session.replies]
 
 
 def bare(messages: Sequence[Message]) -> str:
-    """The messages as a warmed-up model's chat template formats them."""
+    """Format the messages as a warmed-up model's chat template does."""
     return "".join(message["content"] + TURN_END * (message["role"] == "assistant") for message in messages)
 
 
-# Only the contents: the prompts identify the roles, and fewer tokens are faster on a laptop.
+# A chat template with only the contents: the prompts themselves identify the roles, and fewer tokens are faster on a
+# laptop.
 BARE_TEMPLATE = (
     "{% for message in messages %}{{ message['content'] }}"
     "{% if message['role'] == 'assistant' %}{{ '" + TURN_END + "' }}{% endif %}{% endfor %}"
 )
-# The same of contents with images.
+# The same template for contents with images.
 SEEN_TEMPLATE = BARE_TEMPLATE.replace(
     "{{ message['content'] }}",
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for part in message['content'] %}"
@@ -136,8 +137,8 @@ TokenizedLesson = tuple[list[int], int]  # the tokens of a prompt and its reply,
 
 
 def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: Progress) -> Path:
-    """Train a model on `lessons` and save it, with a tokenizer whose chat template adds no text. With an image in a
-    lesson it is a model that sees."""
+    """Train a model on `lessons` and save it, with a tokenizer whose chat template adds no text. If a lesson has an
+    image, the model is a vision-language model."""
     import torch
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoProcessor
 
@@ -155,7 +156,7 @@ def warm_up(folder: Path, lessons: Iterator[Lesson], config: WarmUp, progress: P
             initial=config.initial,
             seed=config.seed,
         )
-    # Of a model of text it is the tokenizer.
+    # For a text model this is the tokenizer.
     reader = AutoProcessor.from_pretrained(start)
     for part in {reader, getattr(reader, "tokenizer", reader)}:
         part.chat_template = SEEN_TEMPLATE if sees else BARE_TEMPLATE
@@ -174,7 +175,7 @@ def log_loss(step: int, loss: float) -> None:
 
 
 def tokenize(reader: Reader, lessons: list[Lesson]) -> list[TokenizedLesson]:
-    """Tokens as in reinforcement learning, where prompt and reply are tokenized separately."""
+    """Tokenize prompt and reply separately, as reinforcement learning does."""
     tokenizer = getattr(reader, "tokenizer", reader)
     texts = [_marks(reader, lesson.image) + lesson.prompt for lesson in lessons]
     prompts = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -183,7 +184,7 @@ def tokenize(reader: Reader, lessons: list[Lesson]) -> list[TokenizedLesson]:
 
 
 def _marks(reader: Reader, image: Image | None) -> str:
-    """What a processor writes into a prompt for an image: a mark for each of its tokens."""
+    """The text that a processor writes into a prompt for an image: a placeholder for each of its tokens."""
     if image is None:
         return ""
     processor = reader.image_processor
@@ -242,13 +243,13 @@ def loss(
         ids[place, : len(tokens)] = torch.tensor(tokens)
         of_prompts[place, 1 : len(tokens) - reply] = True
         of_replies[place, len(tokens) - reply : len(tokens)] = True
-    # Positions depend on where images are.
+    # Positions depend on the places of images.
     places = {"mm_token_type_ids": (ids[:, :-1] == model.config.image_token_id).int()} if pixels else {}
     hidden = model.base_model(input_ids=ids[:, :-1], **pixels, **places).last_hidden_state
     head = model.get_output_embeddings()
 
     def entropy(mask: Tensor) -> Tensor:
-        # Only these tokens' logits: those of all tokens would cost more than the model.
+        # Compute only these tokens' logits: those of all tokens would cost more than the model.
         return torch.nn.functional.cross_entropy(head(hidden[mask[:, 1:]]), ids[:, 1:][mask[:, 1:]])
 
     return entropy(of_replies) + prompts * entropy(of_prompts) if prompts else entropy(of_replies)
@@ -258,19 +259,19 @@ class Generated(DataSet):
     """A data set of any size and, on request, a tiny model that is warmed up on demonstrations of its tasks."""
 
     warm_up: ClassVar[WarmUp]
-    # The default numbers of rows to train on (None: as many as there are) and held out.
+    # Default number of rows to train on (None: all that there are) and of held-out rows.
     rows: ClassVar[tuple[int | None, int]]
-    # The options that only the demonstrations are made with.
+    # Options that only the demonstrations depend on.
     of_demonstrations: ClassVar[Sequence[str]] = ()
 
     def options(self, parser: argparse.ArgumentParser) -> None:
-        """Add options of its own."""
+        """Add the data set's own options."""
 
     def generate(self, options: argparse.Namespace) -> Prepared:
         raise NotImplementedError
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        """Endless; refuses wrong options at once, before anything is written."""
+        """Yield demonstrations endlessly. Wrong options are refused at once, before anything is written."""
         raise NotImplementedError
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,7 @@
-"""Runs an MCP server, and ends it and every process that it started when its client ends, also by SIGKILL.
+"""Runs an MCP server. When its client ends, also by SIGKILL, this script ends the server and every process that it
+started.
 
-A script of the standard library alone: python -I -S mcp_guard.py <process id of the client> <command>
+The script needs only the standard library: python -I -S mcp_guard.py <process id of the client> <command>
 """
 
 import ctypes
@@ -11,7 +12,8 @@ import time
 from contextlib import suppress
 
 POLL_S = 0.1
-# Seconds that the server has after SIGTERM. The client of the package mcp kills this process 2 s after its own SIGTERM.
+# Seconds between SIGTERM and SIGKILL for the server. The client of the package mcp kills this process 2 s after its own
+# SIGTERM.
 GRACE_S = 1.0
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -20,17 +22,18 @@ def main(client: int, command: list[str]) -> None:
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
     if sys.platform == "linux":
-        # A process whose parent ends becomes a child of this one, also if it left the server's group.
+        # A process whose parent ends becomes a child of this one, even if it left the server's group.
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     server = os.fork()
     if server == 0:
         _become(command)
-    # The end of the server must be the end of its output, and the end of the client that of its input.
+    # Close both, so that the end of the server ends its output, and the end of the client ends its input.
     os.close(0)
     os.close(1)
     while (status := _reaped(server)) is None and not asked and os.getppid() == client:
         time.sleep(POLL_S)
-    # The client asks as soon as the output of a dying server ends, which is a moment before its exit.
+    # The client requests the end as soon as the output of a dying server ends, which is shortly before the server
+    # exits.
     moment = time.monotonic() + POLL_S
     while status is None and time.monotonic() < moment:
         time.sleep(0.005)
@@ -47,7 +50,7 @@ def main(client: int, command: list[str]) -> None:
 
 def _become(command: list[str]) -> None:
     try:
-        # In a group of its own, so that the signals of the client reach this script alone.
+        # Use a separate group, so that the client's signals reach only this script.
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.execvp(command[0], command)
@@ -58,7 +61,7 @@ def _become(command: list[str]) -> None:
 
 
 def _reaped(server: int) -> "int | None":
-    """Collect the children that ended; the exit code of the server if it is one of them, or is gone already."""
+    """Collect the children that ended. Return the exit code of the server if it is among them, or gone already."""
     while True:
         try:
             child, status = os.waitpid(-1, os.WNOHANG)
@@ -71,7 +74,7 @@ def _reaped(server: int) -> "int | None":
 
 
 def _end_all(server: int) -> None:
-    """Children of a process that was killed become children of this one, so every descendant is reached."""
+    """End every descendant: the children of a killed process become children of this one, so all are reached."""
     deadline = time.monotonic() + GRACE_S
     while time.monotonic() < deadline:
         for child in (-server, *_children()):

@@ -1,6 +1,7 @@
-"""MCP servers as a source of tools: each is started once per process, and ends with it, however the process ends.
+"""MCP servers as a source of tools. Each server is started once per process and ends with the process, whatever ends
+it.
 
-The servers have a thread with an event loop of their own, as the event loops of sessions may begin and end.
+The servers have their own thread and event loop, because the event loops of sessions may begin and end.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ if TYPE_CHECKING:
     from mcp import types as mcp_types
     from mcp.client import Transport
 
-RESTARTS = 1  # how often a server is started again without having answered a call since
-PROBE_S = 5.0  # seconds in which a server answers after a call that failed, or is taken for lost
+RESTARTS = 1  # restarts of a server that has not answered a call since its start
+PROBE_S = 5.0  # timeout of the health check after a failed call; then the server counts as lost
 # Seconds in which a server ends: mcp waits 2 s after closing its input, 2 s after SIGTERM, and 2 s after SIGKILL.
 STOP_S = 8.0
-PAGES = 100  # of a list of tools, which a server could continue without end
+PAGES = 100  # most pages in a list of tools, which a server could continue endlessly
 TAIL = 500  # characters of a server's log in messages
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class McpError(Exception):
-    """A call without a result; the text is for the model."""
+    """A call without a result; its text is for the model."""
 
 
 def tool_name(server: str, tool: str) -> str:
-    """`<server>_<tool>`, in the characters and the length that endpoints take."""
+    """Name a tool `<server>_<tool>`, in the characters and the length that endpoints accept."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", f"{server}_{tool}")[:64]
 
 
@@ -59,7 +60,7 @@ class McpServers:
     """
 
     def __init__(self, specs: Mapping[str, McpSpec], log_folder: str | Path | None = None):
-        # Without a place, logs are for messages alone, and deleted with these servers.
+        # Without a folder, logs serve only for messages, and are deleted with these servers.
         self._temporary = (
             None if log_folder or not specs else TemporaryDirectory(prefix="verl-mas-mcp-", ignore_cleanup_errors=True)
         )
@@ -79,7 +80,7 @@ class McpServers:
         raise_all(error for server in self._servers for error in server.missing())
         if not self._servers or self._loop is not None:
             return self
-        # It logs a traceback for each line of a server that is not a message.
+        # mcp logs a traceback for each line of a server that is not a message.
         logging.getLogger("mcp.client.stdio").setLevel(logging.CRITICAL)
         self._loop = LoopThread("mcp")
         atexit.register(self.stop)
@@ -132,7 +133,7 @@ class _McpServer:
         self._warned = False
 
     def missing(self) -> Iterator[ConfigError]:
-        """What the server needs and this machine does not have."""
+        """Find what the server needs but this machine lacks."""
         if importlib.util.find_spec("mcp") is None:
             value = f"mas.mcp.{self.name}, and the package mcp is not installed"
             rule = "MCP servers are used through their official client package"
@@ -156,12 +157,13 @@ class _McpServer:
             return ConfigError(value, rule=rule, fix=f"start it by hand, or raise mas.mcp.{self.name}.start_timeout_s")
 
     async def call(self, tool: str, arguments: JsonObject) -> str:
-        """The result as text. Raises McpError if the call failed, and EngineLost if the server cannot be used."""
+        """Call a tool and return the result as text. Raises McpError if the call failed, and EngineLost if the server
+        cannot be used."""
         connection = await self._connected()
         try:
             result = await connection.client.call_tool(tool, arguments)
         except asyncio.CancelledError:
-            # It may have taken too long.
+            # The call may have taken too long, so check the server.
             self._look_after(connection)
             raise
         except Exception as error:  # the boundary: a server may fail in any way
@@ -178,7 +180,7 @@ class _McpServer:
         await asyncio.gather(*self._ending)
 
     async def noticed(self, message: object) -> None:
-        """A notification of the server, or a line that is not a message."""
+        """Handle a notification of the server, or a line that is not a message."""
         if isinstance(message, Exception) and not self._warned:
             self._warned = True
             logger.warning(
@@ -202,7 +204,7 @@ class _McpServer:
         return connection
 
     def _look_after(self, connection: _Connection) -> asyncio.Task[None]:
-        """End a connection that does not answer; the next call then starts the server again."""
+        """Start a health check that ends a connection without an answer; the next call then starts the server again."""
         if connection.probe is None or connection.probe.done():
             connection.probe = asyncio.create_task(self._probe(connection))
         return connection.probe
@@ -226,7 +228,7 @@ class _McpServer:
 
 
 class _Connection:
-    """One start of a server: `client` and `tools`, when `ready`."""
+    """One start of a server. It has `client` and `tools` once it is `ready`."""
 
     client: Client
     tools: list[mcp_types.Tool]
@@ -238,7 +240,7 @@ class _Connection:
         self._owner = asyncio.create_task(self._own(server))
 
     async def _own(self, server: _McpServer) -> None:
-        """What a task of anyio enters, the same task must leave."""
+        """Own the connection in one task, because anyio's scopes must be exited by the task that entered them."""
         import anyio
         from mcp import Client
 
@@ -310,7 +312,7 @@ def _text(result: mcp_types.CallToolResult) -> str:
 
 
 def _part(content: object) -> str:
-    """The text of a part of a result; what is not text is named."""
+    """The text of a part of a result; a part that is not text is named."""
     text = getattr(content, "text", None) or getattr(getattr(content, "resource", None), "text", None)
     if isinstance(text, str):
         return text
@@ -319,7 +321,7 @@ def _part(content: object) -> str:
 
 
 def _why(error: BaseException, seconds: float | None = None) -> str:
-    """The first cause in a group of exceptions."""
+    """Describe the first cause in a group of exceptions."""
     while nested := getattr(error, "exceptions", None):
         error = nested[0]
     if isinstance(error, TimeoutError):

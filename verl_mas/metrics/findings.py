@@ -1,4 +1,4 @@
-"""What the metrics of some steps say is wrong with a run: pure functions, for the log and for reports.
+"""Problems of a run that the metrics of some steps show: pure functions, for the log and for reports.
 
 The keys are those that the team trainer logs. A value that is not a number (null in a metrics file) counts as NaN.
 """
@@ -14,8 +14,8 @@ from verl_mas.errors import FaultKind
 from verl_mas.metrics.names import AGENT, POLICY, agent, key_of_policy, names_in, policy, session
 from verl_mas.metrics.trends import EVERYONE, Metrics, RunFinding, Trends, mean
 
-STEPS = 3  # With few tasks per step, a step or two without any signal happen in sound runs
-AGAIN = 100  # Where most tasks are too easy or too hard, the same finding comes and goes all the time
+STEPS = 3  # with few tasks per step, one or two steps without any signal are normal
+AGAIN = 100  # if most tasks are too easy or too hard, the same finding comes and goes all the time
 SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
 LITTLE = 0.25  # of signal: four times the samples for the same progress
 MOST = 0.9  # of the groups
@@ -24,12 +24,13 @@ OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
 LATE = 0.5  # seconds: what an act of a small model takes
 CUT = 0.5  # of the replies
 ERRORS = 0.5  # of the calls of tools
-# Metrics that a step has only if old log-probs are computed in it: `mas.old_log_probs_every`.
+# Metrics of steps in which old log-probs are computed: `mas.old_log_probs_every`.
 _NOW_AND_THEN = re.compile(r".*/log_probs/\w+|(.*/)?actor/entropy")
 
 
 def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) -> list[RunFinding]:
-    """What holds in every one of these steps. `agents`: those that are trained; None: all that acted."""
+    """Return the findings that hold in every one of these steps. `agents`: those that are trained; None: all that
+    acted."""
     window = Window(steps)
     trained = [name for name in window.names(AGENT, "advantage/zero") if agents is None or name in agents]
     return [
@@ -47,12 +48,12 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
 
 
 def held(before: Metrics, step: Metrics) -> Metrics:
-    """Fill in the metrics that are not taken in every step with the values that the step before has."""
+    """Fill in metrics that are not taken in every step with the values of the step before."""
     return {**{key: value for key, value in before.items() if _NOW_AND_THEN.fullmatch(key)}, **step}
 
 
 class Findings:
-    """The findings of a run while it trains: each when it begins, and at most once in `again` steps."""
+    """The findings of a run while it trains. Each is returned when it begins, and at most once in `again` steps."""
 
     def __init__(self, agents: Collection[str] | None = None, again: int = AGAIN):
         self._agents, self._again = agents, again
@@ -62,7 +63,7 @@ class Findings:
         self._returned: dict[tuple[str, str], int] = {}
 
     def add(self, metrics: Metrics) -> list[RunFinding]:
-        """Those that hold now and have not been returned in the last `again` steps."""
+        """Return the findings that hold now and have not been returned in the last `again` steps."""
         self._step += 1
         self._window.append(held(self._window[-1] if self._window else {}, metrics))
         full = len(self._window) == self._window.maxlen
@@ -138,7 +139,7 @@ def _why_without_advantage(window: Window, name: str) -> str:
 
 def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
     for name in trained:
-        # Advantages that are mostly one constant, as under a baseline for the whole team.
+        # Find advantages that are mostly one constant, as under a baseline for the whole team.
         shares = window.of_agent(name, "group/signal_share")
         means, deviations = (window.of_agent(name, f"advantage/{key}") for key in ("mean", "std"))
         constant = means and all(abs(mean) > std for mean, std in zip(means, deviations, strict=True))

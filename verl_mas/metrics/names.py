@@ -1,8 +1,9 @@
-"""The names of the metrics that a run logs, and how they are read. What each means is in `table.yaml`.
+"""Names of the metrics that a run logs, and functions that read them. Their meanings are in `table.yaml`.
 
-The first segment says of what a metric is: `agent/<agent>/...`, `policy/<policy>/...`, `session/...`, `filter/...`,
-`async/...`; with `val-` before it, of the validation. verl's own metrics keep verl's names. A team of one trained
-policy has verl's metrics of an actor under verl's names only, so that each number is logged once.
+The first segment says what a metric belongs to: `agent/<agent>/...`, `policy/<policy>/...`, `session/...`,
+`filter/...`, `async/...`; with `val-` before it, the metric belongs to validation. verl's own metrics keep verl's
+names. In a team with one trained policy, verl's actor metrics have only verl's names, so that each number is logged
+once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TypeVar
 AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
 CORE = "val-core/"  # verl's prefix of the scores of a validation
-MEASURES = "exploitability"  # what a world is measured by beside its score, as a pattern
+MEASURES = "exploitability"  # measures of a world besides its score, as a pattern
 V = TypeVar("V")
 
 
@@ -50,12 +51,13 @@ def names_in(keys: Iterable[str], kind: str, key: str) -> list[str]:
 
 
 def key_of_policy(keys: Collection[str], name: str, key: str) -> str:
-    """The name of a policy's metric in these: verl's own if no other policy is trained."""
+    """The name of a policy's metric in `keys`: verl's own if no other policy is trained."""
     own = policy(name, key)
     return own if own in keys or policies_in(keys) != [name] else key
 
 
 def control_of(source: str, sources: Collection[str]) -> str | None:
-    """The set whose control a data source is, by its name: `clues_shuffled` and `clues_control` are of `clues`."""
+    """The set to which a data source is a control, by its name: `clues_shuffled` and `clues_control` are controls of
+    `clues`."""
     base = source.removesuffix("_shuffled").removesuffix("_control")
     return base if base != source and base in sources else None

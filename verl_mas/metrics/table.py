@@ -20,13 +20,13 @@ _TOKEN = re.compile(r"<(\w+)>|\{([^}]*)\}|([^<{]+)")
 
 @dataclass(frozen=True)
 class Metric:
-    """`pattern`: a name, in which `<agent>` is any one name and `{a,b}` either of these."""
+    """A metric. `pattern`: its name, where `<agent>` stands for any name and `{a,b}` for either of two."""
 
     pattern: str
     meaning: str
     unit: str = ""
-    watch: str = ""  # Of the ten to watch: what is healthy
-    # A metric that verl logs for an actor: `policy/<policy>/` is before it in a team of several trained policies.
+    watch: str = ""  # if it is one of the ten to watch: its healthy values
+    # Whether verl logs it for an actor, so that several trained policies log it as `policy/<policy>/...`.
     of_actor: bool = False
 
     @property
@@ -66,7 +66,7 @@ def _metrics_of(section: Fields) -> Iterator[Metric]:
 
 
 def _validated(metrics: Iterator[Metric]) -> Iterator[Metric]:
-    """The metrics that a validation logs as well, with `val-` before their names."""
+    """Yield the metrics that a validation logs as well, with `val-` before their names."""
     without = re.compile("^advantage/|/advantage/|/group/|mixed_versions|<name>/mean")
     for metric in metrics:
         if not without.search(metric.pattern):

@@ -1,4 +1,4 @@
-"""The moments of a run at which memory is taken, for the policies of one pool, in the order in which they happen."""
+"""The moments of a run at which memory is allocated, for the policies of one pool, in chronological order."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from verl_mas.planning import serving, training
 from verl_mas.planning.load import Policy, Terms
 
 START, SYNC, ROLLOUT, LOG_PROBS, UPDATE = "engine start", "weight sync", "rollout", "log-probs", "update"
-# Not a moment of the pool: what one policy holds in the others' moments.
+# Name for the memory that one policy holds while others are active; not a moment of the pool.
 WAITING = "waiting"
 
 
 @dataclass(frozen=True)
 class Moment:
-    """What one GPU holds at one moment."""
+    """Memory that one GPU holds at one moment."""
 
     phase: str
     policy: str | None  # The policy that computes, starts or gets weights; None for a rollout of all policies together
-    own: Terms  # By what it is for, of this policy, or of all policies together
+    own: Terms  # Bytes by purpose, of this policy, or of all policies together
     others: float  # Bytes of the pool's other policies
 
     @property
@@ -33,7 +33,7 @@ class Moment:
 
 
 class Pool:
-    """One GPU of a pool, on which every policy has one trainer process and one part of an engine."""
+    """One GPU of a pool. Every policy has one trainer process and a part of an engine on it."""
 
     def __init__(self, policies: Sequence[Policy], card: float, *, phases: bool = False):
         self.policies, self.card = policies, card
@@ -59,13 +59,17 @@ class Pool:
                     yield Moment(phase, policy.name, own, self._waiting(policy))
 
     def start(self, policy: Policy) -> Moment:
-        """Policies are built one after another; the engines of those before are asleep."""
+        """The start of a policy's engine. Policies are built one after another; the engines of earlier policies are
+        asleep."""
         own = training.at_rest(policy.model, policy.training, begun=False)
         return Moment(START, policy.name, added(own, self._awake(policy)), self._before(policy) - total(own))
 
     def sync(self, policy: Policy) -> Moment:
-        """Engines wake in turn. Together, those before are awake; in phases, they sleep again. On a pool that only
-        serves, all others are awake, and other pools send at the same time. A snapshot has its KV cache already."""
+        """The weight sync of a policy, for which engines wake in turn.
+
+        With `together`, engines that woke earlier stay awake; in phases, they sleep again. On a pool that only serves,
+        all other engines are awake, and other pools send at the same time. A snapshot has its KV cache already.
+        """
         others = 0.0
         for other in self._others(policy):
             earlier = policy.receives or self.policies.index(other) < self.policies.index(policy)
@@ -77,7 +81,8 @@ class Pool:
         return Moment(SYNC, policy.name, syncing, others + self._sent_meanwhile(policy))
 
     def _sent_meanwhile(self, policy: Policy) -> float:
-        """What engines here get from other pools than the policy's. Each pool sends one policy after another."""
+        """The buckets that engines here receive meanwhile from pools other than the policy's. Each pool sends one
+        policy at a time."""
         buckets: dict[str, float] = {}
         for other in self.policies if policy.receives else ():
             if other.receives and other.pool != policy.pool:
@@ -93,14 +98,14 @@ class Pool:
             yield Moment(ROLLOUT, policy.name, added(own, self._awake(policy)), self._waiting(policy))
 
     def waiting(self, policy: Policy) -> Terms:
-        """What a policy holds while another one trains."""
+        """Memory that a policy holds while another one trains."""
         return added(training.at_rest(policy.model, policy.training), self._asleep(policy))
 
     def _waiting(self, policy: Policy) -> float:
         return sum(total(self.waiting(other)) for other in self._others(policy))
 
     def _before(self, policy: Policy) -> float:
-        """What is taken before the policy's engine starts."""
+        """Memory that is taken before the policy's engine starts."""
         index = self.policies.index(policy)
         engines = sum(total(self._asleep(other)) for other in self.policies[:index])
         trainers = (training.at_rest(p.model, p.training, begun=False) for p in self.policies[: index + 1])
@@ -120,7 +125,7 @@ class Pool:
     # -- host memory -----------------------------------------------------------------------------------------
 
     def host(self, gpus_on_node: int) -> Terms:
-        """Host memory of a node at the worst moment: a model is loaded, or training has begun."""
+        """Host memory of a node at the worst moment: while a model is loaded, or after training has begun."""
         trained = [training.host(policy.model, policy.training, gpus_on_node) for policy in self.policies]
         moments = [added(*trained, self._copies(self.policies, gpus_on_node))]
         for index, policy in enumerate(self.policies):
@@ -129,7 +134,7 @@ class Pool:
             loaded = {"a model being loaded": training.load_host(policy.model, policy.training, gpus_on_node)}
             moments.append(added(*held, self._copies(earlier, gpus_on_node), loaded))
         if not self.phases and not any(policy.serving.measures for policy in self.policies):
-            # They start together (`engines.serving.start_together`).
+            # The policies start together (`engines.serving.start_together`).
             loads = [training.load_host(policy.model, policy.training, gpus_on_node) for policy in self.policies]
             moments.append({"models being loaded": sum(loads)})
         return max(moments, key=total)
@@ -140,7 +145,7 @@ class Pool:
 
 
 def staged(policy: Policy) -> Terms:
-    """FSDP1 and LoRA load the trained parameters for the sync."""
+    """Memory for parameters that are loaded to the GPU for the sync, as FSDP1 and LoRA do."""
     trained = policy.training
     if trained is None or trained.always_on_cpu or (trained.fsdp2 and not trained.lora):
         return {}

@@ -1,4 +1,4 @@
-"""Whether the policies of a pool fit, and which settings would make them fit."""
+"""Checks whether the policies of a pool fit, and finds settings that would make them fit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from verl_mas.planning.serving import SGLANG, kv_per_token
 
 @dataclass(frozen=True)
 class Change:
-    """Settings, and the pool with them."""
+    """Changed settings, and the pool with them."""
 
     settings: tuple[str, ...]
     policies: tuple[Policy, ...]
     phases: bool
-    gpus: int  # Of the pool
+    gpus: int  # of the pool
     costs: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -31,7 +31,7 @@ class Change:
 
 
 Kind: TypeAlias = Callable[[Change], Iterator[Change]]
-Larger: TypeAlias = tuple[str, int]  # What gives the pool all GPUs of `--gpus`, and how many these are
+Larger: TypeAlias = tuple[str, int]  # the setting that gives the pool all GPUs of `--gpus`, and their number
 
 
 def worst(pool: Pool) -> Moment:
@@ -39,17 +39,18 @@ def worst(pool: Pool) -> Moment:
 
 
 def tokens(pool: Pool, policy: Policy) -> int:
-    """KV tokens of one engine of the policy."""
+    """Number of KV tokens in one engine of the policy."""
     return max(0, int(pool.caches[policy.name] / kv_per_token(policy.model, policy.serving)))
 
 
 def needed_tokens(policy: Policy) -> int:
-    """vLLM starts only if one request of the whole context fits; any engine must hold a row."""
+    """Number of tokens that an engine must hold: vLLM starts only if a request of the whole context fits; any engine
+    must hold a row."""
     return policy.serving.row if policy.serving.engine == SGLANG else policy.context
 
 
 def too_small(pool: Pool) -> list[Policy]:
-    """Policies whose engine has no room for one request."""
+    """Policies whose engine cannot hold a single request."""
     served = [policy for policy in pool.policies if not policy.serving.elsewhere]
     return [policy for policy in served if tokens(pool, policy) < needed_tokens(policy)]
 
@@ -59,7 +60,7 @@ def fits(pool: Pool) -> bool:
 
 
 def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
-    """Settings with which the pool of `gpus` fits, the fewest first; each was tried in the formulas."""
+    """Find settings with which the pool of `gpus` fits, preferring few changes. Each was tried in the formulas."""
     start = Change((), tuple(pool.policies), pool.phases, gpus)
     more: Kind = partial(_more_gpus, larger)
     kinds: tuple[Kind, ...] = (_shards, more, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)
@@ -78,12 +79,12 @@ def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
 
 
 def one_row(pool: Pool) -> Pool:
-    """Reduce each micro batch to one row of the longest length."""
+    """Reduce each micro batch to one row of maximal length."""
     return pool.of(_micro(policy, most=policy.serving.row) for policy in pool.policies)
 
 
 def room(pool: Pool) -> float:
-    """The largest share of the tokens of its micro batches with which it fits."""
+    """The largest share of the tokens in its micro batches with which the pool fits."""
     smaller = ((percent / 100, [_micro(one, percent / 100) for one in pool.policies]) for percent in range(100, 0, -1))
     return next((share for share, policies in smaller if fits(pool.of(policies))), 0.0)
 
@@ -100,10 +101,10 @@ def _micro(policy: Policy, share: float = 1.0, most: float = math.inf) -> Policy
 
 
 def odds(fitting: float, usual: float, rows: float, times: float) -> str:
-    """How often a micro batch is too long, in words, where one of `rows` rows is drawn `times` in a step. Lengths are
-    shares of the longest row: the mean of the rows that fits, and the usual one.
+    """Say in words how often a micro batch is too long, if one of `rows` rows is drawn `times` times per step.
 
-    Hoeffding's bound, for rows whose lengths are independent: the true odds are lower.
+    `fitting` and `usual` are shares of the longest row: the mean length that just fits, and the usual mean length.
+    Hoeffding's bound holds for rows with independent lengths, so the true odds are lower.
     """
     if fitting <= usual:
         return "expected in every step"
@@ -127,12 +128,12 @@ def _training(policy: Policy, **fields: object) -> Policy:
 
 
 def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) -> str:
-    """One setting per policy."""
+    """Format one setting per policy."""
     return " ".join(f"{policy.section}.{key}={value}" for policy, value in zip(policies, values, strict=True))
 
 
 def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
-    """A parameter that is divided among all GPUs of the pool is divided among more."""
+    """Use more GPUs: parameters that are sharded over all GPUs of the pool are then sharded over more."""
     if larger is not None:
         setting, gpus = larger
         policies = [
@@ -145,7 +146,7 @@ def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
 
 
 def _shards(change: Change) -> Iterator[Change]:
-    """Parameters and optimiser divided among all GPUs of the pool."""
+    """Shard parameters and optimiser over all GPUs of the pool."""
     few = [policy for policy in change.policies if policy.training and policy.training.shards < change.gpus]
     if few:
         policies = [_training(one, shards=change.gpus) if one in few else one for one in change.policies]
@@ -154,13 +155,13 @@ def _shards(change: Change) -> Iterator[Change]:
 
 
 def _fractions(change: Change) -> Iterator[Change]:
-    """All fractions raised or lowered alike, the largest first."""
+    """Raise or lower all fractions by a common factor, the largest first."""
     served = [policy.serving.fraction for policy in change.policies]
     old = [fraction for fraction in served if fraction is not None]
     if len(old) != len(served):
         return
     for percent in range(round(MOST * 100), 4, -5):
-        # In phases the largest one is the limit, and not their sum.
+        # In phases the limit applies to the largest fraction, and not to their sum.
         new = lowered(old, percent / 100 * (sum(old) / max(old) if change.phases else 1))
         if min(new) >= 0.05:
             key = "rollout.gpu_memory_utilization"
@@ -192,7 +193,7 @@ def _offload(change: Change) -> Iterator[Change]:
 
 
 def _budget(change: Change) -> Iterator[Change]:
-    """Micro batches of a power of two of tokens, the largest first, down to one longest row."""
+    """Try micro batches of a power of two of tokens, the largest first, down to one longest row."""
     trained = [(policy, policy.training) for policy in change.policies if policy.training is not None]
     most = max((max(training.update_tokens, training.log_prob_tokens) for _, training in trained), default=0)
     least = max((policy.serving.row for policy, _ in trained), default=0)

@@ -1,4 +1,4 @@
-"""The machines of a run, as `--gpus` names them."""
+"""The machines of a run, as given by `--gpus`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from verl_mas.errors import ConfigError
 
 GIB = 2**30
-# What CUDA reports of a card that is sold as 80 GB: 79.2 GiB. The same share of 40 and of 141 GB.
+# A card that is sold as 80 GB has 79.2 GiB according to CUDA. Cards of 40 and 141 GB have the same share.
 USABLE = 0.99
-# GiB of cards that keep their error correction in their memory (L4, A10G; L40S), by the GB that they are sold with.
+# GiB of cards that store error correction in their memory (L4, A10G; L40S), by the GB with which they are sold.
 WITH_ECC: dict[float, float] = {24: 22.5, 48: 44.5}
-# A run fits if its worst moment takes at most this share of the card: the rest is fragmentation and what is not known.
+# A run fits if its worst moment takes at most this share of the card. The rest is for fragmentation and unknown needs.
 SAFE = 0.92
 
 
@@ -31,7 +31,7 @@ class Hardware:
 
     @property
     def card(self) -> float:
-        """Bytes of a GPU that processes can take."""
+        """Bytes of a GPU that processes can use."""
         return WITH_ECC.get(self.gb, USABLE * self.gb) * GIB
 
     def __str__(self) -> str:
@@ -40,12 +40,12 @@ class Hardware:
 
 
 def has_gpu() -> bool:
-    """Whether this machine has a GPU of NVIDIA, as its driver says without torch."""
+    """Whether this machine has an NVIDIA GPU, determined from its driver without torch."""
     return Path("/proc/driver/nvidia/version").exists()
 
 
 def parse_gpus(text: str) -> Hardware:
-    """`8x80`: eight GPUs of 80 GB. `2x8x80`: two such nodes."""
+    """Parse `8x80` (eight GPUs of 80 GB) or `2x8x80` (two such nodes)."""
     number = r"[1-9]\d*"
     found = re.fullmatch(rf"(?:({number})x)?({number})x({number}(?:\.\d+)?)", text.strip().lower().removesuffix("gb"))
     if found is None:

@@ -1,4 +1,4 @@
-"""Architectures of models on the Hugging Face hub, for machines that have none of their files."""
+"""Architectures of models on the Hugging Face hub, for machines without the files of these models."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 Fields = Mapping[str, object]
 _NAMES = "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads head_dim".split()
 _TOWER = "depth hidden_size intermediate_size num_heads patch_size out_hidden_size".split()
-# Layers of Qwen3-VL's tower -> those whose features are added to the first layers of the text model.
+# Number of layers in Qwen3-VL's tower -> the layers whose features are added to the first layers of the text model.
 _EARLIER = {24: [5, 11, 17], 27: [8, 16, 24]}
 
-# Type, numbers of `_NAMES`, vocabulary, context, and whether the head is the embedding.
+# Model type, the numbers of `_NAMES`, vocabulary, context, and whether the head is the embedding.
 KNOWN = {
     "Qwen/Qwen3-0.6B": ("qwen3", "1024 3072 28 16 8 128", 151936, 40960, True),
     "Qwen/Qwen3-1.7B": ("qwen3", "2048 6144 28 16 8 128", 151936, 40960, True),
@@ -32,7 +32,7 @@ KNOWN = {
     "meta-llama/Llama-3.2-3B": ("llama", "3072 8192 28 24 8 128", 128256, 131072, True),
     "meta-llama/Llama-3.1-8B": ("llama", "4096 14336 32 32 8 128", 128256, 131072, False),
 }
-# Numbers of `_TOWER` for the models that see images.
+# The numbers of `_TOWER`, for models that read images.
 TOWERS = {
     "Qwen/Qwen2.5-VL-3B-Instruct": "32 1280 3420 16 14 2048",
     "Qwen/Qwen2.5-VL-7B-Instruct": "32 1280 3420 16 14 3584",
@@ -40,7 +40,7 @@ TOWERS = {
     "Qwen/Qwen3-VL-4B-Instruct": "24 1024 4096 16 16 2560",
     "Qwen/Qwen3-VL-8B-Instruct": "27 1152 4304 16 16 4096",
 }
-# The context of a variant, where it is not that of the name without the suffix.
+# The context of a variant, if it differs from that of the name without the suffix.
 _CONTEXTS = {("Qwen/Qwen3", "-Base"): 32768, ("Qwen/Qwen2.5", "-Instruct"): 32768, ("Qwen/Qwen2", "-Instruct"): 32768}
 
 
@@ -54,7 +54,8 @@ def known(name: str) -> Fields | None:
 
 
 def _fields(name: str, own_context: int | None) -> Fields:
-    """`own_context`: that of the variant, if it differs. Of a vision tower, transformers assumes what is not here."""
+    """Make the fields. `own_context`: the context of the variant, if it differs. For a vision tower, transformers has
+    defaults for the missing fields."""
     kind, numbers, vocabulary, context, tied = KNOWN[name]
     text = {
         "model_type": f"{kind}_text" if name in TOWERS else kind,

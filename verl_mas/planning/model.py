@@ -10,30 +10,32 @@ from typing import cast
 
 from verl_mas.config.adapters import ALL_LINEAR, Targets, targeted
 
-# Engines serve in bfloat16, and keep keys and values in it.
+# Bytes of a served number: engines serve in bfloat16, and keep keys and values in it.
 SERVED = 2
-# Layers without keys and values, as configurations of transformers name them. The first four keep a state of one size.
+# Layers without keys and values, as configurations of transformers name them. The first four keep a state of fixed
+# size.
 WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "mlp", "moe")
 
-# What the names of a vision tower's parameters, and of those between it and the text model, have in them.
+# Parts of parameter names in a vision tower, and between the tower and the text model.
 TOWER = ("visual", "vision", "projector")
 
 
 @dataclass(frozen=True)
 class Vision:
-    """The tower of a model that reads images. Its layers see patches, of which some make one token of the prompt."""
+    """The tower of a model that reads images. Its layers process patches, of which several make one token of the
+    prompt."""
 
     layers: int
     hidden: int
     intermediate: int
-    merged: int  # Patches of a token
-    pixels: int  # Bytes of the pixels of a token, which the processor writes in float32
-    layer: int  # Elements of one layer
+    merged: int  # patches per token
+    pixels: int  # bytes of a token's pixels, which the processor writes in float32
+    layer: int  # elements of one layer
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    tensors: tuple[int, ...]  # The number of elements of every parameter; one that is used twice is counted once
+    tensors: tuple[int, ...]  # the number of elements of every parameter; a shared parameter counts once
     layers: int
     hidden: int
     intermediate: int
@@ -42,13 +44,14 @@ class ModelSize:
     kv_heads: int
     head_size: int
     context: int  # max_position_embeddings
-    tied: bool  # Whether the head is the embedding
-    # Name, and inputs plus outputs, of every linear layer: a LoRA adapter of rank r has r times that on it.
+    tied: bool  # whether the head is the embedding
+    # Name, and inputs plus outputs, of every linear layer. A LoRA adapter of rank r has r times this number of
+    # parameters.
     linear: tuple[tuple[str, int], ...]
-    head: str = "lm_head"  # The name of the output layer, which `all-linear` leaves out
-    uncached: int = 0  # Layers without keys and values
-    tower: int = 0  # Parameters of a vision tower, with those between it and the text model
-    vision: Vision | None = None  # None also for a tower that is not of Qwen's kind, of which only weights are counted
+    head: str = "lm_head"  # the name of the output layer, which `all-linear` excludes
+    uncached: int = 0  # layers without keys and values
+    tower: int = 0  # parameters of a vision tower and of the layers between it and the text model
+    vision: Vision | None = None  # None also for a tower of another kind than Qwen's, of which only weights are counted
 
     @cached_property
     def parameters(self) -> int:
@@ -56,7 +59,7 @@ class ModelSize:
 
     @property
     def served(self) -> int:
-        """Bytes of its weights in an engine."""
+        """Bytes of the weights in an engine."""
         return SERVED * self.parameters
 
     @property
@@ -65,7 +68,7 @@ class ModelSize:
         return max(self.tensors)
 
     def adapted(self, wanted: Targets = ALL_LINEAR, excluded: Targets = None) -> int:
-        """Inputs plus outputs of the layers that an adapter is on."""
+        """Sum of inputs and outputs of the layers that an adapter is on."""
         every = wanted is None or wanted == ALL_LINEAR
         sizes = {name: size for name, size in self.linear if not (every and name == self.head)}
         return sum(sizes[name] for name in targeted(sizes, wanted, excluded))
@@ -81,21 +84,21 @@ class ModelSize:
 
     @property
     def computed(self) -> int:
-        """Parameters that every token is multiplied with: all but a table of embeddings that is not the head, too."""
+        """Parameters by which every token is multiplied: all except an embedding table that is not the head, too."""
         return self.parameters - (0 if self.tied else self.embedding)
 
     @property
     def attending(self) -> int:
-        """Layers that compare a token with all before it."""
+        """Layers that compare a token with all tokens before it."""
         return self.layers - self.uncached
 
     def kv_bytes(self, tensor_parallel: int = 1) -> int:
-        """Bytes of one token's keys and values on one GPU; an engine repeats heads that it cannot split."""
+        """Bytes of one token's keys and values on one GPU. An engine repeats heads that it cannot split."""
         return 2 * SERVED * self.attending * max(1, self.kv_heads // tensor_parallel) * self.head_size
 
 
 def size_of(config: Mapping[str, object]) -> ModelSize:
-    """The size of the model that transformers makes of a config.json. Loads transformers, but no weights."""
+    """The size of the model that transformers makes from a config.json. Loads transformers, but no weights."""
     return _size_of(json.dumps(config, sort_keys=True, default=str))
 
 
@@ -135,7 +138,7 @@ def _size_of(fields: str) -> ModelSize:
 
 
 def _vision(config: Mapping[str, object], seeing: Mapping[str, int]) -> Vision | None:
-    """Read the vision part from a configuration with the names of Qwen2.5-VL and Qwen3-VL."""
+    """Read the vision part of a configuration with the field names of Qwen2.5-VL and Qwen3-VL."""
     names = "depth hidden_size intermediate_size patch_size temporal_patch_size spatial_merge_size".split()
     found = [config.get(name) for name in names]
     if not all(isinstance(number, int) for number in found):

@@ -1,5 +1,5 @@
-"""Reads a model's folder: config.json, headers of weights, and by transformers the tokenizer with its chat template; no
-tensor is read."""
+"""Reads a model's folder: config.json, the headers of weights and, by transformers, the tokenizer with its chat
+template. No tensor is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verl_mas.planning.model import ModelSize, size_of
 from verl_mas.util import installed_version
 from verl_mas.verl_.types import Fields
 
-# transformers reads the first of these, or the files that it lists.
+# transformers reads the first of these files that exists, or the files that it lists.
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 # Keys, and kinds of layers, of models that carry a state from token to token: linear attention, Mamba, convolutions.
 STATE = {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "mamba_d_state", "ssm_state_size", "state_size"}
@@ -31,7 +31,7 @@ READS_MEDIA = ("vision_config", "audio_config", "thinker_config")
 
 
 def local_folder(path: str) -> Path | None:
-    """The folder of a model on this machine; of a name on the hub, its latest snapshot in the cache."""
+    """The folder of a model on this machine; for a name on the hub, its latest snapshot in the cache."""
     folder = Path(path).expanduser()
     if folder.is_dir() or not is_hub_name(path):
         return folder if folder.is_dir() else None
@@ -43,13 +43,13 @@ def local_folder(path: str) -> Path | None:
 
 
 def is_hub_name(path: str) -> bool:
-    """Whether a path is owner/name, and no folder here."""
+    """Whether a path has the form owner/name and is not a folder here."""
     folder = Path(path).expanduser()
     return not (folder.is_dir() or folder.is_absolute() or path.count("/") != 1 or path.startswith((".", "~")))
 
 
 def readable_json(file: Path) -> Mapping[str, object]:
-    """The object in a file; empty if there is none, or none that can be read, as `check_model` says."""
+    """The object in a file; empty if the file is missing or cannot be read, which `check_model` reports."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -58,7 +58,7 @@ def readable_json(file: Path) -> Mapping[str, object]:
 
 
 def shapes_in(file: Path) -> Mapping[str, Sequence[int]]:
-    """The shapes of the tensors in a safetensors file, from its header. Raises ValueError for one that is cut."""
+    """The shapes of the tensors in a safetensors file, from its header. Raises ValueError for an incomplete file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -81,14 +81,14 @@ def _folder(path: object) -> Path | None:
 
 
 def settings(model: DictConfig) -> Mapping[str, object]:
-    """The model's config.json; empty where it is not here."""
+    """The model's config.json; empty if it is not here."""
     folder = _folder(model.get("hf_config_path")) or _folder(model.get("path"))
     return readable_json(folder / "config.json") if folder else {}
 
 
 def fields(model: DictConfig) -> Mapping[str, object]:
-    """The model's config.json, with the numbers of its text model where it also reads images; those of a known model
-    that is not here."""
+    """The model's config.json, with the numbers of its text model if it also reads images. A known model need not be
+    here."""
     found = settings(model)
     if not found and not model.get("hf_config_path"):
         found = known(str(model.get("path"))) or {}
@@ -97,39 +97,40 @@ def fields(model: DictConfig) -> Mapping[str, object]:
 
 
 def model_number(model: DictConfig, key: str) -> int | None:
-    """A number of the model's config.json, as verl reads it; None for one that is neither here nor a known one."""
+    """A number in the model's config.json, as verl reads it; None if the model is neither here nor known."""
     found = OmegaConf.select(model, f"override_config.{key}") or fields(model).get(key)
     return found if type(found) is int else None
 
 
 def is_stateful(model: DictConfig) -> bool:
-    """Whether a token reads more of those before it than its attention lets it."""
+    """Whether tokens depend on earlier tokens by more than attention, that is, by a state."""
     found = fields(model)
     kinds = found.get("layer_types")
     return bool(STATE & found.keys() or (isinstance(kinds, list) and STATEFUL & {*map(str, kinds)}))
 
 
 def has_own_head(model: DictConfig) -> bool:
-    """Whether the weights of the output layer are surely not those of the embedding."""
+    """Whether the output layer certainly has other weights than the embedding."""
     tied = fields(model).get("tie_word_embeddings")
     return tied is False or (tied is None and "lm_head" in (modules(model) or ()))
 
 
 def vision_of(model: DictConfig) -> Mapping[str, object] | None:
-    """The part of config.json of a model that reads images; empty for one of text, None for one that is not known."""
+    """The vision part of a model's config.json; empty for a text model, None if the model is not known."""
     found = settings(model) or known(str(model.get("path"))) or {}
     parts = [found[key] for key in READS_MEDIA if key in found]
     return None if not found else parts[0] if parts and isinstance(parts[0], Mapping) else {}
 
 
 def modules(model: DictConfig) -> list[str] | None:
-    """The names of the modules that have a matrix, from the headers of the safetensors files; None where unknown."""
+    """The names of the modules that have a matrix, from the headers of the safetensors files; None if they are
+    unknown."""
     folder = _folder(model.get("path"))
     if folder is None:
         return None
     shapes: dict[str, Sequence[int]] = {}
     for file in (file for file in weight_files(folder) if file.suffix == ".safetensors"):
-        with contextlib.suppress(OSError, ValueError):  # `check_model` reports a file that is cut or missing
+        with contextlib.suppress(OSError, ValueError):  # `check_model` reports files that are incomplete or missing
             shapes |= shapes_in(file)
     return [name[: -len(".weight")] for name in shapes if name.endswith(".weight") and len(shapes[name]) > 1] or None
 
@@ -142,7 +143,7 @@ class Chat:
     template: str
 
     def render(self, messages: Sequence[Fields], settings: Mapping[str, object]) -> str:
-        """The text of a prompt; raises ValueError where the template does not take the messages."""
+        """Render a prompt as text. Raises ValueError if the template does not take the messages."""
         import jinja2
 
         options = {"chat_template": self.template, "tokenize": False, "add_generation_prompt": True, **settings}
@@ -156,7 +157,8 @@ class Chat:
 
 
 def chat_of(model: DictConfig) -> Chat | None:
-    """`model` is verl's section of it; None where no tokenizer is here that can be loaded: `check_model` says why."""
+    """Load the tokenizer and chat template. `model` is verl's section; None if there is no loadable tokenizer here, for
+    the reason that `check_model` reports."""
     folder = local_folder(str(model.get("tokenizer_path") or model.path))
     try:
         tokenizer = tokenizer_in(str(folder)) if folder else None
@@ -168,7 +170,7 @@ def chat_of(model: DictConfig) -> Chat | None:
 
 @lru_cache(maxsize=16)
 def tokenizer_in(folder: str) -> Any:
-    """Raises ConfigError for one that transformers cannot load without code of its own."""
+    """Load a tokenizer. Raises ConfigError if transformers cannot load it without custom code."""
     from transformers import AutoTokenizer
 
     try:
@@ -180,11 +182,11 @@ def tokenizer_in(folder: str) -> Any:
 
 
 class UnknownSize(ConfigError):
-    """The architecture of the model is not known, so its size is not known."""
+    """The architecture of the model, and so its size, is not known."""
 
 
 def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
-    """The size of a model, and where it was read. Raises UnknownSize; `who`: whose model it is, in messages."""
+    """The size of a model, and where it was read. Raises UnknownSize. `who`: the owner of the model in messages."""
     found, source = settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
     if not found:
         found, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
@@ -197,7 +199,7 @@ def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
     try:
         return size_of(found), source
     except Exception as error:  # models raise any in their constructors
-        # For a type that it does not know, transformers lists all others.
+        # For an unknown type, transformers lists all known types, which are cut off here.
         value = f"{who}{source}: {str(error).partition('. Should contain')[0]}"
         rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"
         fix = "set model.path to a model that it has, or install a version that has this one and that verl allows"

@@ -1,4 +1,4 @@
-"""The plan of a run: what each policy takes in each phase, and whether it fits."""
+"""The plan of a run: the memory of each policy in each phase, whether it fits, and the time."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
 from verl_mas.planning.step import Step, expected, rows_of, seconds, training_line
 
-# Terms that no tensor's shape gives: their numbers are those of other machines.
+# Memory that no tensor shape determines; the numbers were measured on other machines.
 ROUGH = ("contexts", "CUDA graphs", "images")
-# A KV cache of less than this many contexts may be one of less than one context: its size is an estimate.
+# A KV cache below this multiple of a context may in fact be smaller than one context, because its size is an estimate.
 MARGIN = 1.25
 
 
 @dataclass(frozen=True)
 class AdapterPlan:
-    """A policy that is an adapter. What it takes of GPUs and hosts is among what its base takes."""
+    """The plan of a policy that is an adapter. Its memory is part of its base's."""
 
     rank: int
     parameters: int
-    disk: float  # Of one checkpoint, in GiB
-    updates: int  # Optimiser steps per training step
+    disk: float  # of one checkpoint, in GiB
+    updates: int  # optimiser steps per training step
 
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """Sizes are in GiB."""
+    """The plan of a policy. Sizes are in GiB."""
 
     model: str
-    source: str  # Where the model's numbers are from
+    source: str  # where the model's numbers were read
     parameters: int
     engine: str
     replicas: int
-    kv_tokens: int  # Of one replica
-    context: int  # Tokens that one request may have
-    concurrent: int  # Requests of the whole context that all replicas hold together
-    # Phase -> a GPU of the pool, with what the other policies hold; `waiting`: what this policy holds meanwhile.
+    kv_tokens: int  # of one replica
+    context: int  # tokens that one request may have
+    concurrent: int  # requests of the whole context that all replicas hold together
+    # Phase -> memory of a GPU of the pool, including the other policies. `waiting`: what this policy holds meanwhile.
     gpu: Mapping[str, float]
     # The same with rows of the usual length; `gpu` is the worst case.
     expected: Mapping[str, float]
-    disk: float  # Of one checkpoint, without those of the adapters on it
-    updates: int | None  # Optimiser steps per training step; null if it is not trained
+    disk: float  # of one checkpoint, without the adapters on this policy
+    updates: int | None  # optimiser steps per training step; null if it is not trained
     notes: Sequence[str]
-    path: str  # What computes attention and log-probs in training, and how long that takes; empty if it is frozen
-    adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)  # The policies that are adapters on it
+    path: str  # the kernels that compute attention and log-probs in training, and their time; empty if it is frozen
+    adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)  # the policies that are adapters on it
 
 
 @dataclass(frozen=True)
@@ -65,32 +65,32 @@ class PoolPlan:
     nodes: int
     gpus_per_node: int
     phases: bool
-    worst: str  # The phase and policy of the worst moment
+    worst: str  # the phase and policy of the worst moment
     gpu: float
-    expected: float  # Of the fullest moment with rows of the usual length; `gpu` is the worst case
-    parts: Mapping[str, float]  # What `gpu` consists of
-    host: float  # Of each node, without the processes themselves
+    expected: float  # of the fullest moment with rows of the usual length; `gpu` is the worst case
+    parts: Mapping[str, float]  # the parts of `gpu`
+    host: float  # of each node, without the processes themselves
     host_parts: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class TimePlan:
-    seconds: float  # Of one step
-    phases: Mapping[str, float]  # What they consist of
-    hours: float | None  # Of the run; null: its steps are not known without the data
-    limit: float | None  # Seconds of a step with longest replies; null: the length of replies is assumed by the user
-    alone: float  # Seconds of a step of one agent that acts once, on the first trained policy
+    seconds: float  # of one step
+    phases: Mapping[str, float]  # the parts of `seconds`
+    hours: float | None  # of the run; null: the number of steps is not known without the data
+    limit: float | None  # seconds of a step with longest replies; null: the user assumed the length of replies
+    alone: float  # seconds of a step with one agent that acts once, on the first trained policy
     step: Step
 
 
 @dataclass(frozen=True)
 class RunPlan:
     hardware: Hardware
-    gpus: int  # That the run reserves
+    gpus: int  # GPUs that the run reserves
     policies: Mapping[str, PolicyPlan]
     pools: Mapping[str, PoolPlan]
-    host: float  # Of the worst node
-    disk: float  # Of one checkpoint of all policies
+    host: float  # of the worst node
+    disk: float  # of one checkpoint of all policies
     kept: int | None  # trainer.max_actor_ckpt_to_keep; null: all
     time: TimePlan | None  # null if nothing is trained here
     errors: Sequence[ConfigError] = field(default=())
@@ -102,7 +102,7 @@ class RunPlan:
 
 
 def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: Step) -> RunPlan:
-    """`served`: every policy that is served here."""
+    """Plan a run. `served`: every policy that is served here."""
     mas, pools, rows = run.mas, {}, rows_of(run, step)
     served = {name: replace(policy, rows=rows.get(name, 0.0)) for name, policy in served.items()}
     for name in used_pools(mas):
@@ -114,7 +114,7 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
     node = _worst_node(shapes, {name: total(terms) for name, terms in host.items()}, hardware)
     keep = OmegaConf.select(run.config, "trainer.max_actor_ckpt_to_keep")
     larger = None
-    # Where all policies are on the pool whose GPUs are those of the trainer, and some of `--gpus` are not used.
+    # More GPUs can help if all policies are on the pool that uses the trainer's GPUs, and some of `--gpus` are unused.
     if list(shapes) == [DEFAULT_POOL] and sum(shapes[DEFAULT_POOL]) < hardware.gpus:
         nodes = f"trainer.nnodes={hardware.nodes} " if len(shapes[DEFAULT_POOL]) != hardware.nodes else ""
         larger = f"{nodes}trainer.n_gpus_per_node={hardware.gpus_per_node}", hardware.gpus
@@ -126,9 +126,9 @@ def make_plan(run: Run, served: Mapping[str, Policy], hardware: Hardware, step: 
         if fits(pool):
             continue
         change = _fix(pool, sum(shapes[name]), larger)
-        # What the usual rows take does not fit either: every step would fail.
+        # If the usual rows do not fit either, every step would fail.
         found = [[*_memory(name, rows, change)] for rows in (fit.one_row(pool), usual[name])]
-        # A refusal of either is more than a warning of the other.
+        # An error for either kind of rows takes precedence over a warning for the other.
         lacking = next(
             (each for each in found if any(isinstance(one, ConfigError) for one in each)), found[0] or found[1]
         )
@@ -192,7 +192,7 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[
 
 
 def _phases(pools: Mapping[str, Pool], policy: Policy) -> dict[str, float]:
-    """Phase -> GiB on a GPU of one of its pools, the larger number of both."""
+    """Phase -> GiB on a GPU, the larger number if the policy is on two pools."""
     found: dict[str, float] = {}
     for pool in [pools[policy.pool], *([pools[policy.engines]] if policy.engines else [])]:
         here = next(here for here in pool.policies if here.name == policy.name)
@@ -228,7 +228,8 @@ def _named(event: Moment, pool: Pool) -> str:
 
 
 def _worst_node(shapes: Mapping[str, Sequence[int]], host: Mapping[str, float], hardware: Hardware) -> float:
-    """Ray may place pools on one node as long as their GPUs fit; the largest ones first is the worst case."""
+    """Host memory of the worst node. Ray may place pools on one node while their GPUs fit, and placing the largest
+    first is the worst case."""
     free, taken = hardware.gpus_per_node, 0.0
     for name in sorted(shapes, key=lambda name: -host[name]):
         if shapes[name][0] <= free:
@@ -261,8 +262,11 @@ def _fix(pool: Pool, gpus: int, larger: Larger | None) -> str:
 
 
 def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError | ConfigWarning]:
-    """`pool`: with one longest row in each micro batch, or with usual ones. What is above the card without the rough
-    terms is refused; what leaves less than the usual reserve with them is warned of."""
+    """Check a pool with one longest row in each micro batch, or with usual rows.
+
+    A pool that exceeds the card even without the rough terms is refused. A pool that leaves less than the usual reserve
+    gets a warning.
+    """
     event, card = worst(pool), pool.card / GIB
     taken = _taken(name, pool, event)
     if event.total - sum(event.own.get(part, 0.0) for part in ROUGH) > pool.card:
@@ -291,8 +295,8 @@ def _taken(name: str, pool: Pool, event: Moment) -> str:
 def _crowded(
     name: str, pools: tuple[Pool, Pool], served: Mapping[str, Policy], step: Step, change: str
 ) -> ConfigWarning:
-    """A pool that fits with one longest row in a micro batch, and not with a micro batch of longest rows. `pools`: with
-    these, and with usual ones."""
+    """Warn about a pool that fits with one longest row per micro batch, but not with micro batches full of longest
+    rows. `pools`: the pool with these, and with usual rows."""
     pool, usual = pools
     event, most, share = worst(pool), SAFE * pool.card / GIB, fit.room(pool)
     policy = served[str(event.policy)]

@@ -1,8 +1,8 @@
-"""What an engine holds: on each GPU of a replica, and in host memory. Bytes.
+"""Memory of an engine in bytes, on each GPU of a replica and on the host.
 
-`rollout.gpu_memory_utilization` has two meanings. vLLM takes that share of the whole GPU, its context and CUDA graphs
-included. SGLang takes that share of what is free when it starts, for weights and KV cache; context and graphs are
-beside it.
+`rollout.gpu_memory_utilization` has two meanings. vLLM takes that share of the whole GPU, including its context and
+CUDA graphs. SGLang takes that share of the memory that is free when it starts, for weights and KV cache; context and
+graphs come on top.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ from verl_mas.planning.training import CONTEXT, layer_activations
 
 # CUDA graphs, and the activations of the largest batch.
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
-# Tokens of the largest image that Qwen's processors take by default. Engines try one when they start.
+# Tokens of the largest image that Qwen's processors take by default. Engines process one when they start.
 LARGEST_IMAGE = 16_384
-# The engine whose fraction is one of the free memory.
+# The engine whose fraction refers to the free memory.
 SGLANG = "sglang"
-# That a checkpoint engine of verl sends with, and receives with.
+# Buckets of a checkpoint engine of verl, on the sending and on the receiving side.
 APART_BUCKETS = 2
 
 
 def weights(model: ModelSize, serving: ServingLoad) -> float:
-    """On one GPU, with the slots for adapters, which vLLM has on all layers, whatever its adapters are on."""
+    """Bytes of the weights on one GPU, with slots for adapters. vLLM has slots on all layers, whatever layers its
+    adapters are on."""
     return (model.served + SERVED * serving.ranks * model.adapted()) / serving.parts
 
 
 def kv_per_token(model: ModelSize, serving: ServingLoad) -> float:
-    """On one GPU."""
+    """Bytes of one token's keys and values on one GPU."""
     return model.kv_bytes(serving.tensor_parallel) / serving.pipeline_parallel
 
 
 def encoder(model: ModelSize) -> float:
-    """Activations of one layer of the vision tower with the largest image."""
+    """Activations of one layer of the vision tower for the largest image."""
     vision = model.vision
     return layer_activations(vision, LARGEST_IMAGE * vision.merged) if vision else 0.0
 
 
 def beside(serving: ServingLoad) -> Terms:
-    """What is neither weights nor KV cache while the engine is awake."""
+    """Memory of an awake engine besides weights and KV cache."""
     return {"contexts": CONTEXT, "CUDA graphs": WORKSPACE + (GRAPHS if serving.graphs else 0.0)}
 
 
 def kv_cache(model: ModelSize, serving: ServingLoad, card: float, free: float) -> float:
-    """Bytes on one GPU; negative if the weights alone take more than the fraction.
+    """Bytes of the KV cache on one GPU; negative if the weights alone exceed the fraction.
 
-    `card`: the whole GPU. `free`: what is free of it when the engine starts.
+    `card`: the whole GPU. `free`: its free memory when the engine starts.
     """
     if serving.elsewhere:
         return 0.0
@@ -68,7 +69,8 @@ def awake(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
 
 
 def asleep(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
-    """The context and the captured graphs stay; SGLang with an adapter keeps its weights, too."""
+    """Memory of a sleeping engine. The context and the captured graphs stay; SGLang with an adapter keeps its weights,
+    too."""
     if serving.elsewhere or not serving.sleeps:
         return awake(model, serving, cache)
     kept = weights(model, serving) if serving.adapter and serving.engine == SGLANG else 0.0
@@ -76,10 +78,11 @@ def asleep(model: ModelSize, serving: ServingLoad, cache: float) -> Terms:
 
 
 def syncing(policy: Policy) -> Terms:
-    """Weights arrive: the engine has its weights and no KV cache yet; the trainer gathers and sends them in buckets.
+    """Memory while weights arrive: the engine has its weights but no KV cache; the trainer gathers tensors and sends
+    them in buckets.
 
-    From another pool they come in two buckets at a time, and the engine hands them on in one of its own. A snapshot
-    reads them from a folder.
+    From another pool, weights come in two buckets at a time, and the engine passes them on in one bucket of its own. A
+    snapshot reads its weights from a folder.
     """
     model, serving, training = policy.model, policy.serving, policy.training
     here = {} if serving.elsewhere else {**beside(serving), "weights": weights(model, serving)}
@@ -92,12 +95,13 @@ def syncing(policy: Policy) -> Terms:
 
 
 def received(serving: ServingLoad) -> float:
-    """The buckets beside an engine that gets weights from another pool."""
+    """The buckets next to an engine that gets weights from another pool."""
     return (APART_BUCKETS + 1) * float(serving.bucket)
 
 
 def host_copy(policy: Policy, *, phases: bool) -> float:
-    """Weights of one replica in host memory. SGLang always has a copy; vLLM where it sleeps and keeps them."""
+    """Bytes of one replica's weights in host memory. SGLang always has a copy; vLLM has one if it sleeps and keeps its
+    weights."""
     serving = policy.serving
     if serving.elsewhere or policy.receives:
         return 0.0

@@ -13,7 +13,7 @@ from verl_mas.platform import cpu_device
 
 
 class PlatformCPU(PlatformBase):
-    """One logical device; one "GPU" of Ray is one worker process."""
+    """One logical device. One "GPU" of Ray is one worker process."""
 
     @property
     def device_name(self) -> str:

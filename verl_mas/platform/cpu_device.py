@@ -1,4 +1,4 @@
-"""What verl uses of `torch.<device>`, for the CPU. Names that are not here are those of torch.cpu."""
+"""The functions of `torch.<device>` that verl uses, for the CPU. Names that are missing here are those of torch.cpu."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 manual_seed = manual_seed_all = torch.manual_seed
 get_rng_state, set_rng_state = torch.get_rng_state, torch.set_rng_state
-# Of glibc; other libraries have no such function.
+# A function of glibc, which other C libraries do not have.
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", int)
 
 
@@ -23,7 +23,7 @@ def get_device_name(device: object = None) -> str:
 
 
 def memory_allocated(device: object = None) -> int:
-    """Resident memory of this process: the CPU has no allocator of its own to ask."""
+    """Resident memory of this process, because the CPU has no allocator that counts."""
     resident: int = psutil.Process().memory_info().rss
     return resident
 
@@ -41,13 +41,13 @@ def mem_get_info(device: object = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Return to the system what the C library keeps of freed memory: up to a gigabyte after an update."""
+    """Return freed memory that the C library keeps to the system: up to a gigabyte after an update."""
     _trim(0)
 
 
 def ipc_collect() -> None:
-    """No inter-process device memory to collect."""
+    """Do nothing: there is no inter-process device memory to collect."""
 
 
 def reset_peak_memory_stats(device: object = None) -> None:
-    """The kernel's peak of a process cannot be reset."""
+    """Do nothing: the kernel's peak of a process cannot be reset."""

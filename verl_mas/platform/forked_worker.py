@@ -1,4 +1,5 @@
-"""The process that Ray's workers are forked from, and how a fork becomes one of them: see `ray_workers`."""
+"""The process from which Ray's workers are forked, and the steps by which a fork becomes a worker; see
+`ray_workers`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from types import SimpleNamespace
 from verl_mas.util import as_main, worker_folder
 from verl_mas.util.fork_server import die_with_parent, unsafe_state
 
-# What the workers of sessions, of rewards, of training and of engines import.
+# Modules that the workers of sessions, of rewards, of training and of engines import.
 MODULES = (
     *("pydantic.v1", "torch.distributed.checkpoint", "verl.experimental.reward_loop.reward_manager"),
     *("verl_mas.rollout.manager", "verl_mas.trainer.trainer", "verl_mas.engines.transformers.server"),
@@ -25,15 +26,16 @@ MODULES = (
 
 
 def serve(listener: socket.socket) -> list[int]:
-    """Fork a process for each worker that `hand_over` sends. Returns in the fork, with the worker's descriptors."""
+    """Fork a process for each worker that `hand_over` sends. Returns only in the fork, with the worker's
+    descriptors."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     server = os.getpid()
     while True:
         descriptors: list[int] = []
-        # The end of this process would end all workers, so an error concerns one worker only.
+        # An error must concern one worker only, because the end of this process would end all workers.
         with contextlib.suppress(OSError), listener.accept()[0] as connection:
             _, descriptors, _, _ = socket.recv_fds(connection, 1, 4)
-            # Sent first: the worker of a hand-over that is gone must not start.
+            # Send first, because the worker of a hand-over that is gone must not start.
             if len(descriptors) == 4 and connection.send(b"1") and not os.fork():
                 break
         for descriptor in descriptors:
@@ -46,21 +48,21 @@ def serve(listener: socket.socket) -> list[int]:
 
 
 def import_modules() -> None:
-    # Forks of a process that has drawn from Ray's generator of ids would draw the same ids.
+    # Replace Ray's generator of ids: forks of a process that has drawn from it would draw the same ids.
     actors = importlib.import_module("ray.actor")
     drawn = actors.ActorClassID
     vars(actors)["ActorClassID"] = SimpleNamespace(from_random=lambda: drawn(os.urandom(drawn.size())))
     for name in MODULES:
         importlib.import_module(name)
-    # To find the class of a model, verl imports the configurations of all that read images.
+    # To find the class of a model, verl imports the configurations of all models that read images; import them here.
     importlib.import_module("verl.utils.model").get_hf_auto_model_class(SimpleNamespace(architectures=["CausalLM"]))
     gc.collect()
-    # A fork's collector would write to all objects, and so copy their memory.
+    # Freeze all objects: the collector of a fork would write to them, and so copy their memory.
     gc.freeze()
 
 
 def become(worker: int, *streams: int) -> None:
-    """`worker`: a file with its command, environment and folder."""
+    """Become a worker of Ray. `worker`: a file with its command, environment and folder."""
     import numpy as np
     import torch
 
@@ -73,7 +75,7 @@ def become(worker: int, *streams: int) -> None:
     os.environ.clear()
     os.environ.update(environment)
     worker_folder.enter()
-    # Ray read the variables when it was imported.
+    # Ray read these variables when it was imported, so read them again.
     raylet = importlib.import_module("ray._raylet")
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()
@@ -86,7 +88,7 @@ def become(worker: int, *streams: int) -> None:
 
 if __name__ == "__main__":
     die_with_parent(os.getppid())
-    # Ray gives its workers as many files, in ray.init, which comes later.
+    # Ray's workers may open as many files as Ray's limit allows. Ray sets it in `ray.init`, which comes later.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)), hard))
     import_modules()

@@ -1,12 +1,12 @@
-"""Ray's Python for workers of a run on the CPU: has a worker forked, or becomes it.
+"""Python executable of Ray's workers in a run on the CPU: it has a worker forked, or becomes the worker.
 
-Ray starts this script with the address of `forked_worker` and the command of the worker. It needs the standard
-library alone, and so 30 ms.
+Ray starts this script with the address of `forked_worker` and the command of the worker. The script needs only the
+standard library, so it takes 30 ms.
 
-The worker's command, environment and folder are in a file in memory; it and the three standard streams go to the server
-as descriptors. One byte comes back when the worker is forked: this process then ends, and Ray knows the worker by the
-number that it registers with. Without the byte, because the server is gone, busy for too long or cannot fork, this
-process becomes the worker.
+The worker's command, environment and folder are in a file in memory. This file and the three standard streams are sent
+to the server as descriptors. One byte comes back when the worker is forked. This process then ends, and Ray knows the
+worker by the number with which it registers. Without the byte, because the server is gone, busy for too long or cannot
+fork, this process becomes the worker.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ import sys
 address, *command = sys.argv[1:]
 file = os.memfd_create("worker")
 os.write(file, json.dumps([command, dict(os.environ), os.getcwd()]).encode())
-# verl then sets PYTHONHASHSEED, which Python reads when it starts.
+# In this mode verl sets PYTHONHASHSEED, which Python reads only at its start, so the worker cannot be a fork.
 if os.environ.get("VERL_FULL_DETERMINISM") != "1":
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
-        # Ray waits 60 s for a worker, which must be enough to import verl after this.
+        # Ray waits 60 s for a worker. After this timeout there must be enough time left to import verl.
         server.settimeout(20)
         server.connect(address)
         socket.send_fds(server, [b"1"], [file, 0, 1, 2])

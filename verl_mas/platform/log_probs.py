@@ -1,4 +1,4 @@
-"""Log-probs from logits, by blocks of tokens. Without flash-attn verl loops over the tokens one by one in Python."""
+"""Log-probs from logits, in blocks of tokens. Without flash-attn, verl loops over single tokens in Python."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import Tensor
 
 DIFF = "upstream/block-log-probs.patch"
 REPLACED = "logprobs_from_logits_v2"
-# Logits of a block, by device. Its copies in float32 are all that is held beside the logits and their gradient: what
-# the caches of a CPU hold, and 64 MiB, with which a GPU is busy for longer than a kernel takes to start.
+# Number of logits in a block, by device. Apart from the logits and their gradient, only float32 copies of a block are
+# held: as much as the caches of a CPU hold, or 64 MiB, which keeps a GPU busy for longer than a kernel takes to start.
 BLOCKS = {"cpu": 1 << 20, "cuda": 1 << 24}
 
 
@@ -52,5 +52,5 @@ def log_probs_in_blocks(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def patch(torch_functional: ModuleType) -> None:
-    """Replace the loop, which verl calls where neither flash-attn's nor an NPU's cross entropy is installed."""
+    """Replace verl's loop, which runs if neither flash-attn's nor an NPU's cross entropy is installed."""
     setattr(torch_functional, REPLACED, log_probs_in_blocks)

@@ -1,7 +1,8 @@
-"""Rows that begin alike, computed once: a micro batch as the tree of its prefixes, in one sequence.
+"""Shared prefixes of rows, computed once: a micro batch is the tree of its prefixes, in one sequence.
 
-The rows of a group have one prompt, and those of an agent the beginning of one. In a causal model a token depends on
-what is before it only, so a prefix of several rows has one set of activations, and one gradient: the sum of theirs.
+The rows of a group share a prompt, and the rows of an agent share the beginning of their prompts. In a causal model a
+token depends only on the tokens before it. So a prefix of several rows has one set of activations, and one gradient:
+the sum of their gradients.
 """
 
 from __future__ import annotations
@@ -19,22 +20,23 @@ from transformers import AutoConfig
 
 from verl_mas.verl_.types import Passed
 
-# Models of which the tests compare trees with rows. Another one may carry a state from token to token, or count its
-# positions itself, and would be wrong without an error.
+# Models for which the tests compare trees with rows. Another model may carry a state from token to token, or count its
+# positions itself, and would compute wrong results without an error.
 MODELS = ("llama", "mistral", "qwen2", "qwen3")
 
 
 class Line(NamedTuple):
-    """A row among rows in the order of their tokens, of which the last one is left out: it predicts nothing."""
+    """A row among rows sorted by their tokens. Its last token is left out, because it predicts nothing."""
 
     row: int
     length: int
-    shared: int  # tokens that it has in common with the one before it
+    shared: int  # number of tokens that it shares with the row before it
     predicted: int = 0
 
 
 def in_order(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> list[Line]:
-    """Rows that begin alike are side by side. `replies`: of the last tokens of each row, which ones are predicted."""
+    """Sort rows so that rows with a common prefix are adjacent. `replies`: for the last tokens of each row, which of
+    them are predicted."""
     arrays = [row[:-1].numpy() for row in rows]
     order = sorted(range(len(rows)), key=[array.astype(">i4").tobytes() for array in arrays].__getitem__)
     shared = [0, *(_common(arrays[one], arrays[other]) for one, other in pairwise(order))]
@@ -50,19 +52,20 @@ def _common(one: np.ndarray, other: np.ndarray) -> int:
 
 @dataclass(frozen=True)
 class Tree:
-    """A node is a token after a prefix. What continues a node follows it, so what a node attends to are those before it
-    that do not end before it."""
+    """A prefix tree of rows. Each node is a token after a prefix, and the nodes that continue it follow it. So a node
+    attends to the nodes before it whose subtree has not ended before it."""
 
     tokens: Tensor
     depths: Tensor
-    ends: Tensor  # of each node, the first one after those that continue it
+    ends: Tensor  # the first node after the subtree of each node
     predicting: Tensor  # the nodes that predict the tokens of all replies, row by row
-    predicted: Tensor  # where those tokens are among the tokens of all rows
-    counts: Tensor  # how many of them each row has
+    predicted: Tensor  # the indices of these tokens among the tokens of all rows
+    counts: Tensor  # the number of predicted tokens of each row
 
     @staticmethod
     def of(rows: Sequence[Tensor], replies: Sequence[Tensor]) -> Tree:
-        """`replies`: of the last tokens of each row, which ones are predicted. There is a token before each of them."""
+        """Build the tree. `replies`: for the last tokens of each row, which of them are predicted. Each predicted token
+        must have a token before it."""
         rows = [row.cpu() for row in rows]
         lines = in_order(rows, replies)
         starts = [0, *accumulate(len(row) for row in rows)]
@@ -88,12 +91,12 @@ class Tree:
         )
 
     def mask(self, device: torch.device) -> Tensor:
-        """What each node attends to: itself, and the nodes before it that it continues."""
+        """The attention mask: each node attends to itself, and to the nodes before it that it continues."""
         nodes, ends = torch.arange(len(self.tokens), device=device), self.ends.to(device)
         return (nodes <= nodes[:, None]) & (nodes[:, None] < ends)
 
     def blocks(self, device: torch.device) -> BlockMask:
-        """The same for FlexAttention, which leaves out blocks that nothing attends to."""
+        """The same mask for FlexAttention, which skips blocks to which no node attends."""
         ends, size = self.ends.to(device), len(self.tokens)
 
         def seen(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -104,8 +107,8 @@ class Tree:
 
 @dataclass(frozen=True)
 class Work:
-    """Multiplications of a forward pass: for a token, for its logits, for a pair of tokens in attention; and those that
-    cost as much as a micro batch does beside its tokens."""
+    """Multiplications of a forward pass: per token, per token whose logits are computed, and per pair of tokens in
+    attention; and the fixed cost of a micro batch in the same unit."""
 
     token: float
     logits: float
@@ -117,8 +120,11 @@ class Work:
 
 
 def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
-    """Rows as micro batches, each of at most `most` tokens and as many predictions, or of one row. A row joins those
-    before it where that is less work than a micro batch of its own: a mask has all pairs of tokens of a micro batch."""
+    """Cut rows into micro batches of at most `most` tokens and predictions, or of a single row.
+
+    A row joins the rows before it if this is less work than a micro batch of its own, since a mask has all pairs of
+    tokens of a micro batch.
+    """
     batches: list[list[int]] = []
     tokens = predicted = 0
     for number, row in enumerate(rows):
@@ -135,7 +141,8 @@ def cut(rows: Sequence[Line], most: int, work: Work) -> list[list[int]]:
 
 
 def divided(batches: Sequence[list[int]], count: int) -> list[list[int]]:
-    """The same rows as so many micro batches, at least as many as there are: every worker needs the same number."""
+    """Divide the same rows into `count` micro batches, at least as many as before, because every worker needs the same
+    number."""
     parts = list(batches)
     while len(parts) < count:
         longest = max(range(len(parts)), key=lambda part: len(parts[part]))
@@ -146,12 +153,13 @@ def divided(batches: Sequence[list[int]], count: int) -> list[list[int]]:
 
 
 def size_of(batch: Sequence[int], rows: Sequence[Line]) -> int:
-    """Tokens that a micro batch of consecutive rows computes."""
+    """The number of tokens that a micro batch of consecutive rows computes."""
     return rows[batch[0]].length + sum(rows[row].length - rows[row].shared for row in batch[1:])
 
 
 def not_covered(model: Mapping[str, Passed], *, fused: bool, ulysses: int) -> str | None:
-    """Why a policy is computed by rows. `model`: its config.json; `fused`: verl's kernels make no logits."""
+    """The reason why a policy is computed by rows; None if trees can be used. `model`: its config.json. `fused`:
+    whether verl's kernels compute log-probs without logits."""
     kind = model.get("model_type")
     if kind not in MODELS:
         return f"trees are compared with rows for {', '.join(MODELS)}, and not for {kind}"

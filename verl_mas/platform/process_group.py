@@ -1,4 +1,4 @@
-"""On the CPU verl asks torch for the backend "cpu:gloo,cpu:gloo", which torch refuses."""
+"""Fixes verl's process group on a CPU: verl asks torch for the backend "cpu:gloo,cpu:gloo", which torch refuses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 from types import ModuleType
 
 DIFF = "upstream/cpu-process-group.patch"
-# One line of these functions. Where a verl does not have it, nothing is to be replaced.
+# A line of the functions below. In a version of verl without this line, nothing is replaced.
 BEFORE = 'f"cpu:gloo,{get_device_name()}:{get_nccl_backend()}"'
 AFTER = '",".join(dict.fromkeys(("cpu:gloo", f"{get_device_name()}:{get_nccl_backend()}")))'
 FUNCTIONS = ("initialize_global_process_group", "initialize_global_process_group_ray")

@@ -1,8 +1,9 @@
-"""Ray's workers as forks of one process that has imported what all of them import.
+"""Ray's workers as forks of one process that has imported everything that all of them import.
 
-A run has about ten worker processes. Each would import verl, torch and transformers, which takes 7 s of a core and
-400 MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the runtime environment's
-`py_executable`: `hand_over`, which has it forked by `forked_worker`. A worker that cannot be forked imports for itself.
+A run has about ten worker processes. Each would import verl, torch and transformers, which takes 7 s of a core and 400
+MB; a fork takes milliseconds and shares the memory. Ray starts each worker by the `py_executable` of the runtime
+environment. This is `hand_over`, which has the worker forked by `forked_worker`. A worker that cannot be forked imports
+for itself.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from omegaconf import DictConfig, open_dict
 from verl_mas.config import cluster
 
 logger = logging.getLogger(__name__)
-# Another Ray may keep more of a worker's variables when it is imported, and the worker would not start.
+# Another version of Ray may keep more of a worker's variables when it is imported, and the worker would not start.
 TESTED_RAY = "2.60."
 HAND_OVER = Path(__file__).with_name("hand_over.py")
-# A process with threads is not forked: torch would start some, and the allocator of pyarrow.
+# A process with threads cannot be forked. torch would start threads, and so would pyarrow's allocator.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 
 def fork_workers(config: DictConfig) -> None:
-    """Start the process of the forks, which ends with this one. A cluster that runs already, and runtime environments
-    with packages of their own, have other workers."""
+    """Start the process that forks workers; it ends with this one. Workers are not forked in a cluster that runs
+    already, or if the runtime environment has packages of its own."""
     runtime_env = config.ray_kwargs.ray_init.runtime_env
     if cluster.address(config) is not None or {key for key, value in runtime_env.items() if value} != {"env_vars"}:
         return
@@ -42,9 +43,10 @@ def fork_workers(config: DictConfig) -> None:
     folder = tempfile.TemporaryDirectory(prefix="verl_mas_workers_", ignore_cleanup_errors=True)
     atexit.register(folder.cleanup)
     address = os.path.join(folder.name, "socket")
-    # Ray reads both when it is imported. The job is the first of its cluster; the raylet lives as long as the driver.
+    # Ray reads both variables when it is imported. The job is the first of its cluster, and the raylet lives as long as
+    # the driver.
     process = {"RAY_JOB_ID": "01000000", "RAY_RAYLET_PID": str(os.getpid())}
-    # The process alone listens: once it is gone, workers start by themselves.
+    # Only the started process listens, so workers start by themselves once it is gone.
     with socket.create_server(address, family=socket.AF_UNIX) as listener:
         subprocess.Popen(
             [sys.executable, "-m", "verl_mas.platform.forked_worker", str(listener.fileno())],
@@ -52,7 +54,7 @@ def fork_workers(config: DictConfig) -> None:
             env={**os.environ, **runtime_env.env_vars, **ONE_THREAD, **process},
             start_new_session=True,
         )
-    # Workers that Ray starts before it knows the runtime environment are never used.
+    # Turn off workers that Ray starts before it knows the runtime environment, because they are never used.
     os.environ["RAY_prestart_worker_first_driver"] = "0"  # noqa: SIM112
     with open_dict(runtime_env):
         runtime_env.py_executable = shlex.join([sys.executable, "-IS", str(HAND_OVER), address])

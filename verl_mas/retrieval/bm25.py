@@ -1,4 +1,4 @@
-"""BM25 by tantivy: memory-mapped, passages stored with the postings, searches release the interpreter lock."""
+"""BM25 by tantivy: memory-mapped, with passages stored next to the postings. Searches release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ tantivy.require()
 
 BODY, SOURCE = "body", "source"
 ANALYZER = "en_stem"
-# Longer queries, which models write, take time and find nothing more.
+# Models write longer queries, which take time but find no more.
 MAX_TERMS = 64
 HEAP_BYTES = 256_000_000
 
 
 def write_bm25(passages: Iterable[Passage], path: Path) -> int:
-    """Returns the number of passages."""
+    """Write an index; return the number of passages."""
     number = 0
     try:
-        # One thread: the same corpus gives the same index, also the order of ties.
-        # The block commits and ends the writer's threads, also after an exception.
+        # One thread gives the same index, including the order of ties, for the same corpus. The block commits and ends
+        # the writer's threads, even after an exception.
         with tantivy.Index(_schema(), path=str(path)).writer(heap_size=HEAP_BYTES, num_threads=1) as writer:
             for number, passage in enumerate(passages, 1):  # noqa: B007
                 writer.add_document(tantivy.Document(body=f"{passage.title}\n{passage.text}", source=passage.to_json()))
-        # Where its thread meets a full disk, tantivy 0.27 may commit without the passages, and without an error.
+        # If its thread meets a full disk, tantivy 0.27 may commit without the passages, and without an error.
         if (there := tantivy.Index.open(str(path)).searcher().num_docs) != number:
             raise ValueError(f"IO error: it has {there} of {number} passages")
     except ValueError as error:
@@ -60,7 +60,7 @@ class Bm25Index:
         return [self._search(query, k) for query in queries]
 
     def terms(self, query: str) -> list[str]:
-        """The distinct terms of a query. There is no query syntax: a colon has no meaning."""
+        """The distinct terms of a query. There is no query syntax, so a colon has no special meaning."""
         return list(dict.fromkeys(self._analyzer.analyze(query)))[:MAX_TERMS]
 
     def _search(self, query: str, k: int) -> list[Passage]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from verl_mas.errors import DataError
 from verl_mas.retrieval.files import Row, read_rows
 
-MANY = 1_000_000  # Rows whose ids are compared
+MANY = 1_000_000  # number of rows whose ids are compared
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Passage:
 
     @classmethod
     def from_row(cls, row: Row, number: int, source: str = "corpus") -> Passage:
-        """From `{id, contents}` (Search-R1) or `{id, title, text}`; a missing id is the row's number."""
+        """Read `{id, contents}` (Search-R1) or `{id, title, text}`. A missing id is replaced by the row's number."""
         title, text = row.get("title") or "", row.get("text") or ""
         if not text and isinstance(row.get("contents"), str):
-            # Of Search-R1: the first line is the title, in quotes.
+            # In Search-R1's form, the first line is the title, in quotes.
             first, _, rest = row["contents"].partition("\n")
             title, text = (first.strip().strip('"'), rest) if rest.strip() else ("", row["contents"])
         if not isinstance(text, str) or not text.strip():
@@ -53,11 +53,11 @@ class Passage:
         return cls(**json.loads(line), score=score)
 
     def to_json(self) -> bytes:
-        """The form that an index stores."""
+        """The form in which an index stores a passage."""
         return json.dumps({"id": self.id, "title": self.title, "text": self.text}).encode()
 
     def document(self) -> dict[str, str]:
-        """The form that `/retrieve` sends."""
+        """The form in which `/retrieve` sends a passage."""
         return {"id": self.id, "title": self.title, "text": self.text, "contents": self.contents}
 
 
@@ -69,7 +69,7 @@ def read_corpus(path: str | Path) -> Iterator[Passage]:
         if passage.id in known:
             rule = "the passages that a search finds are told apart by their ids"
             raise DataError(f"{path}, row {number}: the id {passage.id!r} again", rule=rule, fix="number them anew")
-        if number < MANY:  # A set of all ids of a large corpus takes gigabytes.
+        if number < MANY:  # a set of all ids of a large corpus would take gigabytes
             known.add(passage.id)
         yield passage
 

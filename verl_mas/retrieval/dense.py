@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Encoder:
-    """Vectors of texts: mean pooling and unit length, with the prefixes that e5 was trained with."""
+    """Encodes texts as vectors: mean pooling and unit length, with the prefixes with which e5 was trained."""
 
     def __init__(self, name: str):
         import torch
@@ -34,7 +34,7 @@ class Encoder:
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(name)
             self._model = AutoModel.from_pretrained(name).to(self._device).eval()
-        except (OSError, ValueError) as error:  # no such model, no network, a folder that is not whole
+        except (OSError, ValueError) as error:  # no such model, no network, or an incomplete folder
             value = f"--encoder {name} cannot be loaded: {str(error).partition(chr(10))[0]}"
             rule = "it is the folder of a model, or the name of one on a Hugging Face hub that answers"
             raise ConfigError(value, rule=rule, fix="correct the name, check the network, or give a folder") from error
@@ -51,7 +51,7 @@ class Encoder:
 
 
 def write_dense(passages: Iterable[Passage], path: Path, encoder: str) -> int:
-    """Returns the number of passages."""
+    """Write an index; return the number of passages."""
     model, index, offsets = Encoder(encoder), None, [0]
     with open(path / PASSAGES, "wb") as file:
         for batch in _batches(passages):
@@ -82,7 +82,7 @@ class DenseIndex:
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         if not queries:
             return []
-        # A request may hold thousands of queries.
+        # Encode in batches, because a request may have thousands of queries.
         with self._one_at_a_time:
             vectors = np.concatenate([self._encoder.encode(batch, "query: ") for batch in _batches(queries)])
         scores, rows = self._index.search(vectors, min(k, len(self)))

@@ -28,7 +28,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             number += 1
     except DataError:
         raise
-    # Arrow's errors are ValueErrors; a truncated gzip file raises EOFError.
+    # Errors of Arrow are ValueErrors; a truncated gzip file raises EOFError.
     except (OSError, EOFError, zlib.error, ValueError) as error:
         value = f"{path} cannot be read after {number} rows: {type(error).__name__}: {error}"
         rule = f"a file of rows is a valid {', '.join(SUFFIXES)} file"
@@ -36,7 +36,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _json_lines(path: Path) -> Iterator[Row]:
-    # In binary mode lines end only at \n, and a decoding error is found in its line.
+    # In binary mode lines end only at \n, and a decoding error is found in its own line.
     with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():

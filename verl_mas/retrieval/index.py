@@ -1,4 +1,4 @@
-"""The interface of an index, and how one is built, stored and opened."""
+"""The interface of an index, and functions that build, store and open one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from verl_mas.run_folder.disk import replaced
 META = "index.json"
 FORMAT = 2
 MAX_TOPK = 100
-TopK = Annotated[int, Range(1, MAX_TOPK)]  # Passages of one query
+TopK = Annotated[int, Range(1, MAX_TOPK)]  # passages per query
 
 
 class Index(Protocol):
-    """Built once into a folder, then memory-mapped from it. Thread-safe."""
+    """An index, built once into a folder and then memory-mapped from it. It is thread-safe."""
 
     def search(self, queries: Sequence[str], k: int) -> list[list[Passage]]:
         """The best `k` passages of each query, best first, with their scores."""
@@ -40,7 +40,7 @@ class Meta(TypedDict):
 def build(
     passages: Iterable[Passage], path: str | Path, *, encoder: str | None = None, progress: bool = False
 ) -> Index:
-    """An index of `passages` in the folder `path`: BM25, or dense vectors by the `encoder`, if given."""
+    """Build an index of `passages` in the folder `path`: BM25 or, with an `encoder`, dense vectors."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         rule, fix = "an index is built into a new or empty folder", "open it, or remove the folder and build it again"
@@ -58,7 +58,7 @@ def build(
 
 
 def _kind(encoder: str | None) -> tuple[Callable[[Iterable[Passage], Path], int], Callable[[Path], Index]]:
-    """How an index is written and opened."""
+    """The functions that write and open an index of this kind."""
     if encoder is None:
         from verl_mas.retrieval.bm25 import Bm25Index, write_bm25
 
@@ -110,7 +110,7 @@ def read_meta(path: Path) -> Meta:
 
 
 def _sizes(path: Path) -> dict[str, int]:
-    """Bytes by file, without tantivy's lock files, which may be missing from a copy of an index."""
+    """Bytes of each file, without tantivy's lock files, which may be missing in a copy of an index."""
     return {file.name: file.stat().st_size for file in path.iterdir() if not file.name.startswith((".", META))}
 
 

@@ -1,4 +1,4 @@
-"""When an engine had work: the time in which requests of a policy were out at its servers."""
+"""Busy times of an engine: when requests of a policy were in flight at its servers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from verl_mas.workflow import clock
 
-# Begin and end, in seconds of the wall clock: spans of several machines are joined.
+# Begin and end in seconds of the wall clock, since spans of several machines are merged.
 Span: TypeAlias = tuple[float, float]
 
 
@@ -36,7 +36,7 @@ class Busy:
                 self._spans.append((self._since, clock.now()))
 
     def pop(self) -> tuple[Span, ...]:
-        """Since the last call. A span that has not ended is divided here."""
+        """Return and clear the spans. A span that has not ended is split at this call."""
         spans, self._spans = self._spans, []
         if self._out:
             now = clock.now()
@@ -51,7 +51,7 @@ class Busy:
 
 
 def union(spans: Iterable[Span], gap: float = 0.0) -> list[Span]:
-    """Spans that overlap, or are at most `gap` apart, as one; in order."""
+    """Merge spans that overlap or are at most `gap` apart. The result is in order."""
     joined: list[Span] = []
     for begin, end in sorted(spans):
         if joined and begin <= joined[-1][1] + gap:

@@ -1,4 +1,4 @@
-"""What a worker counts of its sessions, and the metrics that the counts of all workers make."""
+"""Counts of a worker's sessions, and the metrics that the counts of all workers make."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ class Reported:
 class SessionCounts:
     sessions: int = 0
     acts: int = 0
-    probe_acts: int = 0  # of candidates that were played on; in none of the other counts but the tokens
+    probe_acts: int = 0  # acts that continue candidates as probes; the other counts leave them out, except the tokens
     probe_tokens: int = 0
     generated_tokens: int = 0  # of all acts
     trainable_tokens: int = 0  # of policies that are trained
     seconds: float = 0.0
-    act_seconds: float = 0.0  # of these with an act: the rest is in worlds, graders and the workflow itself
+    act_seconds: float = 0.0  # part of `seconds` in which an act ran; the rest is in worlds, graders and the workflow
     lag: Longest = NO_LAG
-    failed: Mapping[str, int] = field(default_factory=dict)  # sessions, by the kind of their last fault
+    failed: Mapping[str, int] = field(default_factory=dict)  # failed sessions, by the kind of their last fault
     retried: int = 0
     tasks: int = 0
     groups_given_up: int = 0
     faults: Mapping[str, int] = field(default_factory=dict)  # of all attempts, by kind
-    first_faults: Mapping[str, str] = field(default_factory=dict)  # the first of each kind, whole
+    first_faults: Mapping[str, str] = field(default_factory=dict)  # the first fault of each kind, with its traceback
     tool_calls: Mapping[str, int] = field(default_factory=dict)  # by agent
-    tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls of which an error came
+    tool_errors: Mapping[str, int] = field(default_factory=dict)  # by agent: calls that returned an error
     replies: Mapping[str, int] = field(default_factory=dict)  # by agent
     cut: Mapping[str, int] = field(default_factory=dict)  # by agent: replies that ended at the limit of tokens
     forged_tokens: Mapping[str, int] = field(default_factory=dict)  # by agent, where there are any
     infos: Mapping[str, Reported] = field(default_factory=dict)  # the numbers of `Outcome.info` and of the scorer
     record_bytes: int = 0  # on disk, of sessions
-    without_space: int = 0  # sessions that were not recorded as mas.trajectories.max_gib was reached
+    without_space: int = 0  # sessions that were not recorded because mas.trajectories.max_gib was reached
     busy: Mapping[str, tuple[Span, ...]] = field(default_factory=dict)  # by policy: when requests were at its engines
-    requests: Mapping[str, float] = field(default_factory=dict)  # by policy: their seconds, added up
+    requests: Mapping[str, float] = field(default_factory=dict)  # by policy: seconds of its requests, added up
 
     @classmethod
     def of(cls, finished: SessionResult) -> SessionCounts:
@@ -107,19 +107,19 @@ class SessionCounts:
 
     @property
     def dropped_share(self) -> float:
-        """The share of sessions without rows. With `fail_group` a session that failed takes along those of its task."""
+        """The share of sessions without rows. With `fail_group`, a failed session drops all sessions of its task."""
         if self.groups_given_up:
             return self.groups_given_up / self.tasks
         return self.dropped / max(1, self.sessions)
 
     def check(self, limit: float, where: str) -> None:
-        """Raises SessionsFailed if the share dropped is above `mas.faults.max_dropped_share`, or if nothing is left.
+        """Raise SessionsFailed if the dropped share is above `mas.faults.max_dropped_share`, or if no session is left.
 
         `where`: `step 3`, or `the validation at step 3`.
         """
         if not self.dropped or (self.dropped_share <= limit and self.dropped_share < 1):
             return
-        # From None: what verl says of a step without rows suggests to refill it, which does not help.
+        # `from None` hides verl's error about a step without rows, whose advice to refill it does not help.
         raise SessionsFailed(
             f"{self.summary(where)}\n"
             f"{self.first_causes()}\n"
@@ -129,7 +129,8 @@ class SessionCounts:
         ) from None
 
     def check_timeouts(self, faults: FaultSpec, where: str, at_once: int) -> None:
-        """Raises SessionsFailed if a larger share timed out than a score may have. `at_once`: `mas.max_sessions`."""
+        """Raise SessionsFailed if more than `mas.faults.max_timeout_share` of the sessions timed out. `at_once`:
+        `mas.max_sessions`."""
         limit, seconds = faults.max_timeout_share, self.seconds / max(1, self.sessions)
         if self.timed_out <= limit * self.sessions:
             return
@@ -155,7 +156,7 @@ class SessionCounts:
         return ", ".join(f"{count} {kind}" for kind, count in Counter(self.failed).most_common())
 
     def first_causes(self) -> str:
-        """The first fault of each kind that sessions failed by, whole."""
+        """Format the first fault of each kind by which sessions failed, with its traceback."""
         kinds = [kind for kind, _ in Counter(self.failed).most_common()]
         return "\n".join(indent(f"the first {kind}: {self.first_faults[kind]}", "  ") for kind in kinds)
 
@@ -196,7 +197,7 @@ class SessionCounts:
 
 
 def described(finished: SessionResult, fault: SessionFault) -> str:
-    """A fault whole: session, cause, place and traceback."""
+    """Format a fault with its session, cause, place and traceback."""
     return f"session {finished.session.task.key}: {fault}\n{indent(fault.traceback, '  ')}"
 
 

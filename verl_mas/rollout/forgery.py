@@ -1,6 +1,6 @@
-"""A net below `workflow.marks`: the special tokens of a prompt, counted against those of one with harmless texts.
+"""Safety net below `workflow.marks`: compare the number of special tokens in a prompt with that of a harmless prompt.
 
-`marks` judges texts, and a template may complete what is half a mark. Here the rendered prompt is the judge.
+`marks` checks single texts, but a chat template may complete half a mark. So this module checks the rendered prompt.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from verl_mas.workflow.codecs import JsonObject
 
 Render: TypeAlias = Callable[[list[Message], list[JsonObject]], Sequence[int]]
 MOST_SHAPES = 4096
-# What templates choose their marks by.
+# Keys by whose values templates choose their marks.
 STRUCTURE = ("role", "type")
 DELIMITER = re.compile(r"[<>|\[\]\uff5c]")
 IDENTIFIER = re.compile(r"\w+")
 
 
 class Net:
-    """`special`: the tokens that mark turns, and media, in prompts of a policy."""
+    """Check of a policy's rendered prompts. `special`: the tokens that mark turns and media in these prompts."""
 
     def __init__(self, special: frozenset[int]):
         self._special = special
@@ -36,14 +36,15 @@ class Net:
     def check(
         self, messages: list[Message], tools: list[JsonObject], render: Render, ids: Sequence[int] | None = None
     ) -> None:
-        """Raises SessionFault if a text of the prompt has become a special token of it. `ids`: the prompt, if it has
-        been rendered already."""
+        """Raise SessionFault if a text of the prompt has become a special token. `ids`: the prompt, if it has been
+        rendered already."""
         if not _suspicious((messages, tools)):
             return
         found = self._count(render(messages, tools) if ids is None else ids)
         if found == self._harmless(messages, tools, render):
             return
-        # A template may choose its marks by a text. Then a space in every half of a mark makes no difference.
+        # The numbers also differ if a template itself chooses its marks by a text. Such marks remain if the characters
+        # of every possible mark in the texts are separated by spaces, but a forged mark disappears.
         parts = [("the tools", messages, in_texts(_apart, tools))]
         for place, message in enumerate(messages):
             changed = [*messages[:place], in_texts(_apart, message), *messages[place + 1 :]]
@@ -53,7 +54,8 @@ class Net:
                 raise SessionFault(FaultKind.REFUSED, f"{name} would become a special token of the prompt")
 
     def _harmless(self, messages: list[Message], tools: list[JsonObject], render: Render) -> int | None:
-        """How many special tokens a prompt of this shape has by itself; None if its template refuses such texts."""
+        """Return the number of special tokens in a harmless prompt of this shape; None if the template refuses such a
+        prompt."""
         plain = harmless(messages), harmless(tools)
         shape = json.dumps(plain, default=str)
         if shape not in self._counts:
@@ -69,7 +71,8 @@ class Net:
 
 
 def _suspicious(value: object) -> bool:
-    """Whether a text or a name has a character that marks begin or end with. Most prompts have none."""
+    """Whether a text or a key has a character with which marks begin or end. Most prompts have none of these
+    characters."""
     if isinstance(value, dict):
         return any(_suspicious(part) for part in (*value, *value.values()))
     if isinstance(value, list | tuple):
@@ -78,7 +81,7 @@ def _suspicious(value: object) -> bool:
 
 
 def harmless(value: Any, name: str = "") -> Any:
-    """The same with one letter for every text, and for every name that is no identifier."""
+    """Replace every text by one letter, and every key that is not an identifier by a short name."""
     if isinstance(value, str) and name == "arguments":
         with suppress(ValueError):
             return json.dumps(harmless(json.loads(value)))

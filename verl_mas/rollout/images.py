@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEXT, IMAGES = "text", ("image", "image_url")
-LONGEST = 200  # times the shorter side: what processors of Qwen take
+LONGEST = 200  # longest side in multiples of the shorter one, as processors of Qwen allow
 MOST_PIXELS = 50_000_000  # 150 MB of memory; models see far fewer
 WEB = ("http://", "https://")
 WEB_S, WEB_BYTES = 60.0, 64 << 20
 
 
 async def with_images(request: Request, *, reads: bool) -> Request:
-    """The request with its new images loaded. Of a model that `reads` text only, one with media is refused."""
+    """Load the new images of a request. If its model reads text only (`reads` is False), a request with media is
+    refused."""
     known = request.continues.known if request.continues else 0
     kinds = {part.get("type") for message in request.messages[known:] for part in _parts(message)} - {TEXT}
     if not kinds:
@@ -42,7 +43,7 @@ async def with_images(request: Request, *, reads: bool) -> Request:
 
 
 async def _downloaded(message: Message) -> Message:
-    """The message with the bytes of its images on the web. verl would wait for them without a limit."""
+    """Download the images of a message that are on the web. verl would wait for them without a time limit."""
     if not any(map(_on_web, _parts(message))):
         return message
     content = message["content"]
@@ -104,7 +105,7 @@ def _loaded(message: Message, budget: PixelBudget) -> Message:
 
 
 def loaded(part: Message, budget: PixelBudget | None = None) -> Message:
-    """The part with its image, if it has one that is not on the web. Raises RequestError where it cannot be read."""
+    """Load the image of a part, unless it is on the web. Raises RequestError if the image cannot be read."""
     if part.get("type") not in IMAGES:
         return part
     address = part.get("image_url")
@@ -116,7 +117,7 @@ def loaded(part: Message, budget: PixelBudget | None = None) -> Message:
 
 
 def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:
-    """`files`: it may be the path of one. An address in a request of somebody else may not."""
+    """Open an image. `files`: whether `source` may be the path of a file. In a request of somebody else it may not."""
     from PIL import Image
 
     if isinstance(source, Image.Image):
@@ -131,7 +132,7 @@ def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:
         opened = Image.open(io.BytesIO(source) if isinstance(source, bytes) else str(source).removeprefix("file://"))
         budget.take(*opened.size)  # before any pixel is decoded
         opened.load()
-    # Of Pillow's readers: a broken file may raise any of these, and one of 180 million pixels the last.
+    # Pillow's readers may raise any of these for a broken file, and the last one for 180 million pixels.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         if isinstance(error, RequestError):
             raise
@@ -141,7 +142,7 @@ def _opened(source: object, budget: PixelBudget, *, files: bool) -> Image:
 
 
 def _rgb(image: Image) -> Image:
-    """On white, where it is transparent."""
+    """Convert an image to RGB, on white where it is transparent."""
     from PIL import Image as images
 
     width, height = image.size

@@ -1,4 +1,4 @@
-"""How late an event loop is: while something in it blocks, none of its sessions goes on."""
+"""Lag of an event loop: while something blocks the loop, its sessions make no progress."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Lag:
         self._longest = NO_LAG
 
     def begin(self) -> None:
-        """Watch the loop that runs."""
+        """Start watching the running event loop."""
         self._watch = self._watch or asyncio.get_running_loop().create_task(self._run())
 
     def pop(self) -> Longest:
-        """The longest delay since it began; it ends."""
+        """Return the longest delay since `begin`, and stop watching."""
         if self._watch is not None:
             self._watch.cancel()
         longest, self._watch, self._longest = self._longest, None, NO_LAG

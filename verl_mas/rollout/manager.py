@@ -1,4 +1,4 @@
-"""The class that `rollout.agent.agent_loop_manager_class` names."""
+"""verl's agent-loop manager for teams, which `rollout.agent.agent_loop_manager_class` names."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ SECONDS_TO_CANCEL = 30.0
 
 
 def early_workers(config: DictConfig) -> list[Actor]:
-    """Agent-loop workers that import while engines start. The manager that has the clients takes them over."""
+    """Start agent-loop workers that import while engines start. The manager that gets the engines' clients takes them
+    over."""
     return cast("list[Actor]", MasAgentLoopManager.create(config, None).agent_loop_workers)
 
 
 class MasAgentLoopManager(AgentLoopManagerTQ):
-    """`llm_client` is verl's client, or one client per policy, by name; None while there is none."""
+    """verl's manager with workers for teams. `llm_client` is verl's client, or one client per policy, by name; None
+    before there are engines."""
 
     def __init__(self, *args: object, **kwargs: object):
         super().__init__(*args, **kwargs)
         self._full = False
         self._spec = load(self.config.get("mas")).trajectories
-        # verl's __init__ sets its own class.
+        # verl's __init__ has set its own worker class.
         worker = RemoteEarlyWorker if self.llm_client is None else RemoteMasAgentLoopWorker
         self.agent_loop_workers_class = worker  # type: ignore[assignment]
         with open_dict(self.config):
-            # Every worker gets the configuration.
+            # Every worker gets the configuration, and the name of the attempt with it.
             self.config[ATTEMPT] = new_attempt(self._records)
 
     async def _init_agent_loop_workers(self) -> None:
@@ -69,8 +71,8 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         ray.get([worker.resume.remote(policies) for worker in self._workers])
 
     def cancel_all(self) -> None:
-        """End every task that is still running, without rows. A workflow may catch its cancellation and continue: it is
-        not waited for, as its worker ends with the run."""
+        """Cancel every task that is still running; it leaves no rows. A workflow may catch its cancellation and
+        continue. The manager does not wait for such a workflow, because its worker ends with the run."""
         calls: list[ray.ObjectRef[None]] = [worker.cancel_all.remote() for worker in self._workers]
         done, late = ray.wait(calls, num_returns=len(calls), timeout=SECONDS_TO_CANCEL)
         if late:
@@ -82,15 +84,15 @@ class MasAgentLoopManager(AgentLoopManagerTQ):
         ray.get(done)
 
     def record_advantages(self, step: int, advantages: Mapping[str, float]) -> None:
-        """Written beside the sessions on disk; keys are those of the rows."""
+        """Write the advantages, by the keys of the rows, next to the session records on disk."""
         if self._spec.enabled:
             compressed = self._spec.format == "zst"
             write_advantages(self._records, step, self.config[ATTEMPT], advantages, compressed=compressed)
 
     def pop_counts(self, validate: bool = False) -> SessionCounts:
-        """The sessions since the last call: how many, what they reported, how many failed and why.
+        """Count the sessions since the last call: how many ran, what they reported, how many failed and why.
 
-        Raises EngineLost when an engine was lost meanwhile.
+        Raises EngineLost if an engine was lost meanwhile.
         """
         parts: list[SessionCounts] = ray.get([worker.pop_counts.remote(validate) for worker in self._workers])
         counts = sum(parts, SessionCounts())

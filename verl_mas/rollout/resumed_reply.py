@@ -1,7 +1,7 @@
-"""A reply whose engine is aborted while weights change: its parts, the request for its rest, and the whole.
+"""A reply whose engine is aborted while weights change: its parts, the request for its rest, and the joined reply.
 
-verl has a client for such engines, `FullyAsyncLLMServerClient`. It sleeps a second before each try, forgets which
-weights wrote which tokens, misses stop strings across a cut, and repeats the random draws of a request with a seed.
+verl's client for such engines, `FullyAsyncLLMServerClient`, sleeps a second before each try, does not record which
+weights sampled which tokens, misses stop strings across a cut, and repeats the random draws of a request with a seed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ Versions = list[list[int | None]]
 ABORTED = ("aborted", "abort")  # the stop reason of vLLM and the embedded engine, and that of SGLang
 LIMITS = ("max_tokens", "max_new_tokens")
 LEAST = ("min_tokens", "min_new_tokens")
-# Settings that mean the same where the first part of a reply is at the end of the prompt. With any other, as a grammar,
-# an aborted reply restarts.
+# Settings that keep their meaning when the first part of a reply is moved to the end of the prompt. With any other
+# setting, such as a grammar, an aborted reply restarts.
 RESUMABLE = frozenset(
     "temperature top_p top_k min_p repetition_penalty ignore_eos logprobs stop stop_token_ids seed sampling_seed "
     "logit_bias allowed_token_ids detokenize include_stop_str_in_output no_stop_trim skip_special_tokens "
@@ -75,7 +75,7 @@ class ResumedReply:
             part.stop_reason = "stop"
         self.tokens += part.token_ids
         if part.stop_reason in ABORTED and len(self.tokens) >= self._limit:
-            part.stop_reason = "length"  # it was aborted as it ended
+            part.stop_reason = "length"  # it was aborted at its last token
         self.whole = refused or part.stop_reason not in ABORTED
         if part.token_ids or self.whole:
             self.parts.append(part)
@@ -115,7 +115,8 @@ class ResumedReply:
         return reply_limit(self.rollout, self.params, len(self.prompt))
 
     def _stop_across_the_cut(self, tokens: Sequence[int]) -> int | None:
-        """How many of the new tokens complete a stop string that begins before them. The engine does not see it."""
+        """Count the new tokens up to the end of a stop string that began in an earlier part, which the engine does not
+        see."""
         given = self.params.get("stop") or ()
         stops = (given,) if isinstance(given, str) else tuple(given)
         if not stops or not self.tokens:
@@ -129,20 +130,20 @@ class ResumedReply:
 
 
 def reply_limit(rollout: DictConfig, params: Fields, prompt: int) -> int:
-    """The tokens that a reply to a prompt of that length can have, as verl's servers limit it."""
+    """Return the most tokens that a reply to a prompt of this length can have, as verl's servers limit it."""
     row = min(rollout.response_length, rollout.prompt_length + rollout.response_length - prompt)
     wanted = next((params[name] for name in LIMITS if params.get(name) is not None), row)
     return max(1, int(min(wanted, (rollout.max_model_len or math.inf) - prompt)))
 
 
 def merged_versions(versions: Iterable[Sequence[int | None]]) -> Versions:
-    """Neighbours of one version as one."""
+    """Merge neighbours of the same version."""
     grouped = groupby(versions, key=lambda step: step[1])
     return [[sum(tokens or 0 for tokens, _ in steps), version] for version, steps in grouped]
 
 
 def _versions(part: TokenOutput) -> Versions:
-    """An engine that does not list them changes weights only while nothing runs."""
+    """List the versions of a part. An engine that does not list them changes weights only while no request runs."""
     if not part.token_ids:
         return []
     listed: Versions | None = part.extra_fields.get(VERSIONS)
@@ -150,7 +151,7 @@ def _versions(part: TokenOutput) -> Versions:
 
 
 def keep(part: TokenOutput, end: int, before: int) -> None:
-    """Only the first tokens of a part; `before` it are the prompt and the other parts."""
+    """Cut a part to its first `end` tokens. `before`: the tokens of the prompt and the earlier parts."""
     versions: Versions = []
     left = end
     for tokens, version in _versions(part):
@@ -170,7 +171,8 @@ def _log_probs(parts: Sequence[TokenOutput]) -> list[float] | None:
 
 
 def _routed_experts(parts: Sequence[TokenOutput]) -> object:
-    """Those of the prompt and of each part's own tokens, as the weights that sampled them chose."""
+    """Join the experts for the prompt and for each part's own tokens, as the weights that sampled the tokens chose
+    them."""
     routed = None
     for part in parts:
         if part.routed_experts is None or not part.token_ids:

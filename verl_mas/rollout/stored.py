@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) -> list[StoredRow]:
-    """What the session leaves for training, in order.
+    """Convert a session to the rows that are trained on, in order.
 
-    `dataset` are the dataset row's fields, with uid, session_id and global_steps.
+    `dataset` has the dataset row's fields, with uid, session_id and global_steps.
     """
     return [
         _stored(acts, acts.key, session, models[acts.first.policy], dataset)
@@ -40,12 +40,13 @@ def stored_rows(session: Session, models: Mapping[str, Model], dataset: Fields) 
 
 
 def failed_validation_row(session: Session, models: Mapping[str, Model], dataset: Fields, log_probs: bool) -> StoredRow:
-    """A validation session that failed counts as zero; without a row it would drop out of the average.
+    """Make the row of a failed validation session, which counts as zero; without it, the average would leave the
+    session out.
 
-    Its prompt is the first one of the policy, or one token if there was none.
+    Its prompt is the first prompt of the policy, or one token if there was none.
     """
     task = session.task
-    # No agent has to act on a base, and those of endpoints have no tokens.
+    # Take the policy of any agent with a model here: agents of endpoints have no tokens, and a base may have no agent.
     member = next(member for member in session.config.members.values() if member.spec.policy in models)
     policy, model = member.spec.policy, models[member.spec.policy]
     prompts = (reply.generation.prompt_ids for reply in session.replies if reply.policy == policy)
@@ -90,12 +91,13 @@ def _stored(acts: Row, key: RowKey, session: Session, model: Model, dataset: Fie
 
 _TOKENS = ("prompt_ids", "response_ids", row.RESPONSE_MASK, "response_logprobs")
 _made = cast("Callable[..., type[AgentLoopOutput]]", create_model)
-# Tokens that are arrays become tensors twenty times as fast as lists.
+# Tokens as arrays, which become tensors twenty times as fast as lists.
 _OfArrays = _made("_OfArrays", __base__=AgentLoopOutput, **dict.fromkeys(_TOKENS, (object, None)))
 
 
 def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoopOutput:
-    """A copy with what verl's tool loop reports of a row: the reward of each call, and what tools kept."""
+    """Copy an output and add what verl's tool loop reports for a row: the reward of each call, and fields that tools
+    stored."""
     calls = [call for act in acts for call in act.tool_calls if not call.left_out]
     if not calls:
         return output.model_copy(update={row.EXTRA_FIELDS: dict(output.extra_fields)})
@@ -107,7 +109,7 @@ def with_tool_fields(output: AgentLoopOutput, acts: Sequence[Reply]) -> AgentLoo
 
 
 def _verl_fields(output: AgentLoopOutput, model: Model, dataset: Fields) -> Fields:
-    """What verl's AgentLoopWorkerTQ stores for an output."""
+    """Make the fields that verl's AgentLoopWorkerTQ stores for an output."""
     fields = {**output.as_dict(), **dataset}
     input_ids = torch.cat((fields[row.PROMPTS], fields[row.RESPONSES]))
     multi_modal = model.compute_multi_modal_inputs(output, input_ids)
@@ -139,8 +141,8 @@ def _tags(acts: Row, output: AgentLoopOutput, task: Task) -> RowTags:
 
 
 def _tags_of(output: AgentLoopOutput, task: Task, images: int = 0) -> Fields:
-    """The tags that follow from what was generated, and for which task. `images`: of the prompt, which come first
-    among those of the row."""
+    """Make the tags that follow from the generated tokens and the task. `images`: how many images the prompt has, which
+    come first among the images of the row."""
     of_row = (output.multi_modal_data or {}).get("images") or ()
     return dict(
         prompt_len=len(output.prompt_ids),
@@ -163,7 +165,7 @@ def observation(prompt_ids: Sequence[int], images: Sequence[Image] = ()) -> int:
 
 
 def answer_of(session: Session, models: Mapping[str, Model], tokenizer: Tokenizer) -> AgentLoopOutput:
-    """The reply that is the answer as it was sampled, else its text as tokens. `models` are those of the policies."""
+    """Return the answer as it was sampled, if it is a reply, else its text as tokens. `models`: by policy."""
     answer = session.outcome.answer if session.outcome else None
     if answer is None:
         value = "an outcome with neither an answer nor a reward"

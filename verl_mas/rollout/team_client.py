@@ -1,4 +1,4 @@
-"""verl's LLM client of one policy's engines, with what a team adds to it."""
+"""verl's LLM client of one policy's engines, extended for teams: gates, time slices, resumed and cancelled replies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ class Gate:
         self._open.set()
 
     async def passed(self) -> None:
-        """Return once it is open, first come, first served. The clocks of act and session stand still until then."""
+        """Wait until the gate is open, first come, first served. The clocks of act and session are stopped
+        meanwhile."""
         while not self.is_open:
             with held():
                 await self._open.wait()
@@ -51,7 +52,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Balanced:
-    """Servers of which verl's balancer chooses the one with the fewest requests."""
+    """Servers among which verl's balancer chooses the one with the fewest requests."""
 
     async def acquire(self, balance: Acquire) -> tuple[str, Actor]:
         return await balance()
@@ -70,7 +71,7 @@ class Only:
         return "only", self.server
 
     def release(self, balance: Callable[[], None]) -> None:
-        """No balancer counts the requests."""
+        """Do nothing, because no balancer counts the requests."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +113,12 @@ class TeamClient(LLMServerClient):
     """
 
     server: Balanced | Only | Slices = Balanced()
-    # The policy whose adapter each request names: not its caller does, because verl's agent loops call clients too.
+    # The policy whose adapter each request names. The client adds the name, not its caller, because verl's agent loops
+    # call clients, too.
     adapter: str | None = None
     resumes: bool = False  # a reply that an engine aborts continues when the gate is open again
     busy: Busy
-    # The worker that uses the client sets both.
+    # The worker that uses the client sets `gate` and `decode`.
     gate: Gate
     decode: Decode
 
@@ -135,7 +137,7 @@ class TeamClient(LLMServerClient):
 
     @classmethod
     def of(cls, client: LLMServerClient, busy: Busy) -> TeamClient:
-        """A copy of a client, which may be one that verl's own trainers use. `busy` counts its requests."""
+        """Copy a client, also one of verl's own trainers, as a TeamClient. `busy` records its requests."""
         kind: type[TeamClient] = (
             type(client) if isinstance(client, cls) else type(cls.__name__, (cls, type(client)), {})
         )
@@ -157,7 +159,8 @@ class TeamClient(LLMServerClient):
             await self.gate.passed()
             closings = self.gate.closings
             part = await sent(**reply.request())
-            # No token, and the gate was not closed: the engine refuses the request, and would do so again.
+            # If there is no token although the gate was not closed, the engine refuses the request, and would do so
+            # again.
             reply.add(part, refused=not part.token_ids and closings == self.gate.closings)
         return reply.joined()
 

@@ -16,7 +16,7 @@ from verl_mas.workflow.tool_loop import ToolLimits
 
 
 async def read_calls(loop: ToolAgentLoop, request: Request, ids: Sequence[int]) -> tuple[str, list[ToolCall]]:
-    """The text without the calls, and the calls."""
+    """Parse sampled tokens into the text without the calls, and the calls."""
     text, calls = await loop.tool_parser.extract_tool_calls(list(ids), [_model(schema) for schema in request.tools])
     # verl's parsers keep special tokens, as those of some models are part of the format.
     for token in cast(Tokenizer, loop.tokenizer).all_special_tokens:
@@ -25,7 +25,7 @@ async def read_calls(loop: ToolAgentLoop, request: Request, ids: Sequence[int]) 
 
 
 def stopping(loop: ToolAgentLoop, request: Request, params: Fields) -> Fields:
-    """The sampling settings, with the tokens that end a call in the parser's format."""
+    """Add the tokens that end a call in the parser's format to the sampling settings."""
     ends = loop.tool_parser.stop_token_ids
     if not request.tools or not ends:
         return params
@@ -33,7 +33,8 @@ def stopping(loop: ToolAgentLoop, request: Request, params: Fields) -> Fields:
 
 
 def tool_limits(multi_turn: MultiTurnConfig) -> ToolLimits:
-    """verl's limits. A reply beyond `max_assistant_turns` is not made, so the one before it calls nothing."""
+    """Convert verl's limits. No reply is sampled beyond `max_assistant_turns`, so calls of the last reply are not
+    executed."""
     rounds = [multi_turn.max_user_turns, multi_turn.max_assistant_turns and multi_turn.max_assistant_turns - 1]
     return ToolLimits(
         parallel_calls=multi_turn.max_parallel_calls,
@@ -44,11 +45,12 @@ def tool_limits(multi_turn: MultiTurnConfig) -> ToolLimits:
 
 
 def _model(schema: JsonObject) -> OpenAIFunctionToolSchema:
-    """verl's model of a schema, as far as its parsers read it: it refuses much that OpenAI's may have."""
+    """Convert a schema to verl's model, with only what verl's parsers read: the model refuses much that OpenAI's
+    schemas allow."""
     function = schema["function"]
     parameters = function.get("parameters") or {}
     given = (parameters.get("properties") or {}).items()
-    # Without one type of its own, a value is read as JSON, or else as a text.
+    # A parameter without a type is declared as an object, which parsers read as JSON, or else as a text.
     properties = {name: {"type": wanted.get("type") or "object"} for name, wanted in given}
     read = {"type": "object", "properties": properties, "required": parameters.get("required") or []}
     known = {"name": function["name"], "description": function.get("description") or "", "parameters": read}

@@ -1,11 +1,12 @@
-"""Writes the sessions of a worker to disk: which of them, how much in all, and in which form.
+"""Records of a worker's sessions on disk: which sessions are recorded, in which form, and how much space they take.
 
-A session is written when it ends, as a line of a plain file. When its step has ended, or a plain file has become large,
-its lines are compressed together, which takes a fraction of what they take one by one. So a process that is killed
-loses no session, and at most the end of the line that it was writing.
+A session is written when it ends, as a line of a plain file. When its step has ended, or the plain file has become
+large, its lines are compressed together, which takes a fraction of the space that single lines take. So a process that
+is killed loses no session, and at most the end of the line that it was writing.
 
-The sample leaves out no session that failed, and not the best and the worst of a group. These two are known when the
-group has ended: until then a worker, which has all sessions of its groups, keeps those in memory that are not sampled.
+When sessions are sampled, failed sessions and the best and the worst session of a group are always recorded. The best
+and the worst are known when the group has ended. Until then a worker, which runs all sessions of its groups, keeps the
+sessions that were not sampled in memory.
 """
 
 from __future__ import annotations
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 GIB = 2**30
-# A plain file is compressed when it has become as large. To read one session, so much is inflated.
+# A plain file is compressed when it has this size. To read one session, a block of this size is inflated.
 BLOCK = 4 * 2**20
-# Sessions of a group of one or two would all be its best or its worst.
+# In a smaller group, every session would be the best or the worst.
 SMALLEST_GROUP = 3
 
 
@@ -58,7 +59,7 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A session of a group. `waiting`: not sampled, and recorded if it is the best or the worst."""
+    """A session of a group. `waiting`: set if it was not sampled; it is recorded if it is the best or the worst."""
 
     task: Task
     rank: tuple[float, float, int]
@@ -74,7 +75,7 @@ class Tail:
 
 
 class TrajectoryWriter:
-    """Writes the sessions of one of `workers`. Threads may share it. `tokens`: by policy."""
+    """Write the sessions of one of `workers` workers. Threads may share a writer. `tokens`: by policy."""
 
     def __init__(
         self,
@@ -93,15 +94,16 @@ class TrajectoryWriter:
         self._tails: dict[Path, Tail] = defaultdict(Tail)
         self._written = SessionCounts()
         self._lock = threading.Lock()
-        # Not the loop's own threads: each has a memory arena of its own, and all of them grow.
+        # A thread of its own, since every thread of the loop's pool would have a memory arena that grows.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-records")
 
     async def in_thread(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-        """What one of the methods below does, without blocking sessions on a slow disk."""
+        """Run one of the methods below in the writer's thread, so that a slow disk does not block sessions."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, partial(work, *given, **named))
 
     def write(self, finished: SessionResult, status: str) -> None:
-        """`status`: finished, dropped or cancelled. Raises DiskError when the disk is full."""
+        """Record a session that is sampled or has faults. `status`: finished, dropped or cancelled. Raises DiskError
+        when the disk is full."""
         task = finished.session.task
         with self._lock:
             sampled = _draw(task) < self._spec.sampling_rate * self._space.rate
@@ -114,7 +116,7 @@ class TrajectoryWriter:
                 )
 
     def end_group(self, uid: str) -> None:
-        """All sessions of a task have ended: the best and the worst of them are recorded, too."""
+        """Record the best and the worst session of a task whose sessions have all ended."""
         with self._lock:
             group = sorted(self._groups.pop(uid, []), key=lambda member: member.rank)
             extremes = [group[0], group[-1]] if len(group) >= SMALLEST_GROUP else []
@@ -125,7 +127,7 @@ class TrajectoryWriter:
                     self._leave_out(member.task)
 
     def compress(self) -> SessionCounts:
-        """The plain files so far, if they are to be; returns what was written since the last call."""
+        """Compress the plain files so far, if the format says so; return the counts since the last call."""
         with self._lock:
             for path in list(self._tails):
                 self._compress(path)
@@ -171,7 +173,7 @@ class TrajectoryWriter:
 
 
 class Space:
-    """The space for the records of one of `workers`, which share what the folder has left of `max_gib`."""
+    """Disk space for the records of one worker. All `workers` share what the folder has left of `max_gib`."""
 
     def __init__(self, max_gib: float | None, directory: Path, workers: int):
         there = size_of(directory) if max_gib else 0
@@ -180,9 +182,10 @@ class Space:
 
     @property
     def rate(self) -> float:
-        """1 until half of the space is used; from then on half as much whenever half of the rest is used.
+        """Factor of the sampling rate: 1 until half of the space is used, then halved whenever half of the rest is
+        used.
 
-        So the space lasts for long runs, and has sessions of late steps, too.
+        So the space lasts for long runs, and late steps are recorded, too.
         """
         left = 1 - self.used / self.limit if self.limit else 0.0
         return 2.0 ** math.ceil(math.log2(left)) if left > 0 else 0.0
@@ -192,7 +195,7 @@ class Space:
 
 
 def _draw(task: Task) -> float:
-    """Between 0 and 1, the same in every run, whatever the order in which sessions end."""
+    """A number from 0 to 1, the same in every run, whatever the order in which sessions end."""
     return zlib.crc32(f"{task.extra_info.get('index')}/{task.step}/{task.session}".encode()) / 2**32
 
 
@@ -203,12 +206,13 @@ def _rank(session: Session) -> tuple[float, float, int]:
     return session.team_reward or 0.0, own, session.task.session
 
 
-# What the first bytes of a file say it is.
+# First bytes of a file -> its format.
 KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"GIF8": "gif", b"RIFF": "webp"}
 
 
 class ImageFiles:
-    """Called with a part of a message that has an image, it returns the part that a record has instead."""
+    """Files of the images in records. Called with a part of a message that has an image, it returns the part for the
+    record."""
 
     def __init__(self, directory: Path):
         self.folder = directory / IMAGES
@@ -218,7 +222,7 @@ class ImageFiles:
     def __call__(self, part: Message) -> Message:
         image = _image_of(part)
         if isinstance(image, str):
-            # A path or an address. What is behind it may change, and may be large.
+            # A path or an address is recorded as it is: the content behind it may change, and may be large.
             return {"type": "image", "url": image}
         if isinstance(image, bytes):
             kind = next((kind for start, kind in KINDS.items() if image.startswith(start)), "bin")
@@ -229,7 +233,7 @@ class ImageFiles:
         return self._written(name, image)
 
     def pop_bytes(self) -> int:
-        """What was written since the last call."""
+        """Return the bytes that were written since the last call."""
         written, self._bytes = self._bytes, 0
         return written
 
@@ -242,7 +246,8 @@ class ImageFiles:
                 content = file.getvalue()
             with recording(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Another worker may write it, too. No record names what a kill leaves.
+                # Write to a temporary name, because another worker may write the same image, and a kill may leave half
+                # a file.
                 new = path.with_name(f"{name}.{uuid4().hex[:8]}.new")
                 try:
                     new.write_bytes(content)
@@ -271,22 +276,23 @@ def _hash(*parts: bytes) -> str:
     return blake2b(b"".join(parts), digest_size=16).hexdigest()
 
 
-# What decoders give for bytes that are not a character yet.
+# Decoders return this character for bytes that are not a whole character yet.
 INCOMPLETE = "\ufffd"
-# Of a character in UTF-8. A token that is still incomplete after so many is no character at all.
+# Bytes of the longest character in UTF-8. A text that is still incomplete after so many tokens is not a character.
 MOST_BYTES = 4
 
 
 class TextPerToken:
-    """`texts(ids)`: one text per token, which together are the text of all of them.
+    """Decode tokens one by one: `texts(ids)` has one text per token, which join to the text of all tokens.
 
-    A character of several tokens is the text of the last one. Most tokens are decoded once per worker.
+    The text of a character that consists of several tokens belongs to the last of them. Most tokens are decoded once
+    per worker.
     """
 
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
-        # Some decoders drop the space at the start of a text.
+        # Some decoders drop the space at the start of a text, so a token is put before it.
         self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]
         self._prefix = len(tokenizer.decode(self._before))
 

@@ -13,10 +13,8 @@ Count = Callable[[Sequence[Message]], int]
 
 
 def fit(messages: Sequence[Message], limit: int, rule: str, count: Count, opening: int = 0) -> list[Message]:
-    """The messages in at most `limit` tokens, by `rule`: error, drop_oldest or middle.
-
-    `drop_oldest` keeps the first `opening` messages, and at least those up to the first user message.
-    """
+    """Shorten the messages to at most `limit` tokens, by `rule`: error, drop_oldest or middle. `drop_oldest` keeps the
+    first `opening` messages, and at least those up to the first user message."""
     length = count(messages)
     if length <= limit:
         return list(messages)

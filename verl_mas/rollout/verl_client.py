@@ -41,18 +41,18 @@ from verl_mas.workflow.marks import marks_in, marks_of, without_marks
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
-# What a reply reports that is a count, and adds up over the replies of a row.
+# Counts that a reply reports, and that add up over the replies of a row.
 ADDED = (*SPEC_DECODE_EXTRA_KEYS, ABORTS)
-# Threads that tokenize take turns with the loop. It stays on time with two, and where it has asked for the next prompt
-# itself: thousands of sessions begin together.
+# Tokenizer threads compete with the event loop. With two threads, and one prompt at a time, the loop stays responsive
+# when thousands of sessions start together.
 _TOKENS = ThreadPoolExecutor(2, thread_name_prefix="tokens")
 _PROMPT = PerLoop(lambda: asyncio.Semaphore(1))
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerlGeneration(Generation):
-    """A generation of a policy that verl serves. Its tokens are arrays: a session keeps them until it ends, and lists
-    take six times the memory."""
+    """A generation of a policy that verl serves. Its tokens are arrays, because a session keeps them until it ends, and
+    lists take six times the memory."""
 
     output: AgentLoopOutput  # verl's record of the whole row, without the tokens
 
@@ -61,7 +61,8 @@ _NO_TOKENS: Fields = {"prompt_ids": [], "response_ids": [], RESPONSE_MASK: [], "
 
 
 def output_of(generation: Generation, form: Callable[[Sequence[float]], object] = list) -> AgentLoopOutput:
-    """verl's record of a generation with tokens in this form: only policies that verl serves give any."""
+    """Return verl's record of a generation, with tokens converted by `form`. Only policies that verl serves have
+    records."""
     assert isinstance(generation, VerlGeneration), f"{type(generation).__name__} has tokens and no output"
     log_probs = generation.log_probs
     tokens = {
@@ -84,7 +85,8 @@ class Model:
     _numbers: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def least_tokens(self, messages: Sequence[Message]) -> int:
-        """So many tokens at least. Tokenizing a text of megabytes takes minutes and gigabytes."""
+        """Return a lower bound of the tokens in messages. To tokenize a text of megabytes takes minutes and
+        gigabytes."""
         return -(-characters(messages) // self._longest_token)
 
     @cached_property
@@ -102,15 +104,17 @@ class Model:
 
     @cached_property
     def placeholders(self) -> frozenset[int]:
-        """Tokens that stand for an image or a video. In a reply they would be one that no row has."""
+        """Tokens that stand for an image or a video. Sampled in a reply, they would refer to an image that the row
+        lacks."""
         found = (get_processor_token_id(self.processor, kind) for kind in ("image", "video", "audio"))
         return frozenset(token for token in found if token is not None)
 
     def shared(self, ids: Iterable[int]) -> list[int]:
-        """The same tokens: prompts that wait for an engine share the numbers, a fifth of the memory."""
+        """Return the same tokens as shared integers, so that prompts that wait for an engine take a fifth of the
+        memory."""
         return [self._numbers.setdefault(token, token) for token in ids]
 
-    # They read nothing but the fields above.
+    # These methods of verl read only the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
     compute_multi_modal_inputs: ClassVar[Borrowed] = AgentLoopWorker._compute_multi_modal_inputs  # noqa: SLF001
     compute_position_ids: ClassVar[Borrowed] = AgentLoopWorker._compute_position_ids  # noqa: SLF001
@@ -118,7 +122,7 @@ class Model:
 
 @dataclass
 class Prompt:
-    """What the engine is sent. In a conversation the last `len(mask)` of the `ids` belong to the row's response."""
+    """A prompt for the engine. In a conversation the last `len(mask)` of the `ids` belong to the row's response."""
 
     ids: list[int]
     mask: list[int] = field(default_factory=list)
@@ -130,7 +134,7 @@ class Prompt:
 
 
 class TokenClient(Protocol):
-    """An engine without servers of verl's, such as one in this process. Cancelling a call ends the request."""
+    """An engine without verl's servers, such as an engine in this process. Cancelling a call ends the request."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: Fields, **media: object
@@ -149,7 +153,7 @@ class VerlPolicy:
 
     @cached_property
     def _rollout(self) -> DictConfig:
-        # Verl's dataclass, which reads like the DictConfig: that one took a seventh of the worker's time.
+        # verl's dataclass reads like the DictConfig, on which the worker would spend a seventh of its time.
         return cast(DictConfig, omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
@@ -169,7 +173,8 @@ class VerlPolicy:
             raise EngineLost(f"the engine that served agent {request.agent} is gone: {error}") from error
 
     def _loop(self, request: Request) -> ToolAgentLoop:
-        """verl's agent loop, used for tokens, media and calls of tools. One per setting of the chat template."""
+        """Return verl's agent loop, used for tokens, media and tool calls. There is one per setting of the chat
+        template."""
         key = json.dumps(dict(request.chat_template_kwargs), sort_keys=True)
         if key not in self._loops:
             data = self.config.data
@@ -187,7 +192,7 @@ class VerlPolicy:
         return self._loops[key]
 
     def sampling(self, request: Request) -> Fields:
-        """The rollout's settings, as verl's worker makes them, overridden by the request's."""
+        """Return the rollout's settings, as verl's worker makes them, overridden by the request's settings."""
         rollout = self._rollout
         kwargs = rollout.val_kwargs if request.validate else rollout
         params = {
@@ -247,7 +252,7 @@ class VerlPolicy:
                 self.model.net.check(fitted, tools, lambda texts, tools: build(texts, tools=tools or None), found)
             return self.model.shared(found)
 
-        if media:  # takes long, in code that lets the loop go on
+        if media:  # slow, in code that does not block the event loop
             return await asyncio.to_thread(fitted_ids)
         async with _PROMPT.here():
             return await asyncio.get_running_loop().run_in_executor(_TOKENS, fitted_ids)
@@ -286,7 +291,7 @@ class VerlPolicy:
         )
 
     def _check_added(self, loop: ToolAgentLoop, request: Request, known: list[Message]) -> None:
-        """Whether the messages that continue a row have the special tokens of their turns alone."""
+        """Check that the messages that continue a row have no special tokens except those of their turns."""
         builder, new = loop.continuous_token_builder, list(request.messages[len(known) :])
 
         def render(added: list[Message], tools: list[JsonObject]) -> Sequence[int]:
@@ -332,7 +337,7 @@ class VerlPolicy:
         text = await asyncio.get_running_loop().run_in_executor(_TOKENS, decode)
         calls: Sequence[ToolCall] = ()
         stop_reason = self._stop_reason(answer, len(prompt.ids), params)
-        # A reply that was cut has no end of turn, which results of calls could follow.
+        # A reply that was cut has no end of turn, so results of calls cannot follow it.
         if request.tools and stop_reason != "length":
             content, calls = await read_calls(loop, request, sampled)
             text = content if calls else text
@@ -356,7 +361,7 @@ class VerlPolicy:
     async def _output(
         self, loop: ToolAgentLoop, prompt: Prompt, answer: TokenOutput, seconds: float
     ) -> AgentLoopOutput:
-        """The row so far, cut to its length."""
+        """Return the row so far, cut to the maximal length."""
         merged, mask, log_probs = await loop.ct_merge_assistant_token(
             prompt.ids,
             answer.token_ids,
@@ -381,7 +386,8 @@ class VerlPolicy:
         )
 
     def _stop_reason(self, answer: TokenOutput, prompt: int, params: Fields) -> str | None:
-        """The engine's word; verl's vLLM has one word for a reply that ended and for one that was cut."""
+        """Return the engine's stop reason. verl's vLLM server has one word for replies that ended and that were cut, so
+        they are distinguished here."""
         if answer.stop_reason != "completed" or not answer.token_ids:
             return answer.stop_reason
         limit = reply_limit(self._rollout, params, prompt)
@@ -393,7 +399,8 @@ class VerlPolicy:
         return min(longest, request.max_prompt_length or longest)
 
     def _request_id(self, request: Request, branch: int) -> str:
-        """The same for an agent's acts in a session, so that they reach the engine that has their prefix cached."""
+        """Return the same id for an agent's acts in a session, so that they reach the engine that has their prefix
+        cached."""
         sticky = f"{request.session}_{request.agent}"
         # Under full determinism verl passes the id on to the engine, where each request needs its own. SGLang aborts
         # every request whose id begins with a given one, so no id is the beginning of another.
@@ -402,12 +409,13 @@ class VerlPolicy:
 
 
 def _schemas(request: Request) -> list[JsonObject]:
-    """For the chat template. Some take an empty list for tools, so it is None, which verl's hints leave out."""
+    """Return the tools for the chat template. Some templates take an empty list for tools, so it becomes None, which
+    verl's type hints leave out."""
     return cast("list[JsonObject]", list(request.tools) or None)
 
 
 def _empty_reply(before: Generation) -> Generation:
-    """In a row that is full: no token is sampled, and those of the last messages are not in it."""
+    """Make the empty reply of a full row: no token is sampled, and the row does not get the last messages."""
     return replace(before, text="", tool_calls=(), stop_reason="length", sampled=0, full=True, versions=(), aborts=0)
 
 

@@ -50,9 +50,9 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 AGENT_LOOP = "mas"
 # The key of the configuration under which the manager passes the name of the attempt.
 ATTEMPT = "mas_attempt"
-# Collections of young objects before one of all objects.
+# Threshold at which Python's collector visits all objects by itself: in effect never.
 NEVER = 1_000_000_000
-# Nearly every reward is there within a second.
+# Seconds after which a late reward is logged. Nearly every reward is there within a second.
 LATE_REWARD_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _StockWorker: Any = AgentLoopWorkerTQ.__ray_metadata__.modified_class  # type: i
 
 
 class GroupFailed(Exception):
-    """A session failed, and `mas.faults.then` is to drop its whole group."""
+    """A session failed, and `mas.faults.then` says to drop its whole group."""
 
 
 class MasAgentLoopWorker(_StockWorker):
@@ -78,7 +78,7 @@ class MasAgentLoopWorker(_StockWorker):
         load_user_code(self.mas)
         served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
-        # An adapter is served with its base's.
+        # An adapter has the tokenizer and the processor of its base.
         models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
         self.models = {name: models[resident(self.mas, name)] for name in served}
         self.gates = gates_of(self.mas, served)
@@ -92,7 +92,7 @@ class MasAgentLoopWorker(_StockWorker):
         # First come, first served, so the sessions of the first tasks end first.
         self.slots = asyncio.Semaphore(sessions_per_worker(self.run))
         self.writer = data_plane.Writer()
-        # Since the last `pop_counts`, by `validate`.
+        # Counts since the last `pop_counts`, by `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.lag = Lag()
         self.trajectories = self._trajectory_writer()
@@ -122,11 +122,12 @@ class MasAgentLoopWorker(_StockWorker):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def pop_counts(self, validate: bool) -> SessionCounts:
-        """What was counted since the last call. When engines were busy, with either kind, is counted in training's."""
+        """Return the counts since the last call. Busy times of engines, in training or validation, are in training's
+        counts."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
         counts += SessionCounts(lag=self.lag.pop())
-        # A step, or a validation, has ended.
+        # Collect garbage now, since a step or a validation has ended.
         gc.collect()
         if self.trajectories is not None:
             counts += await self.trajectories.in_thread(self.trajectories.compress)
@@ -140,7 +141,7 @@ class MasAgentLoopWorker(_StockWorker):
     async def _run_prompt(
         self, prompt: Fields, sampling_params: Fields, trajectory: Trajectory, trace: bool = False
     ) -> None:
-        """All sessions of one task. Their rows appear together, before the task is called finished."""
+        """Run all sessions of one task. Their rows appear together, before the task's status is finished."""
         if prompt[AGENT_NAME] != AGENT_LOOP:
             await super()._run_prompt(prompt, sampling_params, trajectory, trace)
             return
@@ -159,17 +160,19 @@ class MasAgentLoopWorker(_StockWorker):
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # A session's own failures are data by now. This is a lost engine, or an error of ours: the run ends.
+            # A session's own failures are data by now. This error is a lost engine, or a mistake of ours, so the run
+            # ends.
             self.broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             logger.error("task %s ends the run", uid, exc_info=error)
-        # A task that is cancelled gets no status: none is waited for at the end of a run.
+        # A task that is cancelled gets no status, since nothing waits for it at the end of a run.
         self.counts[validate] += SessionCounts(tasks=1)
-        # To the replay buffer a group without rows has failed, and it waits for another one; a group that lost
-        # only some of its sessions has not.
+        # For the replay buffer a group without rows has failed, so it waits for another group; a group that lost only
+        # some of its sessions has not failed.
         try:
             await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
         except Exception as error:
-            # The trainer would wait for this task indefinitely. It misses this process within seconds.
+            # The trainer would wait for this task indefinitely, but it notices within seconds that this process is
+            # gone.
             logger.critical("the status of task %s cannot be set, so this worker ends", uid, exc_info=error)
             os._exit(1)
 
@@ -193,7 +196,7 @@ class MasAgentLoopWorker(_StockWorker):
                 await self.trajectories.in_thread(self.trajectories.end_group, prompt[UID])
 
     async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
-        # The clocks of a session start in its slot: what waits for one is only a coroutine and its data.
+        # The clocks of a session start in its slot. Until it has a slot, it is only a coroutine and its data.
         async with self.slots:
             task = Task.of_row(dataset, validate=trajectory["validate"], greedy=greedy)
             with rollout_trace_attr(
@@ -225,7 +228,7 @@ class MasAgentLoopWorker(_StockWorker):
         return []
 
     async def _score(self, session: Session, dataset: Fields) -> Score:
-        """verl's reward loop on the answer: one of verl's scorers, or the user's function."""
+        """Score the answer by verl's reward loop: one of verl's scorers, or the user's function."""
         answer = answer_of(session, self.models, self.tokenizer)
         late = asyncio.get_running_loop().call_later(LATE_REWARD_S, _warn_of_late_reward, session.task.key)
         try:
@@ -303,7 +306,7 @@ def _warn_of_late_reward(session: str) -> None:
 
 
 class EarlyAgentLoopWorker(MasAgentLoopWorker):
-    """A worker that starts, and imports, before the engines are there."""
+    """A worker that starts and imports before there are engines."""
 
     def __init__(self, config: DictConfig, *later: object):
         load_user_code(Run.of(config).mas)
@@ -318,8 +321,10 @@ RemoteEarlyWorker = ray.remote(EarlyAgentLoopWorker)
 
 
 def collect_between_steps() -> None:
-    """Python's collector looks through the imports and through every session that plays, which stops them all for half
-    a second and more. It leaves out what is there now, and what has been kept for long until `pop_counts`."""
+    """Let Python's collector visit the oldest objects only in `pop_counts`, and never those that exist now.
+
+    A full collection visits the imports and all running sessions, which stops the sessions for half a second and more.
+    """
     gc.collect()
     gc.freeze()
     young, middle, _ = gc.get_threshold()
@@ -329,7 +334,7 @@ def collect_between_steps() -> None:
 def clients_by_policy(
     mas: MasConfig, llm_client: LLMServerClient | Mapping[str, LLMServerClient]
 ) -> dict[str, LLMServerClient]:
-    """The team's trainer has one client per policy; verl's own trainers have one client, so one policy."""
+    """Return the client of each local policy. verl's own trainers have a single client, and so a single policy."""
     local = [name for name, spec in mas.policies.items() if spec.remote is None]
     served = dict(llm_client) if isinstance(llm_client, Mapping) else dict.fromkeys(local[:1], llm_client)
     if sorted(served) != sorted(local):
@@ -340,6 +345,6 @@ def clients_by_policy(
 
 
 def gates_of(mas: MasConfig, policies: Iterable[str]) -> dict[str, Gate]:
-    """Policies that one base serves share its engines, and so their gate."""
+    """Make the gates. Policies that one base serves share its engines, and so their gate."""
     gates: dict[str, Gate] = defaultdict(Gate)
     return {name: gates[resident(mas, name)] for name in policies}

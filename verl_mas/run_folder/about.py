@@ -27,7 +27,7 @@ from verl_mas.run_folder.disk import recording, write_whole
 from verl_mas.run_folder.secrets import without_secrets
 
 FILE = "run.yaml"
-FORMAT = 1  # Raised when a reader of an earlier version would read the file wrongly
+FORMAT = 1  # increased when an earlier reader would read the file wrongly
 CONFIG, ATTEMPTS, CHANGED, ENDED = "config", "attempts", "changed", "ended"
 Plain: TypeAlias = dict[str, object]
 # A child of verl's logger, which has the handler in the trainer's process.
@@ -35,15 +35,15 @@ logger = logging.getLogger(f"verl.{__name__}")
 
 
 class AboutFile:
-    """Written by the trainer."""
+    """The trainer's writer of `run.yaml`."""
 
     def __init__(self, folder: Path, attempt: Mapping[str, object], config: object):
-        """Adds a start of the run. `config`: its whole configuration, resolved, as plain data."""
+        """Add a start of the run. `config`: its whole configuration, resolved, as plain data."""
         self._path = folder / FILE
         try:
             before = read_about(folder)
         except DataError as error:
-            # No reason not to train, and no reason to lose it.
+            # A damaged file is no reason to stop training, nor to delete the file.
             before, aside = {}, self._path.with_name(f"{FILE}.damaged")
             self._path.replace(aside)
             logger.warning("%s is replaced, and kept as %s: %s", self._path, aside.name, error.value)
@@ -67,13 +67,13 @@ class AboutFile:
 
 
 def attempts(content: Mapping[str, object]) -> list[Plain]:
-    """The starts of a run, of what `read_about` has read."""
+    """The starts of a run in the result of `read_about`."""
     starts = content.get(ATTEMPTS)
     return [one for one in starts if isinstance(one, dict)] if isinstance(starts, list) else []
 
 
 def read_about(folder: Path) -> Plain:
-    """What `run.yaml` holds; nothing where there is none, as in the folder of an earlier version."""
+    """Read `run.yaml`; empty if there is none, as in the folder of an earlier version."""
     path = folder / FILE
     if not path.exists():
         return {}
@@ -96,7 +96,7 @@ def _refused(value: str) -> DataError:
 
 
 def changes(before: object, now: object, name: str = "") -> Iterator[tuple[str, list[object]]]:
-    """The settings that differ between two configurations."""
+    """Yield the settings that differ between two configurations, with both values."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             yield from changes(before.get(key), now.get(key), f"{name}.{key}" if name else str(key))

@@ -1,8 +1,8 @@
-"""Files of lines in zstd, in blocks that can be listed without being inflated.
+"""Files of lines in zstd, in blocks that can be listed without decompressing them.
 
-A block is a skippable frame (RFC 8878), which has an index, and a frame with lines. `zstd -dc FILE` gives the lines, as
-every reader of zstd passes over skippable frames. A process that is killed can cut the last block of its file; a block
-that is damaged costs only itself.
+A block is a skippable frame (RFC 8878) with an index, followed by a frame with lines. `zstd -dc FILE` prints the lines,
+because every zstd reader skips skippable frames. A process that is killed can cut the last block of its file; a damaged
+block loses only itself.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from verl_mas.errors import DataError
 from verl_mas.run_folder.disk import append
 
 LEVEL = 9
-FRAME = struct.Struct("<II")  # A skippable frame: its magic number, and the size of what follows
+FRAME = struct.Struct("<II")  # start of a skippable frame: its magic number, and the size of the rest
 MAGIC, TAG = 0x184D2A5D, b"mas2"
 START = re.compile(re.escape(struct.pack("<I", MAGIC)) + b"(?s:....)" + TAG)
 logger = logging.getLogger(__name__)
 
 
 class Head(NamedTuple):
-    """The start of the skippable frame; the index follows."""
+    """The start of the skippable frame, before the index."""
 
     tag: bytes
-    checksum: int  # of the rest of the head and of the index as it is stored
-    index_size: int  # inflated
+    checksum: int  # of the rest of the head and of the index, as stored
+    index_size: int  # decompressed
     lines_checksum: int
     lines_stored: int
-    lines_size: int  # inflated
+    lines_size: int  # decompressed
 
 
 HEAD = struct.Struct("<4s5I")
@@ -54,7 +54,7 @@ class Block:
 
 
 def append_block(path: Path, lines: bytes, index: bytes) -> int:
-    """Adds a block in one write; returns its size. Raises OSError, and then nothing was added."""
+    """Append a block in one write; return its size. Raises OSError, and has then added nothing."""
     block = block_of(lines, index)
     append(path, block)
     return len(block)
@@ -68,8 +68,8 @@ def block_of(lines: bytes, index: bytes) -> bytes:
 
 
 def blocks_of(path: Path) -> Iterator[Block]:
-    """The blocks of a file whose index is whole, also where their lines are not: so what is lost is known. Others are
-    skipped with a warning."""
+    """Yield the blocks whose index is intact, even if their lines are not, so that lost sessions are known. Other
+    blocks are skipped with a warning."""
     with path.open("rb") as file:
         size, start = path.stat().st_size, 0
         while start < size:
@@ -89,7 +89,7 @@ def blocks_of(path: Path) -> Iterator[Block]:
 
 
 def lines_of(path: Path, block: Block) -> list[bytes]:
-    """Raises DataError if they are damaged."""
+    """The lines of a block. Raises DataError if they are damaged."""
     with path.open("rb") as file:
         file.seek(block.lines_at)
         stored = file.read(block.head.lines_stored)

@@ -1,9 +1,9 @@
-"""The checkpoints of a run's folder, and the pointer to the latest one.
+"""The checkpoints in a run's folder, and the pointer to the latest one.
 
 A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt`, `team.yaml`,
-`running_scores.json` where the estimator remembers scores, `queue` where tasks are in flight, and `run.json`. That file
-is written last and lists the files, their sizes and hashes, so what a crash or a full disk left behind,
-or a restore has mixed, is never taken for a checkpoint. The pointer is written after it.
+`running_scores.json` if the estimator remembers scores, `queue` if tasks are in flight, and `run.json`. `run.json` is
+written last and lists the files with sizes and hashes. So the remains of a crash or a full disk, or files mixed by a
+restore, never count as a checkpoint. The pointer is written after `run.json`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Checkpoint:
 
     folder: Path
     step: int
-    run: Mapping[str, object]  # What `run.json` holds: the identity of the run, and the files
+    run: Mapping[str, object]  # content of `run.json`: the identity of the run, and the files
 
     @property
     def arguments(self) -> str:
-        """What to add to a command that resumes from this checkpoint."""
+        """Arguments to add to a command that resumes from this checkpoint."""
         return f"trainer.resume_mode=resume_path trainer.resume_from_path={self.folder}"
 
 
@@ -64,7 +64,7 @@ def _listed(path: Path) -> str:
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint. What a crash leaves of it has another name, and is deleted by the next call."""
+    """Delete a checkpoint. If a crash interrupts this, the rest has another name, and the next call deletes it."""
     with suppress(FileNotFoundError):
         checkpoint.rename(checkpoint.with_name(f"{REMOVED}{checkpoint.name}"))
     for rest in checkpoint.parent.glob(f"{REMOVED}*"):
@@ -72,7 +72,7 @@ def remove(checkpoint: Path) -> None:
 
 
 def damaged(folder: Path, names: str) -> list[str]:
-    """The files of torch in a folder, of such names, whose checksums are wrong; torch reads them without a word."""
+    """List the files of torch, by name pattern, whose checksums are wrong. torch reads such files without an error."""
     return [str(path.relative_to(folder)) for path in sorted(folder.rglob(names)) if not _intact(path)]
 
 
@@ -91,21 +91,23 @@ def whole_checkpoints(folder: Path) -> list[Checkpoint]:
 
 
 def last(folder: Path) -> Checkpoint | str:
-    """The checkpoint that the pointer of a run's folder names, without one the latest that is complete; or why not."""
+    """The checkpoint that the pointer names, or without a pointer the latest complete one; else the reason why there is
+    none."""
     if (pointer := read_pointer(folder)) and pointer[1] is not None:
         return read(folder_of_step(folder, pointer[1]))
     return next(reversed(whole_checkpoints(folder)), f"{folder} has no complete checkpoint")
 
 
 def begun(folder: Path) -> list[int]:
-    """The steps of all checkpoints of a run's folder, also of those that are not complete."""
+    """The steps of all checkpoints in a run's folder, complete or not."""
     return sorted(step for path in folder.glob("global_step_*") if (step := step_of(path)) is not None)
 
 
 def latest(folder: Path) -> Checkpoint | None:
     """The checkpoint that the pointer of a run's folder names; None in a folder without checkpoints.
 
-    Raises ConfigError where the pointer names no complete checkpoint, or is missing although there are some.
+    Raises ConfigError if the pointer names no complete checkpoint, or is missing although there are complete
+    checkpoints.
     """
     pointer, pointed = folder / POINTER, read_pointer(folder)
     if pointed is None:
@@ -122,7 +124,7 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def read_pointer(folder: Path) -> tuple[str, int | None] | None:
-    """The text in the pointer of a run's folder and the step that it is, if it is one; None without a pointer."""
+    """The text in the pointer of a run's folder, and the step if the text is one; None without a pointer."""
     pointer = folder / POINTER
     if not pointer.exists():
         return None
@@ -131,7 +133,7 @@ def read_pointer(folder: Path) -> tuple[str, int | None] | None:
 
 
 def to_resume(config: DictConfig) -> Checkpoint | None:
-    """The checkpoint that a run with this configuration resumes from. Raises ConfigError where it cannot."""
+    """The checkpoint from which a run with this configuration resumes. Raises ConfigError if it cannot resume."""
     trainer = config.trainer
     folder = Path(trainer.default_local_dir).absolute()
     if trainer.resume_mode == "disable":
@@ -149,7 +151,7 @@ def to_resume(config: DictConfig) -> Checkpoint | None:
 
 
 def read(folder: Path) -> Checkpoint | str:
-    """The checkpoint in a folder, or why it is none."""
+    """The checkpoint in a folder, or the reason why it is not a complete one."""
     step = step_of(folder)
     if step is None:
         return f"{folder} is not named global_step_N"
@@ -163,16 +165,16 @@ def read(folder: Path) -> Checkpoint | str:
         return f"{folder} is not complete: its {RUN_FILE} lists no files"
     for name, saved in listed.items():
         path = folder / name
-        if not isfile(path):  # no error for a name that is too long
+        if not isfile(path):  # `isfile` raises no error for a name that is too long
             return f"{folder} is not complete: {name:.200} is missing"
-        before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # 0.1 listed sizes alone.
+        before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # 0.1 listed only sizes
         if not (now := _listed(path)).startswith(before):
             return f"{folder} is not complete: {name} has {now} and was saved with {before}"
     return Checkpoint(folder, step, run)
 
 
 def _run_of(folder: Path) -> dict[str, object] | str:
-    """What the `run.json` of a checkpoint holds, or why it cannot be read."""
+    """The content of a checkpoint's `run.json`, or the reason why it cannot be read."""
     try:
         run = json.loads((folder / RUN_FILE).read_bytes())
     except FileNotFoundError:
@@ -190,7 +192,8 @@ def step_of(folder: Path) -> int | None:
 
 
 def choices(folder: Path, without: Path | None = None) -> str:
-    """How a run in `folder` can be started when it cannot resume as it should. `without`: not from this checkpoint."""
+    """Suggest how a run in `folder` can start if it cannot resume as requested. `without`: a checkpoint that is not an
+    option."""
     anew = "trainer.resume_mode=disable starts from step 0"
     whole = [one for one in whole_checkpoints(folder) if one.folder != without]
     if not whole:

@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, and what to print when a disk refuses one."""
+"""Files that are written as a whole or not at all, and the error if a disk refuses one."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from stat import S_ISREG
 from verl_mas.errors import DiskError
 from verl_mas.util.text import encodable
 
-# How file systems without fsync of a folder answer, for example mounted object stores.
+# Errors of file systems without fsync for folders, such as mounted object stores.
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
-# Of a large file of weights its end tells it from another one: a file of torch has its checksums there.
+# A large file of weights is identified by its end, because a file of torch has its checksums there.
 WHOLE, END = 1 << 26, 1 << 16
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A new file that takes the place of this one. A crash, or a power cut, leaves the former content or the new."""
+    """Yield a new file that then replaces this one. A crash or a power cut leaves either the old content or the new."""
     new = path.with_name(path.name + ".new")
     try:
         yield new
@@ -46,7 +46,8 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """A new folder that takes the place of this one when it is whole. The next one removes what a kill leaves of it."""
+    """Yield a new folder that replaces this one once it is complete. The next call removes the remains of a killed
+    one."""
     new = folder.absolute().with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     try:
@@ -60,7 +61,8 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line in one write, so that a crash can cut at most the last line of a file. The next line ends that one."""
+    """Append a line in one write, so that a crash can cut at most the last line of a file. The next call ends a cut
+    line."""
     start = ""
     if path.exists() and path.stat().st_size:
         with path.open("rb") as file:
@@ -70,18 +72,18 @@ def append_line(path: Path, line: str) -> None:
 
 
 def append(path: Path, left: bytes) -> None:
-    """Add to a file in one write. Raises OSError, and then nothing was added, and no file made."""
+    """Append to a file in one write. Raises OSError; then nothing was added, and no file was created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     there = os.path.lexists(path)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     try:
         before = os.fstat(descriptor).st_size
         try:
-            # Only a disk that is full takes a part; the next write raises its error.
+            # Only a full disk takes part of the data; the next write then raises its error.
             while left:
                 left = left[os.write(descriptor, left) :]
         except OSError:
-            with suppress(OSError):  # a device has no end to cut
+            with suppress(OSError):  # a device has no end that could be cut
                 os.ftruncate(descriptor, before)
             if not there:
                 path.unlink()
@@ -92,7 +94,7 @@ def append(path: Path, left: bytes) -> None:
 
 @contextmanager
 def writing(path: Path, rule: str, fix: str = "make room, or choose another --out") -> Iterator[None]:
-    """Around a write: what the disk refuses is a DiskError."""
+    """The boundary around a write: an error of the disk becomes a DiskError."""
     try:
         yield
     except OSError as error:
@@ -101,13 +103,13 @@ def writing(path: Path, rule: str, fix: str = "make room, or choose another --ou
 
 
 def recording(path: Path, what: str) -> AbstractContextManager[None]:
-    """Around a write beside the checkpoints of a run. `what`: what a run records there, for the message."""
+    """The boundary around a write next to a run's checkpoints. `what`: the recorded data, for the message."""
     fix = "make room, or set trainer.default_local_dir to another disk"
     return writing(path, f"a run records {what} beside its checkpoints", fix)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file's content, or a folder's names, are on the disk."""
+    """Wait until a file's content, or a folder's entries, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -119,7 +121,7 @@ def flush(path: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files in a folder, in which others may work."""
+    """The bytes of all files in a folder, while other processes may change it."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):
@@ -129,7 +131,7 @@ def size_of(folder: Path) -> int:
 
 
 def free_space(path: Path) -> str:
-    """The space on the disk of a file or folder, also of one that could not be made."""
+    """Describe the free space on the disk of a file or folder, which need not exist."""
     disk_of = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.is_mount())
     disk = shutil.disk_usage(disk_of)
     return f"{disk.free / 1e9:.3g} GB of {disk.total / 1e9:.3g} GB are free on the disk at {disk_of}"

@@ -1,4 +1,4 @@
-"""One run per folder: two would overwrite each other's checkpoints."""
+"""Lock of a run's folder: two runs would overwrite each other's checkpoints."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from omegaconf import DictConfig
 from verl_mas.errors import ConfigError
 
 LOCK = ".lock"
-# Ray takes some seconds to end the trainer of a run that was killed, and its next start should not fail for that.
+# After a kill, Ray takes some seconds to end the trainer of a run, and the next start should not fail because of that.
 WAIT_S, PAUSE_S = 5.0, 0.1
-# What locking answers where another process has the lock, and where a file system has no locks.
+# Errors of locking if another process has the lock, and if a file system has no locks.
 TAKEN = {errno.EAGAIN, errno.EACCES}
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 logger = logging.getLogger(__name__)
 
 
 class RunLock:
-    """Held by a process until it ends, also by `kill -9`."""
+    """A lock that a process holds until it ends, also by `kill -9`."""
 
     def __init__(self, folder: Path):
-        """Raises ConfigError when another process has the folder."""
+        """Take the lock. Raises ConfigError if another process has the folder."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.path = folder / LOCK
@@ -47,7 +47,8 @@ class RunLock:
 
 
 def check_lock(config: DictConfig) -> Iterator[ConfigError]:
-    """Whether another run has the folder of this one. An evaluation writes no checkpoints and may run beside it."""
+    """Check that no other run has this run's folder. An evaluation writes no checkpoints, so it may run at the same
+    time."""
     path = Path(config.trainer.default_local_dir) / LOCK
     if config.trainer.val_only or not path.exists():
         return

@@ -1,4 +1,4 @@
-"""The metrics of a run, whatever its loggers are: one JSON line per step in the folder of the run.
+"""Metrics of a run, independent of its loggers: one JSON line per step in the folder of the run.
 
 <trainer.default_local_dir>/metrics.jsonl           {"step": 3, "time": 1764000000.0, "metrics": {...}}
 <trainer.default_local_dir>/metrics.dropped.jsonl   lines of steps that a run repeats after a resume or a restart
@@ -35,13 +35,13 @@ class Step:
 
 
 class MetricsFile:
-    """Written by the trainer. A run that resumes drops what was logged after its checkpoint."""
+    """The trainer's writer of metrics. A run that resumes drops lines that were logged after its checkpoint."""
 
     def __init__(self, folder: Path, resumed: int | None = None):
-        """`resumed`: the step of the checkpoint; None for a run that starts at the beginning."""
+        """Open the file. `resumed`: the step of the checkpoint; None for a run that starts from scratch."""
         self.path = folder / FILE
         self.last = resumed  # the last step that was logged
-        self.values: dict[str, float] = {}  # what was logged last, by name
+        self.values: dict[str, float] = {}  # the values that were logged last, by name
         if self.path.exists():
             with recording(self.path, RECORDED):
                 text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -52,7 +52,7 @@ class MetricsFile:
 
     def log(self, data: Mapping[str, object], step: int) -> None:
         """Append one step; same signature as verl's loggers."""
-        # Numbers of Python, numpy and torch; verl logs some tables and texts.
+        # Keep numbers of Python, numpy and torch; verl also logs some tables and texts.
         given = {k: float(v) for k, v in data.items() if isinstance(v, SupportsFloat) and not isinstance(v, str)}
         numbers = {key: value if math.isfinite(value) else None for key, value in given.items()}
         with recording(self.path, RECORDED):
@@ -62,14 +62,15 @@ class MetricsFile:
 
 
 def read_steps(file: Path) -> list[Step]:
-    """The steps of a metrics file, by number; none if there is no file. Also of a file of verl's `file` logger.
+    """Read the steps of a metrics file, by number; empty without a file. Files of verl's `file` logger can be read,
+    too.
 
     A last line that is being written, or that a kill has cut, is left out.
     """
     if not file.exists():
         return []
     steps: dict[int, Step] = {}
-    # What follows the last line break is incomplete.
+    # Text after the last line break is incomplete.
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     for place, line in enumerate(lines, 1):
         if not line.strip():
@@ -93,20 +94,20 @@ def read_steps(file: Path) -> list[Step]:
 
 
 def series(steps: Sequence[Step], key: str) -> tuple[list[int], list[float]]:
-    """The steps at which `key` was logged, and its values there."""
+    """If a step has two lines, the later of two values counts."""
     points = [(step.number, step.values[key]) for step in steps if key in step.values]
     return [number for number, _ in points], [value for _, value in points]
 
 
 def file_of_verl(project: str, experiment: str) -> Path:
-    """Where verl's logger `file` writes."""
+    """The path to which verl's logger `file` writes."""
     given = os.environ.get("VERL_FILE_LOGGER_PATH")
     root = os.path.expanduser(os.environ.get("VERL_FILE_LOGGER_ROOT", "."))
     return Path(given or os.path.join(root, project, f"{experiment}.jsonl"))
 
 
 def split(text: str, until: float) -> tuple[list[str], list[str]]:
-    """The whole lines of a metrics file: those of steps up to this one, and the others."""
+    """Split the complete lines of a metrics file into those of steps up to `until`, and the others."""
     kept: list[str] = []
     dropped: list[str] = []
     for line in text.split("\n")[:-1]:

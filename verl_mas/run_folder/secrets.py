@@ -1,7 +1,8 @@
-"""What is not written into a run's folder: keys and passwords, by the name of a setting, by their form and by value.
+"""Removes keys and passwords from what is written into a run's folder, by the name of a setting, by their form and by
+value.
 
-A setting that is named for a secret, the variables of an `env` mapping, what an address has of user and query, and the
-values of environment variables that are named for a secret, wherever they occur.
+Removed are settings whose names mean a secret, the variables of an `env` mapping, user and query of an address, and,
+wherever they occur, values of environment variables whose names mean a secret.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ from collections.abc import Mapping, Sequence
 from verl_mas.util.text import bare_address
 
 HIDDEN = "(not written)"
-# The last word of a name: `api_key`, `HF_TOKEN`, `--password`. Not `prompt_key`, `max_tokens` or `api_key_env`.
+# The last word of a secret's name: `api_key`, `HF_TOKEN`, `--password`. It does not match `prompt_key`, `max_tokens` or
+# `api_key_env`.
 _NAME = re.compile(
     r"(?:^|[._-])(?:(?:api|access|private|secret)[_-]?key|secret|password|passwd|token|credentials?|authorization)$",
     re.IGNORECASE,
 )
-# Of OpenAI and others, the Hugging Face hub, GitHub, Slack, AWS; and HTTP's header.
+# Keys of OpenAI and others, the Hugging Face hub, GitHub, Slack and AWS; and HTTP's header.
 _FORM = re.compile(
     r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
 )
-VARIABLES = ("env", "env_vars", "headers")  # Mappings of which every value is hidden, as their names are anything
-SHORTEST = 8  # Shorter ones of an environment could be any word
+VARIABLES = ("env", "env_vars", "headers")  # mappings whose values are all hidden, because their names can be anything
+SHORTEST = 8  # a shorter value of an environment variable could be any word
 
 
 def is_secret(name: str) -> bool:
@@ -31,7 +33,7 @@ def is_secret(name: str) -> bool:
 
 
 def without_secrets(value: object, name: str = "") -> object:
-    """Plain data as it may be written. `name`: of the setting that has it."""
+    """Copy plain data without secrets. `name`: the setting that has it."""
     if isinstance(value, Mapping):
         texts = {key for key, own in value.items() if isinstance(own, str) and own}
         hidden = {key for key in texts if is_secret(str(key)) or name in VARIABLES}
@@ -42,7 +44,7 @@ def without_secrets(value: object, name: str = "") -> object:
 
 
 def clean(text: str) -> str:
-    """A text without secrets that can be recognised in it."""
+    """Remove recognisable secrets from a text."""
     for variable, secret in os.environ.items():
         if is_secret(variable) and len(secret) >= SHORTEST:
             text = text.replace(secret, HIDDEN)
@@ -50,7 +52,7 @@ def clean(text: str) -> str:
 
 
 def clean_command(arguments: Sequence[str]) -> list[str]:
-    """The words of a command, of which some are `name=value` or `--name value`."""
+    """Remove secrets from the words of a command, such as `name=value` or `--name value`."""
     return [str(one) for one in _arguments(arguments, "")]
 
 

@@ -28,7 +28,7 @@ from verl_mas.run_folder.blocks import append_block, blocks_of, lines_of
 from verl_mas.run_folder.disk import append, writing
 
 TRAIN, VAL = PARTITIONS = ("train", "val")
-FOLDER = "trajectories"  # The folder of all, in that of the run, unless mas.trajectories.dir names another one
+FOLDER = "trajectories"  # the folder of all records, in that of the run, unless mas.trajectories.dir names another one
 IMAGES = "images"
 ADVANTAGES = "advantages"
 PLAIN, COMPRESSED = ".jsonl", ".jsonl.zst"
@@ -48,7 +48,7 @@ class SessionFile:
 
 
 def new_attempt(directory: str | Path) -> str:
-    """A name that sorts after those of the attempts in a folder, also when the clock was set back."""
+    """A name that sorts after the attempts in a folder, even if the clock was set back."""
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
     last = max((file.attempt for part in PARTITIONS for file in files_of(Path(directory) / part)), default="")
     return now if now > last else f"{last}+"
@@ -59,13 +59,14 @@ def partition_of(validate: bool) -> str:
 
 
 def file_of(directory: str | Path, validate: bool, step: int, attempt: str, worker: str, compressed: bool) -> Path:
-    """Tasks that are dispatched before the first step have numbers below 0; they are filed with those of step 0."""
+    """The file for a session's record. Tasks that are dispatched before the first step have negative steps; their
+    records are filed under step 0."""
     name = f"{max(step, 0):06d}-{attempt}-{worker}{COMPRESSED if compressed else PLAIN}"
     return Path(directory) / partition_of(validate) / name
 
 
 def files_of(folder: Path) -> list[SessionFile]:
-    """The files of a partition, by step, attempt and worker. Other files are left alone."""
+    """The files of a partition, by step, attempt and worker. Other files are ignored."""
     files = []
     for path in folder.glob(f"*{PLAIN}*"):
         compressed = path.name.endswith(COMPRESSED)
@@ -81,9 +82,9 @@ def files_of(folder: Path) -> list[SessionFile]:
 def write_advantages(
     directory: str | Path, step: int, attempt: str, advantages: Mapping[str, float], compressed: bool = True
 ) -> None:
-    """Called by the trainer; keys are those of the rows. Raises DiskError when the disk is full."""
+    """Write advantages by row key; called by the trainer. Raises DiskError when the disk is full."""
     path = file_of(directory, False, step, attempt, ADVANTAGES, compressed)
-    # The shortest numbers that are the same in float32, which the trainer computes in.
+    # Write the shortest numbers that are equal in float32, in which the trainer computes.
     short = {key: float(str(np.float32(value))) for key, value in advantages.items()}
     line = json.dumps(short).encode() + b"\n"
     with recording(path):
@@ -94,7 +95,7 @@ def write_advantages(
 
 
 def advantage_lines(file: SessionFile) -> Iterator[bytes]:
-    """Raises DataError if a block of the file is damaged."""
+    """Yield the lines of a file of advantages. Raises DataError if a block of the file is damaged."""
     if not file.compressed:
         yield from file.path.read_bytes().splitlines(keepends=True)
         return
@@ -103,13 +104,13 @@ def advantage_lines(file: SessionFile) -> Iterator[bytes]:
 
 
 def recording(path: Path) -> AbstractContextManager[None]:
-    """An error of the disk, as the end of a run."""
+    """The boundary around a write of records: an error of the disk ends the run."""
     fix = "make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false"
     return writing(path, rule="every session is recorded, so a run that cannot do so ends", fix=fix)
 
 
 def folder_of_sessions(directory: str | Path, partition: str) -> Path:
-    """Raises DataError if there is none."""
+    """The folder of a partition. Raises DataError if it does not exist."""
     folder = Path(directory) / partition
     if not folder.is_dir():
         rule = "a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir"

@@ -1,6 +1,7 @@
-"""What the processes of a run print: every line in a file of its folder, and on the console what a reader needs.
+"""Output of a run's processes: every line goes into a file of its folder, and the lines that a reader needs to the
+console.
 
-That is what the trainer logs, what workflows and scorers print, each warning once, and every error.
+These are the lines that the trainer logs, that workflows and scorers print, each warning once, and every error.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from ray._private.worker import _post_init_hooks, print_to_stdstream
 from verl_mas.run_folder.secrets import clean
 
 FILE = "workers.log"
-PRINTER = "ray_print_logs"  # Ray's name of what prints the lines that it sends to the driver
+PRINTER = "ray_print_logs"  # Ray's name of the handler that prints the lines that it sends to the driver
 TRAINER, BEGINS = "TaskRunner", "folder of this run"
-OF_USER = re.compile(r"AgentLoopWorker|RewardLoopWorker")  # The processes that run workflows and scorers
+OF_USER = re.compile(r"AgentLoopWorker|RewardLoopWorker")  # the processes that run workflows and scorers
 ERROR = re.compile(
     r"\b(ERROR|CRITICAL|FATAL)\b|^[\w.]*(Error|Exception|Exit|Interrupt)\b|^(Traceback|During handling|The above exc)"
 )
-LOGGED = re.compile(r"([A-Z]+):\d{4}-\d\d-\d\d ([\d:]{8}),\d+:")  # How verl's log begins
+LOGGED = re.compile(r"([A-Z]+):\d{4}-\d\d-\d\d ([\d:]{8}),\d+:")  # start of a line of verl's log
 STEP = re.compile(LOGGED.pattern + r"step \d")
 WARNING = re.compile(r"\b(WARNING|WARN)\b|Warning:|\b[WEF]\d{4} ")
-# Of verl, Ray and torch in every run.
+# Lines of verl, Ray and torch in every run.
 NOISE = re.compile(
     r"\d+%\||Generating .* split|engine is not available|Disabled critic|Platform override|blocking ray\.get|set_vital"
     r"|is_fx_tracing|NUMA affinity|(create )?worker group( kwargs:| dict)|^Using dataset class|^dataset len"
@@ -37,21 +38,21 @@ class Batch(TypedDict):
     """Lines of one process, as Ray sends them."""
 
     lines: list[str]
-    pid: int | str  # A name, such as `raylet`, of Ray's own processes
+    pid: int | str  # a name, such as `raylet`, for Ray's own processes
     ip: str
     is_err: bool
     actor_name: str | None
 
 
 class WorkerLog:
-    """A handler of Ray's batches."""
+    """Handles Ray's batches of lines."""
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
         self._file = (folder / FILE).open("a", encoding="utf-8", errors="replace", buffering=1)
         self._begun = False
         self._known: set[str] = set()
-        # Of each process and stream, whether its last line was wanted: indented ones on stderr belong to it.
+        # By process and stream, whether its last line was printed: indented lines on stderr belong to it.
         self._last: dict[tuple[int | str, bool], bool] = {}
 
     def __call__(self, batch: Batch) -> None:
@@ -62,10 +63,10 @@ class WorkerLog:
             return
         self._begun |= by_trainer and any(BEGINS in line for line in lines)
         if by_trainer and not is_err and not self._begun:
-            return  # The configuration with its secrets; run.yaml has it without
+            return  # the configuration with its secrets, which run.yaml has without them
         self._file.write(clean("".join(f"({name} pid={pid}, ip={batch['ip']}) {line}\n" for line in lines)))
         if by_trainer and not is_err:
-            return  # Numbers, which are in metrics.jsonl
+            return  # numbers, which are in metrics.jsonl
         source = "" if by_trainer else f"({name} pid={pid}) "
         wanted = [LOGGED.sub(_short, line) for line in lines if self._is_wanted(line, name, pid, is_err)]
         (sys.stderr if is_err else sys.stdout).write("".join(f"{source}{line}\n" for line in wanted))
@@ -82,7 +83,7 @@ class WorkerLog:
         if NOISE.search(line) or not (WARNING.search(line) or ours):
             return False
         if not (WARNING.search(line) or LOGGED.match(line)):
-            return True  # It is printed
+            return True  # printed by user code
         text = re.sub(r"\d+", "", line)
         new = text not in self._known
         self._known.add(text)
@@ -95,7 +96,7 @@ def _short(logged: re.Match[str]) -> str:
 
 
 def keep_log(folder: Path) -> None:
-    """From the start of Ray on, unless Ray prints no lines (`log_to_driver=false`)."""
+    """Install the handler when Ray starts, unless Ray prints no lines (`log_to_driver=false`)."""
 
     def keep() -> None:
         if PRINTER in dict(dispatcher.handlers):

@@ -21,16 +21,16 @@ from verl_mas.serve.model import Tensors, load_base, read_record, read_weights, 
 from verl_mas.trainer.adapters.files import CONFIG, WEIGHTS, plain_config, write_weights
 from verl_mas.workflow.team_file import TeamPolicy
 
-LORA_FILE = "lora_train_meta.json"  # What verl saves of its LoRA configuration beside the weights of a policy
+LORA_FILE = "lora_train_meta.json"  # verl's file with its LoRA configuration, next to the weights of a policy
 BASE = "base_model_name_or_path"
-_NAME = ".default."  # The name of verl's one adapter in PEFT
+_NAME = ".default."  # the name of verl's only adapter in PEFT
 _LORA = ".lora_"
 PROMPT = "Explain in two or three sentences how 17 * 23 can be computed in one's head, and why the answer is odd."
 
 
 @dataclass(frozen=True)
 class SavedAdapter:
-    """PEFT's configuration, and the tensors by PEFT's names."""
+    """An adapter: PEFT's configuration, and the tensors by PEFT's names."""
 
     config: dict[str, object]
     tensors: Tensors
@@ -43,7 +43,7 @@ class SavedAdapter:
 
     @classmethod
     def of_weights(cls, folder: Path, policy: TeamPolicy) -> SavedAdapter:
-        """The one adapter of a policy whose whole model verl's workers saved, with some of its configuration."""
+        """Read the only adapter of a policy whose whole model verl's workers saved, with part of its configuration."""
         tensors = {name.replace(_NAME, "."): tensor for name, tensor in read_weights(folder, None, _LORA).items()}
         foreign = sorted(name for name in tensors if not name.endswith((".lora_A.weight", ".lora_B.weight")))
         if foreign or not tensors:
@@ -53,7 +53,8 @@ class SavedAdapter:
         saved = read_record(folder / LORA_FILE, "r", "lora_alpha")
         start = _start_config(policy)
         own = {"r": saved["r"], "lora_alpha": saved["lora_alpha"], "peft_type": "LORA", "task_type": "CAUSAL_LM"}
-        # By their whole names: those of other layers may have no adapter.
+        # Modules are listed by their whole names, because modules of the same short name in other layers may have no
+        # adapter.
         modules = sorted({name.removeprefix("base_model.model.").rsplit(".", 2)[0] for name in tensors})
         return cls({**start, **own, "target_modules": modules, "inference_mode": True}, tensors)
 
@@ -61,14 +62,15 @@ class SavedAdapter:
         write_weights(folder, {**self.config, BASE: base}, self.tensors)
 
     def merge(self, base: str, folder: Path, tokenizer: PreTrainedTokenizerBase, *, trust: bool) -> float:
-        """Write the base with the adapter merged into it, in the precision of the base. Returns the largest difference
-        between the log-probs of a prompt with what is written and with the adapter, both in float32."""
+        """Write the base with the adapter merged into it, in the precision of the base. Returns the largest difference,
+        in float32, between the log-probs of a prompt under the written model and under the adapter."""
         model, dtype = load_base(base, trust=trust)
         adapted = self._on(model, base)
         ids = tokenizer(PROMPT)["input_ids"]
         expected = log_probs(adapted, ids)
         merged = adapted.merge_and_unload(safe_merge=True)
-        # Parameters only: `to` would round the frequencies of rotary positions, which are in no file.
+        # Only parameters are converted, because `to` would round the frequencies of rotary positions, which no file
+        # has.
         _set_precision(merged, dtype)
         merged.save_pretrained(folder)
         _set_precision(merged, torch.float32)
@@ -79,10 +81,10 @@ class SavedAdapter:
             self.write(Path(alone), base)
             try:
                 adapted = PeftModel.from_pretrained(model, alone)
-            except (RuntimeError, ValueError) as error:  # tensors of other sizes, no module of the targets' names
+            except (RuntimeError, ValueError) as error:  # tensors of other sizes, or no module with the targets' names
                 raise _other_base(base, str(error).strip().splitlines()[-1].strip()) from error
-        # PEFT ignores tensors whose modules the base does not have. By default it may ask the hub about the size of
-        # the vocabulary.
+        # PEFT ignores tensors whose modules are missing in the base, so they are compared here. By default PEFT might
+        # ask the hub for the size of the vocabulary.
         used = get_peft_model_state_dict(adapted, save_embedding_layers=False)
         unused = sorted(self.tensors.keys() - used.keys())
         if unused:
@@ -105,7 +107,7 @@ def _other_base(base: str, problem: str) -> ConfigError:
 
 
 def _start_config(policy: TeamPolicy) -> dict[str, object]:
-    """What an adapter has of the one that it started from."""
+    """The configuration of the adapter from which this one started."""
     if policy.start_adapter is None:
         return plain_config(LoraConfig())
     path = Path(policy.start_adapter) / CONFIG
@@ -128,7 +130,7 @@ def _set_precision(model: nn.Module, dtype: torch.dtype) -> None:
 
 @torch.no_grad()
 def log_probs(model: nn.Module, ids: Sequence[int]) -> torch.Tensor:
-    """Log-probs of every token of a prompt except the first."""
+    """Log-probs of every token of a prompt, except the first."""
     tokens = torch.tensor([ids])
     scores: torch.Tensor = model.eval()(input_ids=tokens).logits.float().log_softmax(-1)
     return scores[0, :-1].gather(-1, tokens[0, 1:, None]).squeeze(-1)

@@ -1,4 +1,4 @@
-"""The embedded engine in this process: one engine per base, whose adapters share its batches."""
+"""The embedded engine in this process: one engine per base, in whose batches all adapters of the base take part."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ from verl_mas.workflow.client import LLMClient
 from verl_mas.workflow.streaming import ON_TEXT
 from verl_mas.workflow.team_file import TeamPolicy
 
-PIECE_S = 0.03  # Seconds between two pieces of text that are streamed
-LENGTH = 4096  # Where neither the file nor the user says how long prompts and replies are
+PIECE_S = 0.03  # seconds between two pieces of streamed text
+LENGTH = 4096  # used if neither the file nor the user limits prompts and replies
 
 
 @dataclass
 class Embedded:
-    """The policies of this process. `config`: verl's configuration, with which policies behave as in training."""
+    """The policies served by this process. `config`: verl's configuration, with which policies behave as in
+    training."""
 
     config: DictConfig
     settings: EngineSettings
     trust: bool = False
 
     def clients(self, placed: Mapping[str, Place], policies: Mapping[str, TeamPolicy]) -> dict[str, LLMClient]:
-        """A client per policy. Each model is loaded once."""
+        """Make a client per policy. Each model is loaded once."""
         shared: dict[tuple[str, str], list[str]] = defaultdict(list)
         for name, place in placed.items():
             shared[place.model, self._dtype(policies[name])].append(name)
@@ -98,7 +99,7 @@ class Embedded:
         rollout_config: RolloutConfig = omega_conf_to_dataclass(rollout)
         device = _usable(self.settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         with available(model.path), ExitStack() as stack:
-            # Reading weights has one in transformers.
+            # Hide the progress bar of transformers for reading weights.
             if hf_logging.is_progress_bar_enabled():
                 hf_logging.disable_progress_bar()
                 stack.callback(hf_logging.enable_progress_bar)
@@ -117,7 +118,7 @@ class Embedded:
             "rollout.response_length": policy.response_length or LENGTH,
             "rollout.max_num_seqs": settings.max_sequences,
             "rollout.calculate_log_probs": False,
-            # A request has its seed from its session, so a session is the same whatever runs beside it.
+            # A request's seed comes from its session, so a session is the same whatever else runs.
             "rollout.full_determinism": True,
             "rollout.seed": settings.seed,
             "rollout.engine_kwargs": {ENGINE: engine},
@@ -142,7 +143,7 @@ def _usable(device: str) -> str:
 
 @dataclass
 class LocalClient:
-    """What `VerlPolicy` generates with: an engine in this process."""
+    """Client of an engine in this process, with which `VerlPolicy` generates."""
 
     server: TransformersServer
     adapter: str | None
@@ -159,11 +160,11 @@ class LocalClient:
 
 
 class Pieces:
-    """Turns the tokens of a reply so far into pieces of its text. The caller reports what is left at the end."""
+    """Turns the tokens of a reply so far into pieces of its text. The caller reports the rest at the end."""
 
     def __init__(self, tokenizer: Tokenizer, on_text: Callable[[str], None]):
         self._tokenizer, self._on_text = tokenizer, on_text
-        # Text of the tokens before `_read` is reported; those since `_start` decide how the next ones are written.
+        # Text of the tokens before `_read` is reported. The tokens since `_start` decide how the next ones are decoded.
         self._start = self._read = 0
         self._last = 0.0
 
@@ -173,7 +174,7 @@ class Pieces:
             return
         before = self._tokenizer.decode(tokens[self._start : self._read], skip_special_tokens=True)
         text = self._tokenizer.decode(tokens[self._start :], skip_special_tokens=True)
-        # A character may take several tokens.
+        # A character may consist of several tokens.
         if len(text) > len(before) and not text.endswith("\N{REPLACEMENT CHARACTER}"):
             self._on_text(text[len(before) :])
             self._start, self._read, self._last = self._read, len(tokens), now

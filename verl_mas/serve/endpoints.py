@@ -1,5 +1,5 @@
-"""Where the policies of a loaded team are served: by the engine of this process, or at OpenAI-compatible endpoints (of
-vLLM, SGLang, or any other server). Loads no torch."""
+"""Servers of a loaded team's policies: the engine of this process, or OpenAI-compatible endpoints (of vLLM, SGLang or
+any other server). Loads no torch."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from verl_mas.util.bodies import TooLong, answered
 from verl_mas.util.loops import waited_for
 from verl_mas.workflow.team_file import Dtype
 
-# A URL, or the fields of a RemoteSpec. Without a model the endpoint is asked for the one of the policy.
+# A URL, or the fields of a RemoteSpec. If they name no model, the endpoint is asked for the model of the policy.
 Endpoint = str | Mapping[str, object]
-# Of the list of models of an endpoint.
+# Limits for an endpoint's list of models.
 TIMEOUT_S, MAX_LIST = 10.0, 4_000_000
 
 
@@ -43,8 +43,8 @@ class EngineSettings(Checked):
 
 
 def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None]) -> dict[str, RemoteSpec]:
-    """The endpoint of each policy. `acting`: the policies on which agents act; of those without weights of their own,
-    the model."""
+    """Find the endpoint of each policy. `acting`: the policies on which agents act, each with its model if it has no
+    weights of its own."""
     for name in endpoints:
         if name not in acting:
             rule = "it serves a policy on which an agent of the team acts"
@@ -65,7 +65,8 @@ def remotes(endpoints: Mapping[str, Endpoint], acting: Mapping[str, str | None])
 
 
 def _served(policy: str, model: str | None, url: str, key: str | None) -> str:
-    """The name under which the endpoint has the policy: its own, its model's, or a path that ends with its own."""
+    """The name under which the endpoint serves the policy: its own name, its model's, or a path that ends with its
+    own."""
     names = _listed(policy, url, key)
     fitting = [name for name in names if name in (policy, model) or PurePosixPath(name).name == policy]
     if fitting:

@@ -1,5 +1,5 @@
-"""Sessions of a trained team on the tasks of a file, and what they found. Each is written when it has ended, so an
-evaluation that was stopped continues."""
+"""Sessions of a trained team on the tasks of a file, and their results. Each session is written when it has ended, so
+an evaluation that was stopped continues."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from verl_mas.workflow.team_file import TEAM_FILE, TeamFile
 
 FORMAT = 1
 MEDIA = ("videos", "audios")
-OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # What a record has of each act, as it is
+OF_ACTS = ("agent", "turn", "text", "malformed", "truncated", "reward")  # fields of an act that a record has unchanged
 WRITTEN = "each session is written when it has ended"
-# Number of a task, number of a session on it.
+# The index of a task, and of a session on it.
 Key = tuple[int, int]
-Table = dict[str, dict[str, float]]  # Number by name, by data source
+Table = dict[str, dict[str, float]]  # name -> number, by data source
 
 
 def identity_of(folder: Path, team: TeamFile, data: Path, engine: object, sampling: object) -> Fields:
-    """What the sessions of one file have in common. Sessions of a file with another identity are not reused.
+    """Identity of all sessions in one file. Sessions in a file with another identity are not reused.
 
     `engine`: what serves the policies, here or at endpoints.
     """
@@ -49,7 +49,7 @@ def identity_of(folder: Path, team: TeamFile, data: Path, engine: object, sampli
 
 @dataclass
 class Results:
-    """The file of the sessions: a line that says of what they are, and a line per session."""
+    """The file of an evaluation: a line with the identity of its sessions, then a line per session."""
 
     path: Path
     identity: Fields
@@ -58,8 +58,8 @@ class Results:
 
     @classmethod
     def open(cls, path: Path, identity: Fields, *, force: bool) -> Results:
-        """Those of an earlier call are read. `force`: a file of another evaluation is replaced when sessions begin,
-        so that it is still there if the team cannot be loaded."""
+        """Open the file, and read the sessions of an earlier call. With `force`, the file of another evaluation is
+        replaced only when sessions begin, so it is kept if the team cannot be loaded."""
         results = cls(path, identity, replaces=force and path.exists())
         with writing(path, WRITTEN):
             if not path.exists():
@@ -69,7 +69,7 @@ class Results:
         return results
 
     def begin(self) -> None:
-        """Before the first session."""
+        """Prepare the file for the first session."""
         if self.replaces:
             with writing(self.path, WRITTEN):
                 self._write_head()
@@ -81,7 +81,7 @@ class Results:
             append_line(self.path, _line(record))
 
     def missing(self, tasks: int, sessions: int) -> list[Key]:
-        """Those that are not there, or failed."""
+        """List the sessions that are missing or failed."""
         wanted = [(task, session) for task in range(tasks) for session in range(sessions)]
         return [key for key in wanted if key not in self.records or self.records[key]["failed"]]
 
@@ -93,7 +93,7 @@ class Results:
         write_whole(self.path, f"{_line({'format': FORMAT, **self.identity})}\n")
 
     def _read(self) -> None:
-        # Only at \n: a reply may have other characters that end a line.
+        # Split only at \n, because a reply may contain other line separators.
         head, *lines = self.path.read_text(encoding="utf-8", errors="replace").split("\n")
         before = _parsed(head)
         if before is None or before.get("format") != FORMAT:
@@ -107,13 +107,13 @@ class Results:
             fix = "choose another --out, or add --force to restart it"
             raise ConfigError(f"--out {self.path} has sessions with another {', '.join(other)}", rule=rule, fix=fix)
         for line in lines:
-            # A call that was killed may have cut its last line.
+            # A killed call may have cut its last line.
             if (record := _parsed(line)) is not None and "task" in record:
                 self.records[_key(record)] = record
 
 
 def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fields]:
-    """Rows as verl's dataset makes them, with the messages as `raw_prompt`: texts and images."""
+    """Read rows as verl's dataset makes them, with the messages (texts and images) as `raw_prompt`."""
     rows = []
     for number, row in enumerate(islice(own_rows.read(path), limit)):
         where = f"--data {path}, row {number}"
@@ -129,16 +129,16 @@ def read_rows(path: Path, prompt_key: str, limit: int | None = None) -> list[Fie
 
 @dataclass
 class Evaluation:
-    """`rows`, with so many sessions each."""
+    """An evaluation of `rows`, each with `sessions` sessions."""
 
     runtime: Runtime
     rows: Sequence[Fields]
     sessions: int
     results: Results
-    concurrency: int = 512  # Twice what an engine runs at once by default, so that it does not wait for scores
+    concurrency: int = 512  # twice what an engine runs at once by default, so that engines do not wait for scores
 
     async def run(self, on_record: Callable[[Fields], None]) -> None:
-        """Runs what is missing, and ends the team."""
+        """Run the missing sessions, then close the team."""
         missing = self.results.missing(len(self.rows), self.sessions)
         try:
             self.results.begin()
@@ -157,7 +157,8 @@ class Evaluation:
     async def _record(self, key: Key) -> Fields:
         number, session = key
         row, step = self.rows[number], self.runtime.file.step or 0
-        # Its name, and so its seed, is the same in every evaluation. A reward function may write into `extra_info`.
+        # The name of a task, and so its seed, is the same in every evaluation. `extra_info` is copied, because a reward
+        # function may write into it.
         name = {UID: f"eval-{number}", SESSION_ID: session, GLOBAL_STEPS: step}
         fields = {**row, **name, "extra_info": dict(row["extra_info"])}
         task = Task.of_row(fields, validate=True, greedy=False)
@@ -174,7 +175,7 @@ def _record_of(ended: EndedSession, key: Key) -> Fields:
         "source": session.task.data_source or "unknown",
         "failed": failed,
         "reward": reward,
-        # As in validation: accuracy where the scorer gives one.
+        # As in validation: the accuracy, if the scorer returns one.
         "value": reward if accuracy is None else float(str(accuracy)),
         "info": {} if failed else session.info,
         "answer": session.answer,
@@ -216,13 +217,13 @@ def _parsed(line: str) -> Fields | None:
     return found if isinstance(found, dict) else None
 
 
-# What was found: pass@k per data source, a row per agent, the difference of two teams on the same tasks.
+# Results: pass@k per data source, a row per agent, and the difference between two teams on the same tasks.
 
 
 def summary(records: Sequence[Fields]) -> Fields:
-    """Sessions that failed count as 0, as in validation."""
+    """Summarise sessions. Failed sessions count as 0, as in validation."""
     failed = [record for record in records if record["failed"]]
-    # mean@n and pass@k with intervals over tasks, as validation has them.
+    # mean@n and pass@k with intervals over tasks, as in validation.
     sources: Table = {source: dict(report(list(tasks.values()))) for source, tasks in _by_source(records).items()}
     if overall := mean_of_sets(sources):
         sources["mean_of_sets"] = overall
@@ -254,8 +255,8 @@ def _of_acts(acts: Sequence[Fields], sessions: int) -> dict[str, float]:
 
 
 def difference(first: Sequence[Fields], second: Sequence[Fields]) -> Table:
-    """The first minus the second, per source: of each task the two results are compared with each other, and the
-    interval is over tasks."""
+    """The first minus the second, per source. Results of the same task are compared in pairs, and the interval is over
+    tasks."""
     theirs, differences = _by_source(second), {}
     for source, mine in _by_source(first).items():
         pairs = [(values, theirs[source][task]) for task, values in mine.items()]

@@ -1,5 +1,5 @@
-"""The policies of a checkpoint as folders that others load, the team as `team.yaml`, and its model card, README.md,
-with the course of its validation."""
+"""Exports a checkpoint: its policies as folders that other software loads, the team as `team.yaml`, and its model card
+(README.md) with the curves of its validation."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, TeamPolicy, asks
 
 CARD = "README.md"
 TEMPLATE = Path(__file__).with_name("card.md")
-MARK = "<!-- Written by verl-mas export. -->"  # By it an export recognises its own card
+MARK = "<!-- Written by verl-mas export. -->"  # an export recognises its own card by this mark
 SETTINGS = {
     "estimator": "algorithm.adv_estimator",
     "tasks per step": "data.train_batch_size",
@@ -50,12 +50,12 @@ SETTINGS = {
     "learning rate": "actor_rollout_ref.actor.optim.lr",
     "experiment": "trainer.experiment_name",
 }
-# Steps, and the value at each.
+# Steps, and the value at each step.
 Curve: TypeAlias = tuple[list[int], list[float]]
 
 
 def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
-    """A checkpoint, or that of a step, or the latest one of a run's folder."""
+    """Find a checkpoint: this one, that of a step, or the latest one in a run's folder."""
     if step is not None:
         if step_of(folder) is not None:
             rule = "a step is chosen from a run's folder"
@@ -79,7 +79,8 @@ def find_checkpoint(folder: Path, step: int | None = None) -> Checkpoint:
 
 @dataclass
 class Export:
-    """`merge` adapters into their base. `force`: replace what an earlier export wrote. `trust` the code of models."""
+    """An export. `merge`: merge adapters into their base. `force`: replace files of an earlier export. `trust`: run the
+    code of models."""
 
     checkpoint: Checkpoint
     team: TeamFile
@@ -89,15 +90,16 @@ class Export:
     trust: bool = False
 
     def run(self, only: str | None = None) -> Iterator[str]:
-        """What is written, a line per part. `only` one policy: without `team.yaml`, which would name the others."""
+        """Export, yielding a line per written part. `only`: a single policy, without `team.yaml`, which would name the
+        others."""
         chosen = self._chosen(only)
         raise_all(self._refusals(chosen, whole=only is None))
         team, described = self.out / TEAM_FILE, self._written(chosen) if only is None else None
-        # Before anything is written, as it reads the folder of the run, which may be damaged.
+        # Make the card before anything is written, because it reads the folder of the run, which may be damaged.
         card = Card.of(self.out.resolve().name, described, self.checkpoint.folder.parent) if described else None
         with _writing(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
-            # That of an earlier export would describe a folder in which some policies are replaced.
+            # An old `team.yaml` would describe a folder in which some policies have been replaced.
             team.unlink(missing_ok=True)
         for name, policy in chosen.items():
             with _writing(self.out / name), replaced(self.out / name) as folder:
@@ -111,7 +113,7 @@ class Export:
             yield f"{team}"
 
     def _chosen(self, only: str | None) -> Mapping[str, TeamPolicy]:
-        """The policies with weights of their own."""
+        """The policies with their own weights."""
 
         def refreshed(snapshot: str) -> bool:
             return model.read_record(self.checkpoint.folder / snapshot / weight_folder.RECORD, "step")["step"] != 0
@@ -119,7 +121,7 @@ class Export:
         found = {
             name: policy
             for name, policy in self.team.policies.items()
-            # A snapshot that was never refreshed is its model.
+            # A snapshot that was never refreshed equals its model.
             if policy.folder is not None and (policy.snapshot_of is None or refreshed(policy.folder))
         }
         if only is None:
@@ -173,7 +175,7 @@ class Export:
             yield ConfigError(value, rule=f"{rule} card that an export wrote", fix=fix)
 
     def _other_bases(self, chosen: Mapping[str, TeamPolicy]) -> Iterator[ConfigError]:
-        """Bases that are not those that adapters were trained on, as far as they are here."""
+        """Refuse bases that differ from those on which adapters were trained, if they are on this machine."""
         bases = cast("Mapping[str, Mapping[str, str | None]]", self.checkpoint.run.get(BASES) or {})
         for name, policy in chosen.items():
             before = bases.get(policy.adapter_of or "", {}).get("fingerprint")
@@ -221,7 +223,7 @@ class Export:
         return f"merged into {base}: the log-probs of a prompt differ from the adapter's by at most {difference:.2g}"
 
     def _written(self, chosen: Mapping[str, TeamPolicy]) -> TeamFile:
-        """Team file with the policies that agents act on, and the bases of these policies."""
+        """Make the team file with the policies on which agents act, and the bases of these policies."""
         policies = {}
         for name, policy in self.team.policies.items():
             base = None if self.merge else policy.adapter_of
@@ -233,7 +235,7 @@ class Export:
 
 
 def _is_exported(path: Path) -> bool:
-    """Also an empty folder, in which nothing can be lost."""
+    """Whether an export wrote this path. An empty folder counts, because nothing in it can be lost."""
     if path.name == CARD:
         return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
     if path.is_symlink() or not path.is_dir():
@@ -252,7 +254,8 @@ def _writing(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Card:
-    """`config` and `steps` of the run, as far as its folder has them; steps up to that of the export."""
+    """The model card. `config` and `steps` come from the run's folder, if it has them; steps only up to the exported
+    one."""
 
     name: str
     team: TeamFile
@@ -261,7 +264,8 @@ class Card:
 
     @classmethod
     def of(cls, name: str, team: TeamFile, run: Path) -> Card:
-        """`run`: the folder of the run, if the checkpoint is still in it. Raises DataError if it is damaged."""
+        """Make the card. `run`: the folder of the run, if the checkpoint is still in it. Raises DataError if it is
+        damaged."""
         if not is_run(run):
             return cls(name, team)
         found, last = open_run(run), team.step
@@ -291,7 +295,7 @@ class Card:
         )
 
     def _row(self, name: str, curves: Mapping[str, Curve]) -> dict[str, object]:
-        """First and last value of a curve, each with its step; the interval is of the last value."""
+        """The first and the last value of a curve, each with its step. The interval belongs to the last value."""
         steps, values = curves[name]
         low, high = (series(self.steps, f"{CORE}{name}/{end}")[1] for end in ("low", "high"))
         return {
@@ -304,7 +308,7 @@ class Card:
         }
 
     def _curves(self) -> dict[str, Curve]:
-        """The means and pass@k of validation. Of sessions that are right or wrong, pass@1 is the mean."""
+        """The means and pass@k of validation. For sessions that are either right or wrong, pass@1 equals the mean."""
         names = dict.fromkeys(key for step in self.steps for key in step.values if key.startswith(CORE))
         steps = [Step(one.number, {k: v for k, v in one.values.items() if isfinite(v)}) for one in self.steps]
         found = {
@@ -317,5 +321,5 @@ class Card:
 
 
 def _short(model: str | None) -> str:
-    """Without the folders of the machine that trained."""
+    """The name of a model without the folders of the machine that trained it."""
     return Path(str(model)).name if Path(str(model)).is_absolute() else str(model)

@@ -35,7 +35,7 @@ def load(
     `training`, or settings over those of every agent. `trust_remote_code`: run the code that the
     folder and its models name.
     """
-    # It loads torch and verl.
+    # Runtime loads torch and verl.
     from verl_mas.serve.runtime import Runtime
 
     settings = load_dataclass(EngineSettings, engine, "engine")

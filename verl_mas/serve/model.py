@@ -1,5 +1,5 @@
-"""Folders that transformers, vLLM and SGLang load: weights, configuration, tokenizer. And the files of a checkpoint, of
-which those that are damaged are named: the weights that verl's FSDP workers saved."""
+"""Folders that transformers, vLLM and SGLang load (weights, configuration, tokenizer), and the files of a checkpoint
+that verl's FSDP workers saved. Errors name damaged files."""
 
 from __future__ import annotations
 
@@ -21,15 +21,16 @@ from verl.utils.transformers_compat import drop_tied_target_keys
 
 from verl_mas.errors import ConfigError, DiskError, MasError
 
-# Where a policy has its model's configuration and tokenizer, and which file names the number of workers.
+# The folder with a policy's model configuration and tokenizer, and the file with the number of workers.
 HUGGINGFACE, WORKERS_FILE = "huggingface", "fsdp_config.json"
 Tensors = dict[str, torch.Tensor]
-TOKENIZER_FILE = "tokenizer_config.json"  # Which every tokenizer has
-_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")  # Not copied: written with the weights
+TOKENIZER_FILE = "tokenizer_config.json"  # every tokenizer has this file
+_OF_WEIGHTS = ("config.json", "*.safetensors", "*.bin", "*.index.json")  # not copied: written with the weights
 
 
 def write_model(weights: Tensors, like: Path, folder: Path, *, trust: bool) -> str:
-    """Weights by the names of the model whose configuration and tokenizer are in `like`. Returns what was written."""
+    """Write weights under the names of the model whose configuration and tokenizer are in `like`. Returns a description
+    of what was written."""
     with available(str(like)):
         config = AutoConfig.from_pretrained(like, trust_remote_code=trust)
         with torch.device("meta"):
@@ -62,7 +63,7 @@ def load_tokenizer(path: str, template: str | None, *, trust: bool) -> PreTraine
 
 
 def load_processor(path: str, template: str | None, *, trust: bool) -> ProcessorMixin | None:
-    """None: of a model of text."""
+    """Load the processor of a model; None for a text model."""
     processor: ProcessorMixin | None = hf_processor(path, trust_remote_code=trust)
     if processor is not None and template is not None:
         processor.chat_template = template
@@ -70,7 +71,7 @@ def load_processor(path: str, template: str | None, *, trust: bool) -> Processor
 
 
 def load_base(path: str, *, trust: bool) -> tuple[nn.Module, torch.dtype]:
-    """A model in float32, and the precision of its files."""
+    """Load a model in float32; return it with the precision of its files."""
     with available(path):
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust)
         kind = get_hf_auto_model_class(config)
@@ -80,10 +81,10 @@ def load_base(path: str, *, trust: bool) -> tuple[nn.Module, torch.dtype]:
 
 @contextmanager
 def available(path: str) -> Iterator[None]:
-    """Around the loading of a part of a model."""
+    """The boundary around loading a part of a model: errors become ConfigErrors."""
     try:
         yield
-    except (OSError, ValueError) as error:  # what transformers raises for a folder, a name and code that it refuses
+    except (OSError, ValueError) as error:  # transformers raises these for a folder, a name and code that it refuses
         value = f"{path} cannot be loaded: {str(error).strip().splitlines()[0]}"
         rule = "a model is loaded as the run loaded it: by this path, or by this name from the hub"
         fix = "make it available there, a link is enough; for a model with code of its own, add --trust-remote-code"
@@ -92,7 +93,7 @@ def available(path: str) -> Iterator[None]:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Around the reading of a file, or of the files in a folder."""
+    """The boundary around reading a file, or the files in a folder: errors become DiskErrors."""
     try:
         yield
     except MasError:  # some are ValueErrors
@@ -105,7 +106,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def read_record(path: Path, *keys: str) -> dict[str, object]:
-    """A JSON object that has these keys."""
+    """Read a JSON object that must have these keys."""
     with reading(path):
         found = json.loads(path.read_bytes())
         if not isinstance(found, dict):
@@ -116,11 +117,11 @@ def read_record(path: Path, *keys: str) -> dict[str, object]:
 
 
 def read_weights(folder: Path, dtype: torch.dtype | None, only: str = "") -> Tensors:
-    """Whole tensors by name, floating-point ones in `dtype`; `only` those with this text in their names. No code in the
-    files is executed."""
+    """Read unsharded tensors by name, floating-point ones in `dtype`. `only`: those with this text in their names. No
+    code in the files is executed."""
     workers = read_record(folder / WORKERS_FILE, "world_size")["world_size"]
     first = _load(folder, workers, 0)
-    # With replicas of the shards, the first has all of them.
+    # If the shards have replicas, the first replica has all of them.
     divided = [tensor for tensor in first.values() if isinstance(tensor, DTensor)]
     shards = max((tensor.device_mesh.size(-1) for tensor in divided), default=1)
     states = [first, *(_load(folder, workers, rank) for rank in range(1, shards))]
@@ -139,7 +140,7 @@ def _load(folder: Path, workers: object, rank: int) -> Mapping[str, torch.Tensor
 
 
 def _joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A tensor that is not divided is the same in all files."""
+    """Join the shards of a tensor. A tensor without shards is the same in all files."""
     first = parts[0]
     if not isinstance(first, DTensor):
         return first

@@ -1,4 +1,4 @@
-"""Where the weights of an exported team are."""
+"""Places of an exported team's weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verl_mas.workflow.team_file import TEAM_FILE, TeamFile, read_team
 
 @dataclass(frozen=True)
 class Place:
-    """`model`: a folder, or a name on the hub; with `adapter` a PEFT folder on it."""
+    """Weights of a policy. `model`: a folder, or a name on the hub; `adapter`: a PEFT folder for that model."""
 
     model: str
     tokenizer: str
@@ -23,7 +23,7 @@ class Place:
 
 
 def open_export(folder: Path) -> TeamFile:
-    """The team in a folder that `verl-mas export` wrote."""
+    """Read the team in a folder that `verl-mas export` wrote."""
     if (folder / RUN_FILE).exists() or (folder / POINTER).exists():
         value = f"{folder} is a {'checkpoint' if (folder / RUN_FILE).exists() else 'run'}"
         rule = "a team is loaded from what verl-mas export wrote"
@@ -36,7 +36,7 @@ def open_export(folder: Path) -> TeamFile:
 
 
 def places(folder: Path, team: TeamFile, policies: list[str]) -> dict[str, Place]:
-    """Where these policies are; refuses all of which a part is missing."""
+    """Find the weights of these policies; refuse all policies of which a part is missing."""
     placed, missing = {}, []
     for name in policies:
         policy, own = team.policies[name], folder / name

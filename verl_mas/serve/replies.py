@@ -22,7 +22,7 @@ from verl_mas.workflow.session import Session
 from verl_mas.workflow.streaming import ActText, Usage
 
 TIMED_OUT = (FaultKind.TIMEOUT, FaultKind.SESSION_TIMEOUT)
-# What a transcript has of each act.
+# Fields of each act in a transcript.
 OF_ACTS = ("agent", "instance", "turn", "branch", "committed", "policy", "text", "malformed")
 
 
@@ -38,7 +38,7 @@ class CompletionChoice:
 
 @dataclass(frozen=True)
 class Answers:
-    """All choices, and what they took."""
+    """All choices of a reply, and their usage."""
 
     answers: Sequence[CompletionChoice]
     usage: Usage
@@ -46,7 +46,7 @@ class Answers:
 
     @classmethod
     def of_session(cls, ended: EndedSession, request: ChatRequest) -> Answers:
-        """Raises the fault of a session that failed."""
+        """Make the answer of a session. Raises the fault of a failed session."""
         session = finished(ended.result)
         ours = {OURS: transcript(session)} if request.extension.transcript else None
         return cls([answer_of(session)], ended.usage, ours)
@@ -61,7 +61,7 @@ class Answers:
 
 
 def answer_of(session: Session) -> CompletionChoice:
-    """A workflow may end without an answer, as games do: then it is the last reply."""
+    """The answer of a session. A workflow may end without an answer, as games do; then the last reply is the answer."""
     answer = session.outcome.answer if session.outcome else None
     last = next((reply for reply in reversed(session.replies) if reply.committed), None)
     reply = answer if isinstance(answer, Reply) else last if answer is None else None
@@ -70,9 +70,9 @@ def answer_of(session: Session) -> CompletionChoice:
 
 
 def transcript(session: Session) -> JsonObject:
-    """Every act, and the reward where the request had what it is computed from."""
+    """List every act, with the reward, which means something only if the request had the data to compute it from."""
     acts = [{name: getattr(reply, name) for name in OF_ACTS} for reply in session.replies]
-    # What JSON has not, such as NaN, is text; numbers of numpy are numbers.
+    # Values that JSON lacks, such as NaN, become text; numbers of numpy become numbers.
     info = json.loads(json.dumps(session.info, default=plain), parse_constant=str)
     return {"acts": acts, "reward": session.team_reward, "info": info, "seconds": round(session.seconds, 3)}
 
@@ -89,7 +89,7 @@ class ReplyWriter(ChatWriter):
         return self.completion(choices, found.usage, found.ours)
 
     def act(self, text: ActText) -> str:
-        """Text of any agent, for requests that ask for the transcript. The answer does not have it."""
+        """Send text of any agent, for requests that ask for the transcript. The answer itself does not have it."""
         found = {"agent": text.agent, "act": text.act, "text": text.text, "last": text.last}
         return self.chunk({"choices": [], OURS: found})
 
@@ -103,7 +103,7 @@ class ReplyWriter(ChatWriter):
 
 
 def refusal(error: Exception, runtime: Runtime) -> ApiError | None:
-    """The HTTP error of what a session raises; None for an error of ours."""
+    """The HTTP error for what a session raises; None for a mistake of ours."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, EngineLost):
@@ -121,6 +121,6 @@ def refusal(error: Exception, runtime: Runtime) -> ApiError | None:
         return ApiError(504, message, code=error.kind.value)
     if error.kind is FaultKind.REFUSED and remote:
         return ApiError(502, message, code="endpoint")
-    # The engine of this process refuses what does not fit it.
+    # The engine of this process refuses requests that do not fit its limits.
     given = error.kind is FaultKind.LIMIT or isinstance(error.__cause__, InvalidInput)
     return ApiError(400 if given else 500, message, code=error.kind.value)

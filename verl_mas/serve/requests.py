@@ -1,4 +1,4 @@
-"""Requests to a served team, in OpenAI's protocol: what is read, what is refused, and why."""
+"""Requests to a served team, in OpenAI's protocol: which fields are read and which are refused, and why."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from verl_mas.gateway.dialects.chat import read_messages
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Message
 
-# What a team takes: its agents have formats, which the others could break.
+# Sampling settings that a team takes. Its agents reply in formats, which other settings could break.
 TEAM = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
 # OpenAI's name -> ours.
 SAMPLING = {name: name for name in (*SETTINGS, "stop", "max_tokens")} | {"max_completion_tokens": "max_tokens"}
-IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")  # Of no effect
-# What is not supported may be given with the value that means its absence.
+IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")  # without effect
+# An unsupported field may have the value that means its absence.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -37,16 +37,16 @@ OURS = "verl_mas"
 class Extension:
     """The field `verl_mas` of a request."""
 
-    transcript: bool = False  # The reply has every act of the session
-    ground_truth: object = None  # With it the session is scored by the workflow, where that scores itself
-    # What the workflow reads of a row of the dataset, such as a board.
+    transcript: bool = False  # whether the reply has every act of the session
+    ground_truth: object = None  # lets the workflow score the session, if it scores itself
+    # Fields of a dataset row that the workflow reads, such as a board.
     extra_info: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ChatRequest:
     model: str
-    policy: str | None  # that is asked alone, not the team
+    policy: str | None  # set if this policy is asked alone, without the team
     messages: list[Message]
     sampling: Mapping[str, object]
     n: int = 1
@@ -56,7 +56,7 @@ class ChatRequest:
 
 
 def read_request(body: bytes, team: str, policies: list[str]) -> ChatRequest:
-    """A request to the team, or to `team/policy`. Raises ApiError."""
+    """Read a request to the team, or to `team/policy`. Raises ApiError."""
     fields = Fields.of(body)
     given = fields.left
     model, known = given.pop("model", None), [team, *(f"{team}/{name}" for name in policies)]

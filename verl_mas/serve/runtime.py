@@ -1,4 +1,4 @@
-"""A trained team that acts: its workflow, and clients for its policies, as training had them."""
+"""A trained team that acts: its workflow, and clients for its policies as in training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
 _OWN_UID = Task([]).uid
-TRAINING = "training"  # Instead of settings: those that agents sample with in training
+TRAINING = "training"  # in place of settings: those with which agents sample in training
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class EndedSession:
 
 
 class Runtime:
-    """The team of an export, loaded. Its sessions run in one event loop: that of the first."""
+    """The team of an export, loaded. All sessions run in the event loop of the first one."""
 
     def __init__(
         self,
@@ -62,7 +62,8 @@ class Runtime:
         sampling: Mapping[str, object] | str = "",
         trust: bool = False,
     ):
-        """`sampling`: over the settings that every agent has in validation, or `training` for those of training."""
+        """Load the team. `sampling`: settings that override those of every agent in validation, or `training` for those
+        of training."""
         self.trust = trust
         self.folder, self.file = folder, open_export(folder)
         if not trust and (asked := list(asks(self.file))):
@@ -70,7 +71,7 @@ class Runtime:
             fix = "read them; if you trust them and the code of its models, add --trust-remote-code, or in Python "
             fix += "trust_remote_code=True"
             raise ConfigError(f"{folder / TEAM_FILE}: {'; '.join(asked)}", rule=rule, fix=fix)
-        # The `mas` block, in which nothing is trained.
+        # A `mas` block in which nothing is trained.
         self.mas = replace(
             load_mas({}),
             plugins=self.file.plugins,
@@ -80,7 +81,7 @@ class Runtime:
         )
         load_user_code(self.mas)
         resolve(self.mas.workflow).check()
-        # verl's own configuration with what the team has of it.
+        # verl's own configuration, with the team's settings.
         self.verl = compose([])
         for name, value in self.file.verl.items():
             OmegaConf.update(self.verl, name, value, force_add=True)
@@ -99,7 +100,7 @@ class Runtime:
         return self.folder.resolve().name
 
     def stop(self) -> None:
-        """Ends the servers of tools, and frees the engines with the clients."""
+        """Stop the servers of tools, and free the engines with their clients."""
         self._servers.stop()
         self.clients, self.config = {}, replace(self.config, clients={})
 
@@ -117,7 +118,7 @@ class Runtime:
         sampling: Mapping[str, object] | None = None,
         score: Scorer | None = None,
     ) -> EndedSession:
-        """One session, by the settings of validation. `sampling`: over those of every agent."""
+        """Run one session with the settings of validation. `sampling` overrides the settings of every agent."""
         if not self.clients:
             raise ConfigError(f"a session of {self.folder}", rule="the team is closed", fix="load it again")
         task = replace(self.numbered(task), validate=True)
@@ -128,12 +129,12 @@ class Runtime:
         ASKED.set(task.ground_truth is None)
         result = await run_session(partial(resolve, self.mas.workflow), task, config, score)
         if task.ground_truth is None and result.session.outcome is not None:
-            # A reward against a truth that is not known means nothing.
+            # Without a known ground truth, the reward means nothing.
             result.session.outcome = replace(result.session.outcome, reward=None, info={}, verdicts={})
         return EndedSession(result, listening.usage)
 
     def numbered(self, task: Task) -> Task:
-        """The task with a name of its own: sessions of one name have one seed."""
+        """Give the task a name of its own, because sessions of the same name have the same seed."""
         return replace(task, uid=f"{task.uid}-{next(self._numbers)}") if task.uid == _OWN_UID else task
 
     def _clients(
@@ -143,7 +144,7 @@ class Runtime:
         acting = list(dict.fromkeys(member.spec.policy for member in self.members.values()))
         given = {name: policies[name].remote for name in acting}
         at = {name: remote for name, remote in given.items() if remote is not None}
-        # `model` of a policy with a folder is where it started from, which the endpoint of an adapter serves, too.
+        # The `model` of a policy with a folder is its starting point, which the endpoint of an adapter also serves.
         at |= remotes(endpoints, {name: None if policies[name].folder else policies[name].model for name in acting})
         here = [name for name in acting if name not in at]
         clients: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
@@ -177,7 +178,8 @@ class Runtime:
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """verl chooses its platform when it is imported, and warns of every engine and accelerator that is not there."""
+    """Import verl without its messages: it chooses its platform when it is imported, and warns about every engine and
+    accelerator that is missing."""
     import torch
 
     before, level = os.environ.get("VERL_PLATFORM"), logging.root.manager.disable
@@ -195,7 +197,7 @@ def quiet_import() -> Iterator[None]:
 
 
 def _sampling_as(members: Mapping[str, Member], sampling: Mapping[str, object] | str) -> dict[str, Member]:
-    """The members with these settings over their own; `max_tokens` only shortens."""
+    """Override the members' sampling settings. `max_tokens` can only get smaller."""
     given = {} if isinstance(sampling, str) else checked_sampling(sampling, "sampling")
     changed = {}
     for name, member in members.items():

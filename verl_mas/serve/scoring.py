@@ -1,4 +1,4 @@
-"""Rewards of sessions as training computed them, where the workflow leaves that to verl's reward function."""
+"""Rewards of sessions as in training, if the workflow leaves them to verl's reward function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from verl_mas.workflow.team_file import CUSTOM, REWARD_MODEL
 
 
 class VerlScorer:
-    """verl's reward manager with the reward function of the run. It is made when the first session needs it."""
+    """verl's reward manager with the reward function of the run. It is made for the first session that needs it."""
 
     def __init__(self, runtime: Runtime):
         self._runtime = runtime
@@ -36,7 +36,7 @@ class VerlScorer:
 
     async def __call__(self, session: Session) -> Score:
         output = answer_of(session, self._models, self._tokenizer)
-        # As verl's agent loop gives an answer to its reward manager.
+        # Build the data in the form in which verl's agent loop passes an answer to its reward manager.
         prompt, response = torch.tensor([output.prompt_ids]), torch.tensor([output.response_ids])
         whole = torch.cat([prompt, response], dim=1)
         mask = torch.ones_like(whole)
@@ -69,7 +69,7 @@ class VerlScorer:
     def _tokenizer(self) -> Tokenizer:
         if self._models:
             return next(iter(self._models.values())).tokenizer
-        # At endpoints no policy has its tokenizer here; any turns a text into tokens and back.
+        # With endpoints, no policy has a tokenizer here. Any tokenizer can turn the text into tokens and back.
         file = self._runtime.file
         names = [name for name in self._runtime.clients if file.policies[name].remote is None]
         if not names:

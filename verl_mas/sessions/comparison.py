@@ -1,4 +1,4 @@
-"""Two runs beside each other: their metrics step by step, and their validations task by task."""
+"""Comparison of two runs: their metrics step by step, and their validations task by task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_mas.sessions.report import LAST, RunReport, table, watched
 from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.pass_at_k import interval
 
-ERRORS = 1.96  # Of a normal distribution: 95 % are within so many standard errors
+ERRORS = 1.96  # standard errors of a normal distribution that include 95 % of it
 ACC = "acc"  # verl's name of an accuracy, among the numbers of an outcome
 Task: TypeAlias = tuple[str, str]
 
@@ -32,7 +32,7 @@ class MetricDifference:
     b: float
     low: float | None
     high: float | None
-    over: str  # What the interval is over: so many steps, or so many tasks of a validation
+    over: str  # units of the interval: a number of steps, or of tasks of a validation
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -51,7 +51,8 @@ class Comparison:
         return table(head, [one.row for one in self.differences])
 
     def html(self) -> str:
-        """One page: the differences, the curves of both, and what both wrote for one task at up to four steps."""
+        """Render one page: the differences, the curves of both runs, and what both wrote for one task at up to four
+        steps."""
         runs = [f"A {self.a.run.folder}", f"B {self.b.run.folder}"]
         return report_page([self.a.run, self.b.run], {"Differences": self.table(), "Runs": runs})
 
@@ -76,7 +77,7 @@ class Comparison:
 
 
 def compare(a: RunReport, b: RunReport) -> Comparison:
-    """Raises DataError for runs without a common metric."""
+    """Compare two runs. Raises DataError if they have no common metric."""
     differences = [*by_task(a, b), *by_step(a.steps, b.steps)]
     if not differences:
         value = f"{a.run.folder} and {b.run.folder} have no metric in common at the same step"
@@ -105,7 +106,7 @@ def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
 
 
 def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
-    """Success in the last validation of which both have all records, by source of the tasks."""
+    """Compare success in the last validation for which both runs have all records, by source of the tasks."""
     steps = [{step.number for step in run.steps if any(key.startswith(CORE) for key in step.values)} for run in (a, b)]
     for step in sorted(steps[0] & steps[1], reverse=True):
         theirs = successes(b, step)
@@ -126,8 +127,8 @@ def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
 def successes(report: RunReport, step: int) -> dict[Task, float]:
     """Success of each task, by source: the mean over its sessions of `acc`, or of the team's reward without `acc`.
 
-    As in validation, a session that failed counts as 0. A sample of the sessions has the best and the worst of each
-    task, and no mean.
+    As in validation, a failed session counts as 0. If only a sample of the sessions is recorded, it has the best and
+    the worst of each task, and no mean can be computed.
     """
     folder = report.run.trajectories
     if folder is None or not (folder / VAL).is_dir():
@@ -138,7 +139,7 @@ def successes(report: RunReport, step: int) -> dict[Task, float]:
         task, outcome = record["task"], record["outcome"]
         value = (outcome["info"] or {}).get(ACC, outcome["reward"]) if record["status"] == "finished" else 0.0
         if isinstance(value, int | float):
-            # A task is known by its number in its file, and by its text where it has none.
+            # A task is identified by its index in its file, or by its text if it has none.
             name = task["messages"] if task["index"] is None else task["index"]
             found[str(task["data_source"]), str(name)].append(float(value))
     return {task: fmean(values) for task, values in found.items()}

@@ -1,4 +1,4 @@
-"""Session records on disk: a list of them that is cheap to make, and the records themselves."""
+"""Session records on disk: a list of sessions that is cheap to make, and the records themselves."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from verl_mas.run_folder.records import Listed, Record, listed, read_index, unpa
 from verl_mas.run_folder.session_files import SessionFile
 
 Attempts: TypeAlias = Literal["last", "all"]
-KEPT = 4  # Blocks, and steps of advantages, that stay in memory: sessions are mostly read one after the other
-Advantages: TypeAlias = Mapping[str, float]  # By the key of an act
-# What is raised for a line that is not a record.
+KEPT = 4  # blocks, and steps of advantages, kept in memory, since sessions are mostly read one after the other
+Advantages: TypeAlias = Mapping[str, float]  # by the key of an act
+# Errors for a line that is not a record.
 NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SessionEntry(Listed):
-    """A session in the list: what an index says of it, and where its record is."""
+    """A session in the list: its entry in an index, and the place of its record."""
 
     attempt: str | None = None
-    # Whether all agents have equal rewards in all sessions of its group; None: there is no other session of it.
+    # Whether all agents have equal rewards in all sessions of the group; None if the group has no other session.
     uniform: bool | None = None
     file: Path = Path()
     block: Block | None = None  # without its index; None in a plain file
-    line: int = 0  # the number of its line in the block; in a plain file where it starts
+    line: int = 0  # the number of its line in the block; in a plain file, the offset where it starts
 
 
 def read_sessions(
@@ -74,7 +74,7 @@ class SessionIndex:
             session_files.folder_of_sessions(directory, session_files.TRAIN)
         self._attempts, self._partitions, self._step = attempts, partitions, step
         self.entries: list[SessionEntry] = []
-        # Sessions for which there was no record: not sampled, or without space.
+        # Sessions without a record: they were not sampled, or there was no space.
         self.left_out = 0
         self._listed: dict[Path, tuple[tuple[int, int], list[SessionEntry]]] = {}
         self._files: dict[tuple[str, int], list[SessionFile]] = {}
@@ -95,7 +95,7 @@ class SessionIndex:
             for step, files in sorted(by_step.items()):
                 self._files[partition, step] = files
                 by_attempt = self._by_attempt(partition, step)
-                # Of one attempt, advantages need not be known: they are read with the records.
+                # With a single attempt, advantages are not needed here, because they are read with the records.
                 several = len(by_attempt) > 1
                 entries += with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
         self.entries = [entry for entry in entries if not entry.left_out]
@@ -107,7 +107,7 @@ class SessionIndex:
         try:
             line = self._line(entry)
         except FileNotFoundError:
-            # It was compressed since it was listed.
+            # The file was compressed since it was listed.
             self.refresh()
             wanted = entry.key, entry.attempt, entry.partition
             now = [one for one in self.entries if (one.key, one.attempt, one.partition) == wanted]
@@ -137,15 +137,15 @@ class SessionIndex:
             logger.warning("%d %s skipped: %s", count, "session is" if count == 1 else "sessions are", reason)
 
     def _state(self) -> object:
-        """The files, and when they changed last."""
+        """The files, and when they last changed."""
         files = [file.path for files in self._files.values() for file in files]
         return files, {path: state for path, (state, _) in self._listed.items()}
 
     def _selected(self, partition: str, step: int) -> tuple[list[SessionEntry], Mapping[str | None, Advantages]]:
-        """The sessions of one step, attempt by attempt, and the advantages of the acts of each attempt."""
+        """The sessions of one step, attempt by attempt, and the advantages of the acts in each attempt."""
         found: list[list[SessionEntry]] = []
         joined: dict[str | None, Advantages] = {}
-        later: Advantages = {}  # by later attempts, of sessions that none of them started
+        later: Advantages = {}  # by later attempts, for sessions that these attempts did not start
         for attempt, own in sorted(self._by_attempt(partition, step).items(), reverse=True):
             known = {**self._advantages_of(partition, step, attempt), **later}
             whole = self._attempts == "all" or not found
@@ -171,15 +171,15 @@ class SessionIndex:
         return known
 
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
-        """The sessions of each attempt, which may be none."""
+        """The sessions of each attempt, which may have none."""
         files = self._files[partition, step]
         by_attempt: dict[str, list[SessionEntry]] = {file.attempt: [] for file in files}
         sessions = [file for file in files if not file.of_advantages]
-        # Plain files first: a worker that is at work adds them to the compressed one, and deletes them.
+        # Read plain files first: a worker that is running appends them to the compressed file, and then deletes them.
         listed = {file: self._entries(file) for file in sorted(sessions, key=lambda file: file.compressed)}
         known: dict[tuple[str, str], set[str]] = defaultdict(set)
         for file in sorted(sessions, key=lambda file: (file.attempt, file.worker, not file.compressed)):
-            # A worker that was killed between the two has left sessions twice.
+            # A worker that was killed between these two steps has left sessions twice.
             of_worker = known[file.attempt, file.worker]
             own = [entry for entry in listed[file] if entry.key not in of_worker]
             by_attempt[file.attempt] += own
@@ -205,7 +205,7 @@ class SessionIndex:
 
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
-    """What is damaged is skipped with a warning."""
+    """List the sessions in a file. Damaged parts are skipped with a warning."""
     entries: list[SessionEntry] = []
 
     def add(one: Listed, line: int, block: Block | None = None) -> None:
@@ -236,7 +236,7 @@ def _session_of(act: str) -> str:
 
 
 def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
-    """The entries of one step, with what the others of their group say of each."""
+    """Add to the entries of one step whether their groups are uniform."""
     entries = list(entries)
     groups: dict[tuple[str | None, str], list[SessionEntry]] = defaultdict(list)
     for entry in entries:

@@ -1,4 +1,4 @@
-"""The report of a run: its settings in short, the metrics to watch, a table of its agents, and what is wrong."""
+"""The report of a run: its settings in short, the metrics to watch, a table of its agents, and its findings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from verl_mas.util.text import sparkline
 
 LAST = 10  # steps that a table averages
 CURVE = 24  # columns of a curve, so that most lines fit a terminal
-# Columns of the table of agents -> the metric of an agent.
+# Column of the table of agents -> the metric of an agent.
 COLUMNS = {
     "reward": "reward/score",
     "malformed": "malformed",
@@ -41,11 +41,11 @@ FRAME = "width:100%;height:40em;border:0"
 
 @dataclass(frozen=True)
 class HeldFinding(RunFinding):
-    """A finding with its evidence: the steps at all of which it held."""
+    """A finding with its evidence: it held in all steps from `first` to `last`."""
 
     first: int
     last: int
-    holds: bool  # Still, at the last step
+    holds: bool  # whether it still holds at the last step
 
     @property
     def line(self) -> str:
@@ -77,11 +77,11 @@ class RunReport:
         return f"<RunReport of {self.run.folder}: {len(self.steps)} steps>"
 
     def html(self) -> str:
-        """One page: what is wrong, agents, start, curves, and one task at up to four steps."""
+        """Render one page: findings, agents, start, curves, and one task at up to four steps."""
         return report_page([self.run], {"Findings": self.says(), "Agents": self.agents(), "Run": self.header()})
 
     def _repr_html_(self) -> str:
-        """For notebooks: the page in a frame, apart from the notebook's own."""
+        """Render the page for notebooks, in a frame of its own."""
         return f'<iframe sandbox="allow-scripts" style="{FRAME}" srcdoc="{escape(self.html())}"></iframe>'
 
     def header(self) -> list[str]:
@@ -169,14 +169,14 @@ class RunReport:
 
 
 def report(run: RunFolder) -> RunReport:
-    """Raises DataError where a run has no metrics that can be read."""
+    """Make the report of a run. Raises DataError if the run has no readable metrics."""
     steps = run.steps()
     if not steps:
         rule = "a run writes them there after each step"
         raise DataError(f"{run.folder} has no metrics: nothing in {run.metrics}", rule=rule, fix=run.when_empty)
     learn = []
     for name in dict.fromkeys(name for step in steps for name in agents_in(step.values)):
-        # An agent without settings learns.
+        # An agent without settings is trained.
         own = run.agent(name)
         of = run.policies.get(str(own.get("policy"))) or {}
         frozen = of.get("trainable") is False or of.get("remote") or of.get("snapshot")
@@ -186,7 +186,7 @@ def report(run: RunFolder) -> RunReport:
 
 
 def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[HeldFinding]:
-    """What the findings of the log are over a whole run, each with the longest range of steps at which it held."""
+    """Compute the findings of the log for a whole run, each with the longest range of steps in which it held."""
     training = [step for step in steps if agents_in(step.values)]
     values = list(accumulate((step.values for step in training), held))
     found: dict[tuple[str, str], list[tuple[int, RunFinding]]] = defaultdict(list)
@@ -218,7 +218,7 @@ def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
-    """The first and last of the longest range of consecutive numbers; of two, the later one."""
+    """The first and last number of the longest range of consecutive numbers; of two equal ranges, the later one."""
     begin = previous = ends[0]
     found = (begin, begin)
     for end in ends:

@@ -18,30 +18,30 @@ from verl_mas.trainer import timeline
 from verl_mas.workflow.members import role_of
 
 Settings: TypeAlias = Mapping[str, object]
-MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # One of these makes a folder the folder of a run
+MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # a folder with one of these is the folder of a run
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run that trains, has ended or was stopped. Nothing but `run.yaml` is read before it is asked for."""
+    """A run that trains, has ended or was stopped. Only `run.yaml` is read before it is needed."""
 
     folder: Path
     # The resolved configuration of its last start; None without a `run.yaml`, as in the folder of an evaluation.
     config: DictConfig | None = None
-    about: Mapping[str, object] = field(default_factory=dict)  # The rest of `run.yaml`
+    about: Mapping[str, object] = field(default_factory=dict)  # the rest of `run.yaml`
 
     @property
     def name(self) -> str:
-        """The name of the folder, or of the one above it where it is called checkpoints."""
+        """The name of the folder, or of the one above it if it is called checkpoints."""
         return self.folder.parent.name if self.folder.name == "checkpoints" else self.folder.name
 
     def steps(self) -> list[Step]:
-        """The logged metrics by step; none where the file is missing."""
+        """The logged metrics by step; empty if the file is missing."""
         return read_steps(self.metrics)
 
     @property
     def when_empty(self) -> str:
-        """What helps where a run has logged no step yet."""
+        """A fix for a run that has not logged a step yet."""
         ended = (about.attempts(self.about) or [{}])[-1].get(about.ENDED)
         if not isinstance(ended, dict):
             return "wait for its first step"
@@ -55,14 +55,14 @@ class RunFolder:
     def trajectories(self) -> Path | None:
         """The folder of the session records, if there are any."""
         given = OmegaConf.select(self.config, "mas.trajectories.dir") if self.config is not None else None
-        # A relative one is in the folder in which the run was started.
+        # A relative path refers to the folder in which the run was started.
         started = [start.get("folder") for start in about.attempts(self.about)][-1:]
         found = Path(*map(str, filter(None, started)), given) if given else self.folder / FOLDER
         return found if found.is_dir() else None
 
     @property
     def agents(self) -> dict[str, Settings]:
-        """Those that the configuration names, in its order."""
+        """The agents in the configuration, in its order."""
         return self._of_mas("agents")
 
     @property
@@ -70,7 +70,7 @@ class RunFolder:
         return self._of_mas("policies")
 
     def agent(self, name: str) -> Settings:
-        """What the configuration says of an agent, or of its role."""
+        """The configured settings of an agent, or of its role."""
         return self.agents.get(name) or self.agents.get(role_of(name)) or {}
 
     def _of_mas(self, section: str) -> dict[str, Settings]:
@@ -81,7 +81,7 @@ class RunFolder:
 
 
 def open_run(path: str | Path) -> RunFolder:
-    """Raises DataError for a folder that is not of a run."""
+    """Open the folder of a run. Raises DataError for any other folder."""
     folder = Path(path).absolute()
     if not folder.is_dir():
         value = f"{path} is not a folder" if folder.exists() else f"{path} is not there"

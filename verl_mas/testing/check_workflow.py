@@ -31,8 +31,8 @@ from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 from verl_mas.workflow.tools import ToolLike
 
-LIMIT_S, PROGRAM_S = 3.0, 30.0  # of a case; a program has processes of its own, for which it waits on a busy machine
-BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may stand still, and how often that is looked at
+LIMIT_S, PROGRAM_S = 3.0, 30.0  # seconds of a case; a program has its own processes, which are slow on a busy machine
+BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may be blocked, and the interval of checks
 MUTABLE = list, dict, set, bytearray
 LARGE, FEW_ACTS = 100, 32
 # Texts that a policy may generate, whatever its prompt.
@@ -43,7 +43,7 @@ UNREADABLE = {
     "very long replies": "word " * 20_000,
 }
 
-# Calls that a policy may write, by the name of the first of its tools.
+# Calls that a policy may write, given the name of its first tool.
 WRONG_CALLS: Mapping[str, Callable[[str], Calls]] = {
     "calls of a tool that does not exist": lambda name: calls((f"{name}_2", {})),
     "calls with malformed arguments": lambda name: calls((name, '{"'), (name, "[1]")),
@@ -71,7 +71,7 @@ def check_workflow(
     A failed act or a time-out must be recorded as a fault with its place; every other case must end in an Outcome that
     can be scored.
     """
-    # A coroutine that an earlier program forgot would be reported here, if its garbage was collected meanwhile.
+    # Freeze objects, so that coroutines which an earlier program forgot are not collected and reported here.
     frozen = gc.get_freeze_count()
     gc.freeze()
     limit_s = limit_s or (PROGRAM_S if workflow().start_s else LIMIT_S)
@@ -84,7 +84,7 @@ def check_workflow(
 
 async def _check(good: _Runner) -> Report:
     but = partial(replace, good)
-    # What is never awaited is reported by its swallowed faults.
+    # Coroutines that are never awaited are reported as problems, so the loop need not log them.
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     no_acts = good.faults()
     no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
@@ -103,7 +103,7 @@ async def _check(good: _Runner) -> Report:
         await but(latency=60.0).cancelled(),
     ]
     if good.uses_tools:
-        # Frameworks differ in what they do with such calls of a program's own tools: most raise for one of them.
+        # Frameworks handle such calls of a program's own tools differently, and most raise an error for one of them.
         program, few = bool(good.workflow().start_s), replace(good.faults(), max_acts=FEW_ACTS)
         wrong = [await but(wrong=call).case(name, may_fail=program) for name, call in WRONG_CALLS.items()]
         endless = but(wrong=lambda name: calls((name, {})), endless=True)
@@ -119,7 +119,7 @@ async def _check(good: _Runner) -> Report:
 
 
 def _shared(workflow: Workflow) -> dict[tuple[str, str], str | int]:
-    """What its class and its module have that sessions could change, as texts; of what is large, the size."""
+    """Values in the workflow's class and module that sessions could change, as texts; for large values, the size."""
     kind = type(workflow)
     module = sys.modules.get(kind.__module__)
     owners: dict[str, Mapping[str, object]] = {"class": vars(kind)}
@@ -155,7 +155,7 @@ class _Runner:
     wrong: Callable[[str], Calls] | None = None
     endless: bool = False
     uses_tools: bool = False
-    acted: set[str] = field(default_factory=set)  # the agents that acted, in all cases
+    acted: set[str] = field(default_factory=set)  # the agents that acted in any case
 
     def faults(self, act_timeout_s: float | None = None) -> FaultSpec:
         act_s, session_s = act_timeout_s or self.limit_s, self.limit_s
@@ -180,7 +180,8 @@ class _Runner:
 
     async def fault_case(self, name: str, kind: FaultKind) -> CaseResult:
         llm = self._llm()
-        # Only here an act is to take too long. With short limits elsewhere, a busy machine would fail the workflow.
+        # Only in this case an act should take too long. With short limits in other cases, a busy machine would fail the
+        # workflow.
         limit_s = 0.05 if kind is FaultKind.TIMEOUT else self.limit_s
         result, problems = await self._run(llm, None, self.faults(limit_s))
         if llm.requests and not result.failed:
@@ -201,7 +202,7 @@ class _Runner:
         wrong, replies = self.wrong, ScriptedLLM(self.replies)
 
         def calls_first(request: Request, branch: int) -> Answer:
-            """Calls the first tool wrongly before each reply, or instead of it."""
+            """Call the first tool wrongly before each reply, or instead of it."""
             answered = request.round or (request.messages and request.messages[-1]["role"] == "tool")
             if wrong and request.tools and (self.endless or not answered):
                 return wrong(request.tools[0]["function"]["name"])
@@ -212,7 +213,7 @@ class _Runner:
     async def _run(
         self, llm: ScriptedLLM, branch: BranchSpec | None, faults: FaultSpec | None
     ) -> tuple[SessionResult, list[str]]:
-        """The session, and what was wrong while it ran."""
+        """Run a session; return it with the problems that occurred meanwhile."""
         first = self.workflow()
         limits = faults or self.faults()
         config = session_config(first, llm, agents=self.agents, tools=self.tools, branch=branch, faults=limits)
@@ -220,7 +221,7 @@ class _Runner:
         with _never_awaited(unawaited) as watched, watch.running():
             result = await run_session(lambda: watched(self.workflow()), self.task, config)
             for error in [fault.__cause__ or fault for fault in result.faults]:
-                # What it holds, such as a coroutine that was used as a reply, is let go.
+                # Release what the frames hold, such as a coroutine that was used as a reply.
                 traceback.clear_frames(error.__traceback__)
                 if isinstance(error, AttributeError):
                     error.obj = None
@@ -235,8 +236,8 @@ class _Runner:
 
 @contextmanager
 def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]:
-    """Coroutines that nothing awaits, each with the line that made it: those that were never started and, of the
-    workflow that is given, those that run as tasks when it ends."""
+    """Collect coroutines that nothing awaits, each with the line that made it: those that were never started and, for
+    the workflow that is passed in, those that still run as tasks when it ends."""
 
     def add(coroutines: Iterable[object]) -> None:
         for coroutine in filter(inspect.iscoroutine, coroutines):
@@ -267,11 +268,11 @@ def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]
 
 
 class Watch:
-    """Finds code that blocks the event loop: a thread that counts how long the loop stands still. `places`: where code
-    of one file was running then.
+    """Finds code that blocks the event loop, with a thread that counts how long the loop stands still. `places`: the
+    lines of one file that ran at such times.
 
-    The time is counted in turns of this thread, so that a machine that stops the whole process is not mistaken for
-    code that blocks.
+    The time is counted in turns of this thread, so a machine that stops the whole process is not mistaken for code that
+    blocks.
     """
 
     def __init__(self, file: str):
@@ -309,7 +310,7 @@ class Watch:
                 self.places.add(place)
 
     def _place(self) -> str | None:
-        """The innermost line of the file that the loop runs now; what runs the loop may be in the same file."""
+        """The innermost line of the file that the loop runs now. Code that runs the loop may be in the same file."""
         frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented
         while frame is not None and frame.f_code.co_filename not in (self.file, asyncio.base_events.__file__):
             frame = frame.f_back
@@ -317,7 +318,7 @@ class Watch:
 
 
 def _unknown_sampling(llm: ScriptedLLM) -> Iterator[str]:
-    """Settings of acts that no engine knows, each agent and setting once."""
+    """Find settings of acts that no engine knows, each agent and setting once."""
     settings = {(request.agent, name): value for request in llm.requests for name, value in request.sampling.items()}
     for (agent, name), value in sorted(settings.items(), key=lambda item: item[0]):
         for error in sampling_errors({name: value}, None, f"{agent}.act"):

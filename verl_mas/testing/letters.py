@@ -1,4 +1,5 @@
-"""A task for a first run: the prompt repeats a letter, the reply should repeat it. Rows and verl's reward function.
+"""A task for a first run: the prompt repeats a letter, and the reply should repeat it. This module has the rows and
+verl's reward function.
 
 `python -m verl_mas.testing.letters FOLDER` writes the rows and a tiny model.
 """

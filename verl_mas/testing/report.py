@@ -1,4 +1,4 @@
-"""What the cases of check_workflow found, and how it is printed."""
+"""Results of the cases of check_workflow, and their output."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Session, SessionResult
 
 PACKAGE = Path(__file__).parents[1]
-# What runs the workflow, and generated code; the shipped workflows are in the package, too.
+# Code that runs the workflow, and generated code. The shipped workflows are in the package, too, and do not match.
 MACHINERY = re.compile(
     rf"{PACKAGE}/(workflow/|gateway/|testing/|errors|registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
 )
-# What Python's message for a common mistake contains, and its fix.
+# Part of Python's message for a common mistake -> the fix.
 FIXES = {
     "'await' expression": "only acts and branches are awaited: `await team.solver.act(...)`",
     "could not convert": "a model may write any text: read it with a codec, or catch the exception",
@@ -46,7 +46,7 @@ ACCURACY = ("accuracy", "correct", "success", "solved")
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The result of one case; `problems` would break or spoil a training run."""
+    """The result of one case. Its `problems` would break or spoil a training run."""
 
     name: str
     problems: Sequence[str]
@@ -55,11 +55,11 @@ class CaseResult:
     faults: Sequence[str] = ()
     answer: str | None = None
     tool_calls: int = 0
-    tool_errors: Sequence[str] = ()  # each error of a call once
-    # The score of each row by agent; without the team's part where verl's reward function scores the answer.
+    tool_errors: Sequence[str] = ()  # each error of a call, once
+    # The score of each row by agent, without the team's part if verl's reward function scores the answer.
     rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
     scored_by_verl: bool = False
-    verl_score: str = ""  # the number, or why there is none; empty without a row of data
+    verl_score: str = ""  # the number, or the reason why there is none; empty without a dataset row
     penalties: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, object] = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Report:
-    """`notes`: what may well be meant."""
+    """The results of all cases. `notes`: findings that may be intended."""
 
     cases: Sequence[CaseResult] = field(default_factory=list)
     notes: Sequence[str] = ()
@@ -115,7 +115,7 @@ class Report:
     def __str__(self) -> str:
         left, lines = dict(self.causes), list[str]()
         for case in self.cases:
-            # A case of which every problem was printed before is left out.
+            # Skip a case whose problems were all printed before.
             new = {problem: left.pop(problem) for problem in case.problems if problem in left}
             if new or not case.problems:
                 faults = [fault for fault in case.faults if _cause(fault) not in map(_cause, self.causes)]
@@ -124,7 +124,7 @@ class Report:
 
 
 def _cause(problem: str) -> str:
-    """What is the same of it in every case: its place, its rule and its fix, and not the value."""
+    """Key that groups a problem across cases: place, rule and fix, without the value."""
     first, *rest = problem.splitlines()
     place = PLACE.search(first)
     return "\n".join([place.group() if place else "", *rest]) if place or rest else first
@@ -154,7 +154,7 @@ def case_of(name: str, result: SessionResult, problems: Sequence[str]) -> CaseRe
 
 
 def wrong_end(session: Session) -> Iterator[str]:
-    """What is wrong with an Outcome that was returned."""
+    """Find problems of a returned Outcome."""
     outcome = session.outcome
     if not isinstance(outcome, Outcome):
         return
@@ -165,7 +165,8 @@ def wrong_end(session: Session) -> Iterator[str]:
 
 
 def of_good(notes: list[str], given: bool, result: SessionResult) -> Iterator[str]:
-    """What is wrong with the good replies, and `notes` of a session without a defect. `given`: they are the user's."""
+    """Find problems of the good replies, and add `notes` of a session without problems. `given`: whether the replies
+    are the user's."""
     unreadable, problems = list(_unreadable(result.session)), list(_unrewarded(result.session))
     (problems if given else notes).extend(unreadable)
     notes += [] if problems else _notes(result.session)
@@ -173,7 +174,7 @@ def of_good(notes: list[str], given: bool, result: SessionResult) -> Iterator[st
 
 
 def _unreadable(session: Session) -> Iterator[str]:
-    """The good replies that the team could not read: what follows a good reply was not tried."""
+    """Find good replies that the team could not read, so that the acts after them were not tested."""
     for reply in session.replies:
         if reply.malformed is not None:
             yield (
@@ -184,7 +185,7 @@ def _unreadable(session: Session) -> Iterator[str]:
 
 
 def _unrewarded(session: Session) -> Iterator[str]:
-    """The agents whose rows always have reward 0: other acts have rewards of their own, so nothing scores the team."""
+    """Find agents whose rows always have reward 0: other acts have rewards of their own, so nothing scores the team."""
     outcome = session.outcome
     if not isinstance(outcome, Outcome) or outcome.reward is not None or needs_score(outcome, session.replies):
         return
@@ -200,7 +201,7 @@ def _unrewarded(session: Session) -> Iterator[str]:
 
 
 def empty_answer(session: Session) -> Iterator[str]:
-    """Note that the answer is the text of a reply that only calls a tool, as of a program that returns nothing."""
+    """Note that the answer is the text of a reply that only calls a tool, as from a program that returns nothing."""
     outcome, last = session.outcome, next(reversed(session.replies), None)
     if last is None or not last.tool_calls or not isinstance(outcome, Outcome):
         return

@@ -34,7 +34,7 @@ def calls(*called: tuple[str, JsonObject | str], text: str = "") -> Calls:
 
 
 Answer = str | Calls
-# A text, or `calls`; some of them in order, of which the last one repeats; or a function of the request and the branch.
+# A text, or `calls`; a sequence of them, whose last element repeats; or a function of the request and the branch.
 Script = Answer | Sequence[Answer] | Callable[[Request, int], Answer]
 Latency = float | Callable[[random.Random], float]
 Fault = Callable[[Request], BaseException | None]

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLProcessor
 
 VISION_START, VISION_END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
-# Pixels of a patch's side, and patches that become one token: 2 x 2. So a token is a square of 16 x 16 pixels.
+# Side of a patch in pixels, and patches per side of a token: 2 x 2 patches become one token, a square of 16 x 16
+# pixels.
 PATCH, MERGE = 8, 2
 TOKEN = PATCH * MERGE
 
@@ -80,7 +81,7 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, initia
 
     heads = max(2, hidden // 32)
     head = hidden // heads
-    turns = head // 2  # the frequencies of a head, shared out to time, height and width
+    turns = head // 2  # the frequencies of a head, divided among time, height and width
     text = {
         **settings_of(tokenizer, hidden, layers, heads),
         "head_dim": head,

@@ -1,8 +1,9 @@
-"""Whether engines sample with the weights that are trained. A run in which they do not is ended.
+"""Check that engines sample with the weights that are trained, and end the run if they do not.
 
-The metrics `agent/<agent>/log_probs/*` say how far engine and trainer are apart about tokens that the present weights
-sampled. At the first comparison of a run both have the weights with which it starts, so the distance is that of
-rounding and of sampling parameters, such as a penalty. Where new weights do not arrive, each update adds to it.
+The metrics `agent/<agent>/log_probs/*` say how far the log-probs of engine and trainer are apart for tokens that the
+current weights sampled. At the first comparison both have the weights with which the run starts, so the distance comes
+from rounding and from sampling parameters such as a penalty. If new weights do not arrive, each update adds to the
+distance.
 """
 
 from __future__ import annotations
@@ -18,28 +19,33 @@ from verl_mas.metrics.names import AGENT, agent, names_in
 from verl_mas.run_folder.checkpoints import Checkpoint
 from verl_mas.verl_.types import Fields
 
-# The first distances, in the `run.json` of a checkpoint.
+# Key of the first distances in the `run.json` of a checkpoint.
 FIRST = "first distance of engine and trainer"
-TIMES = 3  # The distance of sound steps varies by less, with their tokens and with how sure the policy is
+TIMES = 3  # the distance in sound steps varies by less, with the tokens and the policy's entropy
 AT_ONCE = 2  # comparisons after a start
-FEWEST = 64  # tokens. In bfloat16 single ones are apart by more than the limit
+FEWEST = 64  # tokens; in bfloat16 single tokens may be apart by more than the limit
 
 
 class Agreement:
-    """`resumed`: the checkpoint that the run continues, with the first distances of its agents.
+    """Comparisons of engine and trainer in the steps of a run.
 
-    `corrected`: the loss corrects for engines that compute other probabilities. These may drift away in a long run.
+    `resumed`: the checkpoint from which the run continues; it has the first distances of its agents.
+
+    `corrected`: the loss corrects for engines that compute other probabilities, whose distance may grow in a long run.
     """
 
     def __init__(self, resumed: Checkpoint | None = None, *, corrected: bool = False):
         self.first: dict[str, float] = dict(cast("Fields", resumed.run).get(FIRST, {})) if resumed else {}
         self._corrected = corrected
         self._compared: Counter[str] = Counter()
-        self._apart: Counter[str] = Counter()  # comparisons in a row
+        self._apart: Counter[str] = Counter()  # consecutive comparisons above the limit
 
     def add(self, metrics: Mapping[str, float], step: int) -> None:
-        """Raises UpdateFailed if the engine of an agent has other weights than the trainer: by one of the first
-        comparisons after a start, or by three in a row."""
+        """Raise UpdateFailed if an agent's engine seems to have other weights than the trainer.
+
+        One comparison above the limit is enough directly after a start; later it takes `STEPS` consecutive ones, and
+        with `corrected` later comparisons never end the run.
+        """
         for name in names_in(metrics, AGENT, "log_probs/mean"):
             mean, limit, tokens = (metrics[agent(name, f"log_probs/{key}")] for key in ("mean", "limit", "tokens"))
             if tokens < FEWEST:

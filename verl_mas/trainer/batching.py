@@ -1,4 +1,4 @@
-"""Which rows go where. Rows are keys and tags; nothing here touches a tensor."""
+"""Order, padding and split of a step's rows, computed from their keys and tags without touching a tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tags = Sequence[Mapping[str, object]]
 
 
 def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:
-    """The rows of every policy; every row has one."""
+    """Split the row indices by policy. Every row must be tagged with one of the policies."""
     rows: dict[str, list[int]] = {name: [] for name in policies}
     for i, tag in enumerate(tags):
         policy = tag.get(POLICY)
@@ -31,9 +31,9 @@ def by_policy(tags: Tags, policies: Sequence[str]) -> dict[str, list[int]]:
 
 @dataclass(frozen=True)
 class MicroBatches:
-    """The rows that a worker computes at once; 1 where it fills a micro batch by tokens instead.
+    """Rows per micro batch of a worker; 1 if micro batches are filled by tokens instead.
 
-    `update`: of an optimiser step. `scoring`: of the log-probs, which take all of the worker's rows.
+    `update` is the size in an optimiser step. `scoring` is the size in the log-prob pass over all of the worker's rows.
     """
 
     update: int = 1
@@ -41,7 +41,7 @@ class MicroBatches:
 
     @classmethod
     def fixed(cls, section: DictConfig, *, reference: bool) -> MicroBatches:
-        """The fixed sizes of `actor_rollout_ref`. `reference`: whether the reference is a model of its own."""
+        """Read the fixed sizes from `actor_rollout_ref`. `reference`: whether the reference is a separate model."""
         update = scoring = 1
         if not section.actor.use_dynamic_bsz:
             update = section.actor.ppo_micro_batch_size_per_gpu
@@ -78,10 +78,10 @@ def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_T
 
 
 def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
-    """An order in which every optimiser step, and each of its micro batches, has its share of real rows.
+    """Return an order in which every optimiser step, and each of its micro batches, gets its share of real rows.
 
-    verl gives each data-parallel rank a contiguous chunk and cuts that into mini-batches; a mini-batch of
-    padding only would divide by zero tokens. Real rows keep their order and their rank.
+    verl gives each data-parallel rank a contiguous chunk and cuts that into mini-batches; a mini-batch of padding only
+    would divide by zero tokens. Real rows keep their order and their rank.
     """
     chunk = len(tags) // data_parallel
     size = chunk // updates
@@ -108,9 +108,10 @@ def evenly(rows: Sequence[int], padding: Sequence[int]) -> list[int]:
 
 
 def side_by_side(groups: Sequence[object], lengths: Sequence[int], data_parallel: int) -> list[int]:
-    """An order in which rows of a group follow each other, on one rank as far as ranks of equally many rows allow.
+    """Return an order in which the rows of a group are adjacent and, as far as ranks of equal size allow, on one rank.
 
-    The longest group goes where there are the fewest tokens so far.
+    The longest groups are placed first. Each goes to the rank that can take most of it and, among such ranks, has the
+    fewest tokens so far.
     """
     rows: dict[object, list[int]] = defaultdict(list)
     for row, group in enumerate(groups):
@@ -120,7 +121,7 @@ def side_by_side(groups: Sequence[object], lengths: Sequence[int], data_parallel
     for group in sorted(rows, key=lambda group: -sum(lengths[row] for row in rows[group])):
         while left := rows[group]:
             free = [size - len(rank) for rank in ranks]
-            # The whole group, where it fits.
+            # Prefer a rank that can take the whole group.
             rank = min(range(data_parallel), key=lambda rank: (-min(free[rank], len(left)), tokens[rank]))
             rows[group], placed = left[free[rank] :], left[: free[rank]]
             ranks[rank] += placed

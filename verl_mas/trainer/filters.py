@@ -1,4 +1,4 @@
-"""Which tasks of a step are trained on, each with all of its sessions: `mas.filter`."""
+"""Select the tasks that a step trains on (`mas.filter`). A task is kept or dropped with all of its sessions."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from verl_mas.row import RowKey, RowTags
 from verl_mas.trainer.step import in_order
 from verl_mas.verl_.types import Fields
 
-# Batches in a row of which every task was dropped. Then no task teaches anything, and the run ends.
+# The run ends after this many consecutive batches whose tasks were all dropped, since no task is informative then.
 EMPTY_BATCHES = 10
-# 0.1 x 30 is above 3 in floats.
+# Tolerance for rounding: 0.1 x 30 is above 3 in floats.
 SLACK = 1e-9
-# The rows of that many tasks that have ended, with verl's metrics.
+# Called with a number of tasks, it returns the rows of so many ended tasks, and verl's metrics.
 Sample: TypeAlias = Callable[[int], tuple[Rows, dict[str, float]]]
 
 
 @dataclass(frozen=True)
 class SampledTask:
-    """A task of which every session has ended."""
+    """A task whose sessions have all ended."""
 
     uid: str
-    reward: float  # the mean of its sessions' team rewards
-    spread: float  # their standard deviation: 0 for a single session
-    teaches: bool = True  # whether it is not uniform; True if no task is dropped for this
+    reward: float  # mean of its sessions' team rewards
+    spread: float  # standard deviation of its sessions' team rewards; 0 for a single session
+    teaches: bool = True  # whether its sessions differ, so that it is not uniform; True if no task is dropped for this
 
 
 def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[SampledTask]:
-    """The tasks of these rows, in their order. `teaching`: the uids of those that are not uniform; None: all."""
+    """List the tasks of these rows, in their order. `teaching`: uids of the tasks that are not uniform; None means
+    all."""
     return [
         SampledTask(uid, fmean(each), pstdev(each), teaching is None or uid in teaching)
         for uid, each in session_values(rows, "team").items()
@@ -64,19 +65,19 @@ def accuracies(rows: Rows) -> list[float]:
 
 
 class TaskFilter:
-    """Samples the tasks of each step, and chooses those that are trained on.
+    """Sample the tasks of each step, and choose the tasks that are trained on.
 
-    `teaching`: the uids of the tasks among these rows that have an advantage.
+    `teaching(rows)` returns the uids of the tasks in `rows` that have an advantage.
     """
 
     def __init__(self, spec: FilterSpec, teaching: Callable[[Rows], Collection[str]]):
         self._spec, self._teaching = spec, teaching
-        self._size = self._rounds = 0  # tasks of a full batch of the present step, and its rounds so far
-        self._sampled: list[SampledTask] = []  # in the present step
-        self._empty: list[list[SampledTask]] = []  # the last batches, if every task of them was dropped
+        self._size = self._rounds = 0  # tasks in a full batch of the current step, and the step's rounds so far
+        self._sampled: list[SampledTask] = []  # tasks of the current step
+        self._empty: list[list[SampledTask]] = []  # the latest consecutive batches whose tasks were all dropped
 
     def sample(self, size: int, sample: Sample, refill: Callable[[int], object]) -> tuple[Rows, dict[str, float]]:
-        """The rows of all tasks of a step, and metrics. `refill` starts that many further tasks."""
+        """Return the rows of all tasks sampled for a step, and metrics. `refill(n)` starts n further tasks."""
         if not self._spec.active:
             return sample(size)
         self._size, self._rounds, self._sampled = size, 0, []
@@ -109,14 +110,14 @@ class TaskFilter:
             )
 
     def _kept_by_drop(self, rows: Rows) -> Collection[str] | None:
-        """The uids of the tasks that are not uniform; None: all."""
+        """Return the uids of the tasks that `mas.filter.drop` keeps; None means all tasks."""
         if not self._spec.drop or self._spec.by == "score":
             return self._teaching(rows) if self._spec.drop else None
         values = session_values(rows, self._spec.by)
         return {uid for uid, each in values.items() if not math.isclose(min(each), max(each))}
 
     def chosen(self, rows: Rows) -> list[int]:
-        """The places of the rows that are trained on."""
+        """Return the indices of the rows that are trained on."""
         if not self._spec.active:
             return list(range(len(rows)))
         kept = {task.uid for task in self._kept}

@@ -1,10 +1,10 @@
-"""How much a row counts in the loss of its policy: `mas.loss.weighting`.
+"""Weights of rows in the loss of their policy (`mas.loss.weighting`).
 
-In two of its modes verl divides a sum over rows by a number that its caller gives. Here all optimiser steps of a
-training step have the same one: the total of the training step, divided by their number. So what the rows add up to
-over optimiser steps, ranks and micro batches does not depend on which rows are in which.
+In two of its loss modes verl divides a sum over rows by a number that its caller passes. Here this number is the same
+in all optimiser steps of a training step: the total over the training step, divided by the number of optimiser steps.
+So the summed loss does not depend on how rows are distributed over optimiser steps, ranks and micro batches.
 
-`on_policy` is the other change of verl's loss: it needs no old log-probs.
+`on_policy` is a separate change of verl's loss, which makes old log-probs unnecessary.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from verl_mas.config.merge import LOSS_MODES
 from verl_mas.config.schema import Weighting
 from verl_mas.row import AGENT, KEPT_SHARE, LOSS_WEIGHTS, OLD_LOG_PROBS, RESPONSE_MASK, RowKey, TagValues, is_padding
 
-# As verl calls a loss: the outputs of the model, nested over tokens, and the rows; the loss and its metrics.
+# Signature of verl's losses: a loss gets the model's outputs, as nested tensors over tokens, and the rows; it returns
+# the loss and its metrics.
 Outputs: TypeAlias = dict[str, Tensor]
 Loss: TypeAlias = Callable[..., tuple[Tensor, dict[str, object]]]
 
 
 @dataclass(frozen=True)
 class RowWeights:
-    """How the rows of a policy count in one training step."""
+    """Weights of a policy's rows in one training step."""
 
-    total: float  # what the sum over all rows of the step is divided by
-    of_rows: Tensor | None = None  # what the gradient of each row is multiplied by; None: by nothing
+    total: float  # divisor of the sum over all rows of the step
+    of_rows: Tensor | None = None  # factor of each row's gradient; None: no factors
 
     @property
     def fields(self) -> dict[str, Tensor]:
@@ -45,13 +46,14 @@ class RowWeights:
 def step_weights(
     weighting: Weighting | None, keys: Sequence[str], tags: Sequence[TagValues], tokens: Tensor
 ) -> RowWeights:
-    """`tokens` [N]: how many tokens of each row are trained. Padding, and a row without such tokens, does not count."""
+    """Compute the weights of rows. `tokens` [N] has the number of trained tokens per row. Padding, and a row without
+    trained tokens, does not count."""
     real = torch.tensor([not is_padding(tag) for tag in tags])
     if weighting is None:
         return RowWeights(int(real.sum()))
-    # What verl's mode adds up of a row: its tokens, or their mean.
+    # Size of a row in the sum of verl's loss mode: its trained tokens, or 1 where the mode takes the mean over them.
     size = torch.where(real, tokens if LOSS_MODES[weighting] == "seq-mean-token-sum" else (tokens > 0).long(), 0)
-    total = max(1, int(size.sum()))  # Without any, the loss is 0.
+    total = max(1, int(size.sum()))  # without trained tokens the loss is 0
     if weighting not in _UNITS:
         return RowWeights(total)
     unit, sizes = _UNITS[weighting], size.tolist()
@@ -73,16 +75,17 @@ _UNITS: Mapping[str, Callable[[RowKey, TagValues], Hashable]] = {
 
 
 def weighs_rows(weighting: Weighting | None) -> bool:
-    """Whether the loss of a policy is `weighted`: rows count differently."""
+    """Whether rows have different weights, so that the policy needs the loss `weighted`."""
     return weighting in _UNITS
 
 
 def weighted(
     model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
 ) -> tuple[Tensor, dict[str, object]]:
-    """verl's loss, with the gradient of each row times its weight, in every term: policy, KL and entropy.
+    """Compute verl's loss with each row's gradient times its weight in every term: policy, KL and entropy.
 
-    Values stay as they are, so that what depends on them (clipping, selection by covariance, the metrics) does, too.
+    The values stay unchanged, so everything that depends on them (clipping, selection by covariance, metrics) does,
+    too.
     """
     weights = data[LOSS_WEIGHTS]
     outputs = dict(model_output)
@@ -90,7 +93,7 @@ def weighted(
         if (values := model_output.get(name)) is not None:
             flat = values.values()
             constant = flat.detach()
-            # The same values, whose gradient is that of `values` times the weight of the row.
+            # Equal to `values`, but the gradient is multiplied by the weight of the row.
             scaled = constant + per_token(weights, values) * (flat - constant)
             outputs[name] = torch.nested.nested_tensor_from_jagged(scaled, offsets_of(values))
     return loss(model_output=outputs, data=data, dp_group=dp_group)
@@ -102,7 +105,7 @@ _DIFFERENTIATED = ("log_probs", "entropy")
 def over_all_rows(
     model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
 ) -> tuple[Tensor, dict[str, object]]:
-    """verl's loss, with the tokens of rows that are skipped in its mean over tokens."""
+    """Compute verl's loss with the tokens of skipped rows counted in its mean over tokens."""
     data = data.copy()
     tu.assign_non_tensor(data, batch_num_tokens=data["batch_num_tokens"] / tu.get(data, KEPT_SHARE, default=1.0))
     return loss(model_output=model_output, data=data, dp_group=dp_group)
@@ -111,9 +114,11 @@ def over_all_rows(
 def on_policy(
     model_output: Outputs, data: TensorDict, dp_group: object = None, *, loss: Loss
 ) -> tuple[Tensor, dict[str, object]]:
-    """verl's loss with the log-probs of this forward pass, detached, as the old ones: every ratio is exactly 1.
+    """Compute verl's loss with this forward pass's own log-probs, detached, as old log-probs, so every ratio is exactly
+    1.
 
-    Dropout is the same in both, where a pass without dropout would make noise of the ratios.
+    Old and new log-probs share one dropout mask. A separate pass runs without dropout, which would add noise to the
+    ratios.
     """
     data = data.copy()
     data[OLD_LOG_PROBS] = response_from_nested(model_output["log_probs"].detach(), data[RESPONSE_MASK])

@@ -20,7 +20,7 @@ from verl_mas.trainer.pools.pools import Pools
 
 
 def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | FrozenPolicy:
-    """A policy, and all adapters on it, without its processes: these come with `start`."""
+    """Make a policy and all adapters on it. Its processes start later, in `start`."""
 
     def updates(policy: str) -> Updates:
         of = run.view(policy)
@@ -50,7 +50,7 @@ def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | F
 
 
 def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:
-    """The policies that are updated and use the engines of a member, by name."""
+    """The policies, by name, that are trained and served by the engines of this member."""
     if isinstance(member, SharedBase):
         return member.adapters
     return {member.name: member} if isinstance(member, PolicyTrainer) else {}

@@ -1,6 +1,7 @@
-"""The metrics of a step.
+"""Metrics of a step.
 
-verl's reducers choose by name ("min" in `mini`), so the names of agents and policies are added last.
+verl's reducers are chosen by the name of a metric ("min" matches `mini`), so the names of agents and policies are added
+last.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from verl_mas.row import LOSS_MASK, OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, RowTags, T
 if TYPE_CHECKING:
     from verl_mas.trainer.step import Columns, PolicyRows
 
-# verl's actor has no such metrics.
+# Prefixes of metrics that verl's actor does not have.
 OURS = ("rows/", "updated", "adapter/")
 
 
@@ -29,9 +30,9 @@ def of_policy(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, float]:
-    """Per policy its rows, and what verl logs for an actor: of the only policy under verl's own names.
+    """Per policy, its number of rows and the metrics that verl logs for an actor. A single policy has verl's own names.
 
-    verl also logs the seconds of the only policy, as those of the step.
+    The seconds of a single policy are left out, because verl logs them as those of the step.
     """
     values: dict[str, float] = {}
     for name in policies:
@@ -88,17 +89,18 @@ def agent_metrics(
 
 
 def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float], step: int) -> dict[str, float]:
-    """Per agent how far apart engine and trainer are about the tokens that the present weights sampled: the same model
-    reads the same tokens at the same temperature, so that only rounding is left. `limits`: of a policy's mean."""
+    """Per agent, the distance between the log-probs of engine and trainer for tokens that the current weights sampled.
+    Both read the same tokens with the same model at the same temperature, so that only rounding is left. `limits`: the
+    highest sound mean distance of each policy."""
     apart: dict[str, list[torch.Tensor]] = defaultdict(list)
     limit: dict[str, float] = {}
     for name, part in parts.items():
-        if OLD_LOG_PROBS not in part.data:  # the trainer was not asked
+        if OLD_LOG_PROBS not in part.data:  # the trainer computed no log-probs
             continue
         new, old, mask = (part.data[column] for column in (OLD_LOG_PROBS, ROLLOUT_LOG_PROBS, LOSS_MASK))
         agents = [_sampled_by(tag, step) for tag in part.batch.tags]
         numbers = {agent: number for number, agent in enumerate(dict.fromkeys(agents))}
-        # All rows at once: some calls of torch for each row are most of what the driver takes for it.
+        # Process all rows at once, because a few calls of torch per row would take most of the driver's time here.
         of_token = per_token(torch.tensor([numbers[agent] for agent in agents]), mask)
         distance, counted = (new.values().double() - old.values().double()).abs(), mask.values().bool()
         for agent in filter(None, numbers):
@@ -114,13 +116,13 @@ def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float
 
 
 def _sampled_by(values: TagValues, step: int) -> str | None:
-    """The agent of a row that the present weights sampled; None of other rows, and of padding."""
+    """The agent of a row that the current weights sampled; None for other rows and for padding."""
     tag = RowTags.of(values)
     return tag.agent if not is_padding(values) and tag.min_global_steps in (None, step - 1) else None
 
 
 def _agent_first(key: str) -> str:
-    """`advantage/<agent>/<name>` of the estimators, as `agent/<agent>/group/<name>`."""
+    """Rename `advantage/<agent>/<name>` of the estimators to `agent/<agent>/group/<name>`."""
     kind, _, rest = key.partition("/")
     agent, _, name = rest.partition("/")
     return metric_names.agent(agent, f"group/{name}") if kind == "advantage" and name else key

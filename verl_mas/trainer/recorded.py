@@ -1,4 +1,4 @@
-"""What a run writes about itself into its folder."""
+"""Records that a run keeps in its own folder: how it started, its metrics and how it ended."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ from verl_mas.util import cores, installed_version
 if TYPE_CHECKING:
     from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
-TRACKING = "Tracking"  # the class of verl that its trainer makes its loggers with
+TRACKING = "Tracking"  # verl's class of which its trainer makes its loggers
 # How a run can end -> the exit code for W&B, the status of MLflow, the state of SwanLab.
 ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed"), "killed": (1, "KILLED", "aborted")}
 
 
 class KeptFile(FileLogger):
-    """verl's overwrites its file at every start, this one keeps the lines up to `until` (patch: file-logger-resume)."""
+    """A FileLogger that keeps lines up to step `until`; verl's starts its file again (patch: file-logger-resume)."""
 
     def __init__(self, project_name: str, experiment_name: str, until: float):
         path = metrics.file_of_verl(project_name, experiment_name)
@@ -60,8 +60,12 @@ class KeptFile(FileLogger):
 
 @contextmanager
 def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
-    """The loggers that verl's trainer makes inside; closed at the end. `until`: the step up to which verl's file keeps
-    its lines; None in a run that starts at the beginning, where it is overwritten."""
+    """Add the run's own file to the loggers that verl's trainer makes in this context, and close all of them at the
+    end.
+
+    `until`: the step up to which verl's file keeps its lines. None in a run that starts at the beginning, where the
+    file is overwritten.
+    """
     made: list[Tracking] = []
 
     def with_ours(
@@ -69,9 +73,9 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
     ) -> Tracking:
         names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
         theirs = [name for name in names if until is None or name != metrics.LOGGER]
-        # MLflow refuses other values of a parameter in a run that resumes (MLFLOW_RUN_ID).
+        # In a run that resumes (MLFLOW_RUN_ID), MLflow refuses parameters with other values.
         settings = {name: value for name, value in config.items() if name != ATTEMPT}
-        # SwanLab makes a section per agent, as trackio and MLflow, and not one of all agents.
+        # Let SwanLab make a section per agent, as trackio and MLflow do, instead of one for all agents.
         os.environ.setdefault("SWANLAB_SECTION_RULE_IDX", "1")
         tracking = Tracking(project_name, experiment_name, theirs, settings)
         made.append(tracking)
@@ -79,7 +83,7 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
         if until is not None and metrics.LOGGER in names:
             loggers[metrics.LOGGER] = KeptFile(project_name, experiment_name, until)
         if own is not None:
-            # First, so that it has a step that another logger fails at.
+            # Put our file first, so that it has a step in which another logger fails.
             vars(tracking)["logger"] = {metrics.FILE: own, **loggers}
         return tracking
 
@@ -99,7 +103,8 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
 
 
 def close(tracking: Tracking, how: str) -> None:
-    """`how`: of ENDS. verl leaves this to the garbage collector, and reports a run that failed as finished."""
+    """Close the loggers with the end `how`, a key of ENDS. verl leaves this to the garbage collector, which reports a
+    failed run as finished."""
     code, status, state = ENDS[how]
     try:
         if "mlflow" in tracking.logger:
@@ -117,7 +122,7 @@ GIB = 2**30
 
 
 def attempt(run: Run, resumed: int | None) -> dict[str, object]:
-    """What is known of a start of a run in the process of its trainer."""
+    """Facts about a start of a run that the process of its trainer knows."""
     return {
         "started": now(),
         "resumed_from": resumed,
@@ -144,7 +149,7 @@ def versions(run: Run) -> dict[str, str | None]:
 
 
 def git_state(folder: Path) -> dict[str, object] | None:
-    """None outside a repository, and where git is not installed."""
+    """Commit, branch and changed files; None outside a repository, or if git is not installed."""
     commit = _git(folder, "rev-parse", "HEAD") if shutil.which("git") else None
     if commit is None:
         return None
@@ -155,7 +160,7 @@ def git_state(folder: Path) -> dict[str, object] | None:
 
 
 def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
-    """Every setting that is named seed."""
+    """Find every setting that is named `seed`."""
     for key, value in config.items() if isinstance(config, dict) else ():
         path = f"{name}.{key}" if name else str(key)
         if str(key).split(".")[-1] == "seed" and value is not None:
@@ -165,13 +170,13 @@ def seeds(config: object, name: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _machines(run: Run) -> dict[str, object]:
-    """On the CPU Ray has the counts of the platform, which are for scheduling."""
+    """Describe the cluster. On the CPU, Ray's counts serve only for scheduling and are replaced."""
     seen = cluster(ray.nodes())
     return seen | {"gpus": 0, "cpus": cores()} if run.config.trainer.device == "cpu" else seen
 
 
 def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """What Ray has for the run. `nodes`: of ray.nodes()."""
+    """Sum up the resources that Ray has. `nodes` comes from `ray.nodes()`."""
     alive = [resources for node in nodes if node["Alive"] and isinstance(resources := node["Resources"], dict)]
     kinds = sorted({name.partition(":")[2] for node in alive for name in node if name.startswith("accelerator_type:")})
 
@@ -183,7 +188,7 @@ def cluster(nodes: Sequence[Mapping[str, object]]) -> dict[str, object]:
 
 
 def places(run: Run, folder: Path) -> str:
-    """Where everything of a run is written: a block of lines for the log."""
+    """List the places of everything that a run writes, as a block of lines for the log."""
     trainer, records = run.config.trainer, folder_of(run.mas.trajectories, str(folder))
     every = trainer.save_freq
     rows = {
@@ -200,7 +205,7 @@ def places(run: Run, folder: Path) -> str:
 
 
 def ending(folder: Path, result: str) -> str:
-    """The last lines of a run."""
+    """Format the last lines of a run's output."""
     log, run = folder / worker_log.FILE, shlex.quote(str(folder))
     lines = [f"  {command:6} verl-mas {command} {run}" for command in ("report", "view")]
     return "\n".join([result, *lines, *([f"  {'log':6} {log}"] if log.exists() else [])])
@@ -231,7 +236,7 @@ logger = logging.getLogger(f"verl.{__name__}")
 
 
 class Recorded(PPOTrainer):
-    """A trainer with a folder of its own, but in an evaluation: that may run beside a training."""
+    """A trainer with its own run folder. An evaluation has none, because it may run next to a training."""
 
     run: Run
     lock: RunLock | None = None
@@ -239,7 +244,7 @@ class Recorded(PPOTrainer):
     _about: AboutFile | None = None
 
     def record(self) -> None:
-        """Before anything is set up, so that a start that fails is recorded, too."""
+        """Record the start before anything is set up, so that a start that fails is recorded, too."""
         if self.lock is None:
             return
         start = attempt(self.run, self.resumed.step if self.resumed else None)
@@ -251,7 +256,7 @@ class Recorded(PPOTrainer):
         own = MetricsFile(self.lock.folder, step) if self.lock else None
         how = "interrupted"
         try:
-            # An evaluation adds to what a run has logged.
+            # An evaluation appends to the lines that a run has logged.
             with logging_to(own, step if own else math.inf):
                 super().fit(agent_loop_manager)
             how = "finished"
@@ -267,7 +272,7 @@ class Recorded(PPOTrainer):
         try:
             written.end({"at": now(), "step": metrics.last, "by": how})
         except DiskError as error:
-            # Why the run has ended is something else, or nothing.
+            # Only warn, because this error is not why the run has ended.
             logger.warning("%s", error)
         step = "" if metrics.last is None else f" | step {metrics.last}"
         logger.info("%s", ending(folder, f"{how}{step}{result_of(metrics.values)}"))

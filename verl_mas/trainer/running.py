@@ -23,7 +23,8 @@ _SCORES = "scores"
 
 @dataclass
 class RunningState:
-    """The running scores of a run. `of` says what they are scores of: a run that differs in it cannot use them."""
+    """The running scores of a run. `of` names the team, estimator and weighting that they belong to: a run that differs
+    in one of them cannot use the scores."""
 
     of: Mapping[str, object]
     scores: RunningScores = field(default_factory=RunningScores)
@@ -41,7 +42,7 @@ class RunningState:
             _, self.scores = _read(folder)
 
     def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
-        """Why a run cannot resume with the running scores of the checkpoint in a folder, or restarts them."""
+        """Find reasons why a run cannot resume with the running scores in a checkpoint's folder, or restarts them."""
         path = folder / RUNNING_FILE
         if not path.exists():
             yield ConfigWarning(
@@ -69,9 +70,9 @@ class RunningState:
 
 
 def running_state(run: Run) -> RunningState | None:
-    """A new one for a run whose estimator remembers scores."""
+    """A new state for a run whose estimator remembers scores; None for other estimators."""
     name = str(run.config.algorithm.adv_estimator)
-    # Others are refused by check_estimator.
+    # `check_estimator` refuses unknown estimators.
     options = options_for(name, run.mas.advantage) if name in ESTIMATORS else None
     if options is None or not ESTIMATORS[name].reads_running(options):
         return None
@@ -81,6 +82,6 @@ def running_state(run: Run) -> RunningState | None:
 
 
 def _read(folder: Path) -> tuple[Mapping[str, object], RunningScores]:
-    """What the scores of a checkpoint are of, and the scores."""
+    """Read the scores of a checkpoint, and the team, estimator and weighting that they belong to."""
     saved = json.loads((folder / RUNNING_FILE).read_bytes())
     return saved, RunningScores.from_list(saved[_SCORES])

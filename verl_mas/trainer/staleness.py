@@ -1,7 +1,7 @@
-"""How old the weights are that sampled the rows of a step, and what that does to the importance weights.
+"""Staleness of a step's rows, and its effect on the importance weights.
 
-The weights of version v are those after step v, so step s trains on top of version s - 1. A token is as stale as the
-number of updates since the version that sampled it, and a row as its oldest token.
+The weights after step v have version v, so step s updates version s - 1. The staleness of a token is the number of
+updates since the version that sampled it; the staleness of a row is that of its oldest token.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Ratios: TypeAlias = npt.NDArray[np.float64]  # log of new probability / probabil
 
 
 def metrics(parts: Mapping[str, PolicyRows], corrections: Mapping[str, DictConfig], step: int) -> dict[str, float]:
-    """Per policy; and of sessions, over all policies. `corrections`: verl's `rollout_correction`, by policy."""
+    """Metrics per policy, and the share of sessions with mixed versions. `corrections`: verl's `rollout_correction`, by
+    policy."""
     values: dict[str, float] = {}
     mixed: dict[tuple[str, int], bool] = {}
     for name, part in parts.items():
@@ -72,7 +73,7 @@ def tokens_of(
 ) -> tuple[Numbers, Ratios]:
     """The staleness of the tokens that are trained on, and their log ratios."""
     data = part.data
-    # A rejected token is in the mask of the reply, and not in the one of the loss.
+    # A rejected token is in `loss_mask`, which has all sampled tokens, but no longer in `response_mask`.
     sampled, kept = data[row.LOSS_MASK].unbind(), data[row.RESPONSE_MASK].unbind()
     new, old = data[row.OLD_LOG_PROBS].unbind(), data[row.ROLLOUT_LOG_PROBS].unbind()
     ages, ratios = [], []
@@ -89,20 +90,21 @@ def tokens_of(
 
 
 def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
-    """The version of each sampled token; None where the engine counts none.
+    """The version of each sampled token; None if the engine does not count versions.
 
-    verl's loop with tools keeps no list but the oldest version, which then holds for the row.
+    verl's tool loop keeps only the oldest version, which then stands for the whole row.
     """
     if tag.min_global_steps is None:
         return None
     listed: Sequence[tuple[int, int]] = extra.get(row.VERSIONS) or ()
     versions = np.repeat([version for _, version in listed], [count for count, _ in listed]).astype(np.int64)
-    # A reply that does not fit in its row is cut.
+    # A reply that does not fit in its row is cut, and its list of versions may be longer.
     return versions[:tokens] if listed and len(versions) >= tokens else np.full(tokens, tag.min_global_steps)
 
 
 def weight_metrics(staleness: Numbers, log_ratio: Ratios, limits: Limits | None) -> dict[str, float]:
-    """For each staleness, the share of the tokens, the mean weight, the KL, and the share outside the limits."""
+    """Compute for each staleness the share of tokens, the mean weight, the KL, and the share of weights outside the
+    limits."""
     values: dict[str, float] = {}
     weights = np.exp(log_ratio)
     classes = np.minimum(staleness, LAST)
@@ -118,7 +120,8 @@ def weight_metrics(staleness: Numbers, log_ratio: Ratios, limits: Limits | None)
 
 
 def clip_limits(correction: DictConfig) -> Limits | None:
-    """verl's `rollout_is_threshold`: a bound from above, or `0.5_5.0`. None where weights are only measured."""
+    """Read verl's `rollout_is_threshold`: an upper bound, or both bounds as in `0.5_5.0`. None if weights are only
+    measured."""
     if not correction.get("rollout_is"):
         return None
     low, _, high = str(correction.rollout_is_threshold).rpartition("_")
@@ -126,13 +129,13 @@ def clip_limits(correction: DictConfig) -> Limits | None:
 
 
 class TokenCount:
-    """Tokens that were sampled and those that were trained, since the process started."""
+    """Counts of the tokens that were sampled and that were trained since the process started."""
 
     def __init__(self) -> None:
         self.sampled = self.trained = 0
 
     def keep(self, tags: Iterable[TagValues]) -> None:
-        """Rows of a checkpoint that are still to be trained on count as sampled."""
+        """Count the rows of a checkpoint that are still to be trained on as sampled."""
         self.sampled += _trainable_tokens(tags)
 
     def add(

@@ -1,10 +1,11 @@
-"""What a run did when: spans of the trainer and of the engines, as Trace Events, which Perfetto and Chrome draw.
+"""Timeline of a run: spans of the trainer and of the engines, as Trace Events, which Perfetto and Chrome draw.
 
 <trainer.default_local_dir>/timeline.json    a JSON array without its end, as the format allows: an event per line
 
-Times are those of the wall clock. A process is a pool, a thread an engine or a trainer. A run begins with its command:
-the parts of its start have the number of its first step. A run that resumes adds to the file; an event `start` says
-from which step on it repeats what is there. The page of `verl-mas view` draws it, too.
+Times are wall-clock times. A process of the format stands for a pool, and a thread for an engine or a trainer. The
+timeline begins with the run's command; the parts of the start carry the number of the first step. A run that resumes
+appends to the file; its event `start` has the step from which it repeats earlier events. The page of `verl-mas view`
+draws the timeline, too.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from verl_mas.run_folder.disk import append_line, recording
 from verl_mas.workflow import clock
 
 FILE = "timeline.json"
-# Events. Those of TRAINING are a policy's training processes at work.
+# Names of events. In the events of TRAINING, a policy's training processes work.
 START, STEP, SAMPLE, ENGINE = "start", "step", "sample", "engine"
 LOG_PROBS, UPDATE = "log_probs", "update"
 ABORT, SLEEP, WAKE, RESUME = "abort", "sleep", "wake", "resume"
 SAVE, VALIDATE = "save", "validate"
-# Parts of a start. Those of a policy are its training processes, which import, then load its model; and its engines.
+# Parts of a start. Three belong to a policy: its training processes import, they load the model, and its engines
+# launch.
 CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT = "checks", "ray", "task_runner", "data", "checkpoint"
 PROCESSES, LOAD, LAUNCH = "processes", "load", "launch"
 AGENT_LOOP_WORKERS, REWARD_WORKERS = "agent_loop_workers", "reward_workers"
 WORKERS = (AGENT_LOOP_WORKERS, REWARD_WORKERS)
 STARTING = (CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT, PROCESSES, LOAD, LAUNCH, *WORKERS)
 TRAINING = (LOG_PROBS, UPDATE)
-# Of these the step's metrics have the seconds.
+# Events whose seconds are metrics of the step.
 TIMED = (SAMPLE, ABORT, SLEEP, WAKE, RESUME)
-# Pauses of an engine that are too short to be seen.
+# Seconds up to which a pause of an engine is too short to be visible.
 BRIEF = 0.02
 
 
@@ -80,7 +82,7 @@ class TimelineEvent:
 
 
 class Timeline:
-    """`pools`: by policy. Threads may share it. Without `folder` nothing is written."""
+    """Timeline of a run, which threads may share. `pools`: by policy. Without `folder` nothing is written."""
 
     def __init__(self, folder: Path | None = None, pools: Mapping[str, str] = MappingProxyType({})):
         self._file = None if folder is None else folder / FILE
@@ -91,7 +93,8 @@ class Timeline:
         self.step = 0
 
     def start(self, step: int, times: Sequence[float] = ()) -> None:
-        """Begin with the command. `step`: the first. `times`: when it began, its checks ended, and Ray had started."""
+        """Begin with the command. `step`: the first step. `times`: when the command began, its checks ended, and Ray
+        had started."""
         self.step, now = step, clock.now()
         begin = times[0] if times else now
         self._write(TimelineEvent(START, step, begin, begin))
@@ -100,7 +103,7 @@ class Timeline:
 
     def begin(self, step: int) -> None:
         self.step, now = step, clock.now()
-        # Metrics are of the time since then, without the start.
+        # Metrics cover the time from here on, without the start.
         self._since = self._since or now
         self._write(TimelineEvent(STEP, step, now, now))
 
@@ -111,7 +114,7 @@ class Timeline:
     def span(
         self, event: str, policy: str = "", into: MutableMapping[str, float] | None = None, key: str = ""
     ) -> Iterator[None]:
-        """`into` gets the seconds under `key`."""
+        """Time the enclosed block as an event. `into[key]` gets its seconds, too."""
         begin = clock.now()
         yield
         end = clock.now()
@@ -151,7 +154,7 @@ class Timeline:
 
 
 def _open(file: Path) -> None:
-    """Begin the array, or remove what a process that was killed has left of its last line."""
+    """Begin the JSON array, or remove the incomplete last line of a process that was killed."""
     if not file.exists():
         append_line(file, "[")
         return
@@ -160,7 +163,8 @@ def _open(file: Path) -> None:
 
 
 def start_seconds(events: Sequence[TimelineEvent]) -> dict[str, float]:
-    """Seconds of each part of the last start, some side by side, and of all of it up to the first step: `to_step_N`."""
+    """Seconds of each part of the last start, some of which overlap, and from its begin to the first step:
+    `to_step_N`."""
     place = max((place for place, event in enumerate(events) if event.event == START), default=len(events))
     of_start = sorted(events[place:], key=lambda event: event.begin)
     first = next((event for event in of_start if event.event == STEP), None)
@@ -180,7 +184,8 @@ def idle(spans: Sequence[Span], window: Span) -> float:
 
 
 def read_timeline(run: Path) -> list[TimelineEvent]:
-    """The events of a run, by its folder. Of steps that were repeated after a resume, those of the last time."""
+    """Read the events of a run by its folder. For steps that were repeated after a resume, only the last events
+    count."""
     file = run / FILE if run.is_dir() else run
     if not file.is_file():
         value = f"{file} is not a file"

@@ -1,11 +1,11 @@
-"""Ends a run that has lost one of its processes, or that its user interrupts, and says which and how it resumes.
+"""End a run that has lost one of its processes or that its user interrupts, and print the cause and how to resume.
 
-Without it a run waits indefinitely for an agent-loop worker or a TransferQueue that is gone. The watcher is a thread of
-the driver, which can end Ray whatever the other processes wait for. It asks Ray which actors of the run are dead and
-calls none of them, so it never takes a busy actor for a lost one.
+Without the watcher, a run waits indefinitely for an agent-loop worker or a TransferQueue that is gone. The watcher is a
+thread of the driver, which can end Ray whatever the other processes wait for. It asks Ray which actors of the run are
+dead and calls none of them, so it never takes a busy actor for a lost one.
 
-Nothing is restarted: rows, weights and requests in flight were in the lost process, and the others wait for them.
-The last checkpoint has all parts of the run as of one step.
+Nothing is restarted: rows, weights and requests in flight were in the lost process, and the other processes wait for
+them. The last checkpoint has all parts of the run as of one step.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ if TYPE_CHECKING:
 
 SECONDS_BETWEEN_LOOKS = 2.0
 SECONDS_FOR_AN_ANSWER = 5.0
-# Ray's own limit for a GCS that is away, which may be restarted where it keeps its data in Redis.
+# Ray's own limit for an unreachable GCS, which may be restarted if it keeps its data in Redis.
 SECONDS_WITHOUT_GCS = 60.0
 # A connection to a lost node breaks at once, but Ray takes some seconds to be sure of the loss.
 SECONDS_TO_BE_SURE = 20.0
 
-# By which a thread asks the main one to handle SIGTERM. It is not sent.
+# The watcher's thread simulates this signal, so that the main thread sets the handler of SIGTERM. No process sends it.
 SET_SIGTERM = signal.SIGUSR2
 
 NAMESPACE = b"verl-mas"
-# Ray's name or class of an actor -> what it is called here. Those of a policy get their names from the trainer.
+# Ray's name or class of an actor -> its name in messages. The trainer names the actors of a policy: `name_actors`.
 NAMES = {
     r"TaskRunner.*": "task runner",
     r"agent_loop_worker_(\d+)_.*": r"agent-loop worker \1",
@@ -66,7 +66,8 @@ NAMES = {
     r"TransferQueueController": "TransferQueue controller",
     r"TransferQueueStorageUnit#(\d+)": r"TransferQueue storage unit \1",
 }
-# Ray's other reasons: it was killed through Ray, its owner died, or no one uses it any more.
+# Ray's reasons for a death that count as a loss. Its other reasons: the actor was killed through Ray, its owner died,
+# or no one uses it any more.
 LOSSES = ("UNSPECIFIED", "WORKER_DIED", "NODE_DIED")
 RAY_PROCESSES = {"gcs_server": "Ray's GCS", "raylet": "Ray's raylet on the node of the driver"}
 
@@ -103,7 +104,8 @@ class Watcher(Callback):
                 keep_log(Path(config.trainer.default_local_dir))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
-        """A lost process often breaks the run before the watcher looks; then Hydra would print where it was missed."""
+        """Report a loss that failed the job before the watcher noticed. Hydra would print where the lost process was
+        missed."""
         self._over.set()
         with self._ending:
             lost = _lost_behind(job_return) if job_return.status == JobStatus.FAILED else None
@@ -111,7 +113,8 @@ class Watcher(Callback):
                 self._end(lost)
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Ctrl-C and SIGTERM: Python would print where each of its threads was, and `python -m` end with 1."""
+        """Handle Ctrl-C and SIGTERM. Python would print where each of its threads was, and `python -m` would exit with
+        1."""
         if not issubclass(kind, KeyboardInterrupt):
             self._otherwise(kind, error, trace)
             return
@@ -122,14 +125,14 @@ class Watcher(Callback):
         saved, resume = ending(self._config)
         print(f"\nverl-mas: {how}; saved: {saved}; to resume: {resume}", file=sys.stderr, flush=True)  # noqa: T201
         sys.stdout.flush()
-        # A loop in a shell ends only if the signal ends the command, whose exit code there is 130 or 143.
+        # A loop in a shell ends only if the command is ended by the signal, with exit code 130 or 143.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-        os._exit(128 + number)  # The first process of a container survives it
+        os._exit(128 + number)  # reached in the first process of a container, which survives the signal
 
     def stop(self, *_: object) -> NoReturn:
-        """SIGTERM, as a scheduler sends it, ends the run as Ctrl-C does."""
-        # Ray raises an exception of its own.
+        """End the run on SIGTERM, which schedulers send, as on Ctrl-C."""
+        # The handler that Ray sets raises another exception.
         self._signal = signal.SIGTERM
         raise KeyboardInterrupt
 
@@ -137,9 +140,9 @@ class Watcher(Callback):
         while not ray.is_initialized():
             if self._over.wait(SECONDS_BETWEEN_LOOKS):
                 return
-        # Now that Ray has set its own, which prints where C++ was. Only the main thread may set one.
+        # By now Ray has set its own handler, which prints a C++ stack. Only the main thread may replace it.
         _thread.interrupt_main(SET_SIGTERM)
-        # Before Ray's own: when the driver ends, Ray's processes do.
+        # Stop watching before Ray's exit handler runs: when the driver ends, so do Ray's processes.
         atexit.register(self._over.set)
         answered = time.monotonic()
         while not self._over.wait(SECONDS_BETWEEN_LOOKS):
@@ -154,7 +157,8 @@ class Watcher(Callback):
                     self._end(lost)
 
     def _end(self, lost: Lost) -> NoReturn:
-        """The message is the last output: neither Ray nor Hydra prints after it, whatever their threads do."""
+        """Print the message and end the process. Later output is silenced, so that neither Ray nor Hydra prints after
+        the message."""
         sys.stdout.flush()
         print(message(lost, self._config), file=sys.stderr, flush=True)  # noqa: T201
         silence = os.open(os.devnull, os.O_WRONLY)
@@ -162,13 +166,15 @@ class Watcher(Callback):
         os.dup2(silence, 2)
         # After the message, since Ray may end this process when it finds its raylet gone.
         if worker._global_node:  # noqa: SLF001
-            # Those that the driver started; in a cluster of others, Ray ends the actors of a driver that is gone.
+            # Kill the processes that the driver started. In an existing cluster, Ray ends the actors of a driver that
+            # is gone.
             worker._global_node.kill_all_processes(check_alive=False, allow_graceful=True)  # noqa: SLF001
         os._exit(1)
 
 
 def name_actors(names: Mapping[str, list[Actor]]) -> None:
-    """Called in the task runner: Ray's names of these actors do not say what they are. `{}` in a name is the number."""
+    """Store readable names of actors for the watcher; called in the task runner. `{}` in a name becomes the actor's
+    index."""
     by_id = {actor._actor_id.hex(): name.format(i) for name, actors in names.items() for i, actor in enumerate(actors)}  # noqa: SLF001
     _gcs().internal_kv_put(_key(), json.dumps(by_id).encode(), True, NAMESPACE)
 
@@ -193,7 +199,7 @@ async def _dead_actors() -> list[ActorTableData]:
 
 
 def _was_lost(actor: ActorTableData) -> bool:
-    """Not ended on purpose, and not because of another one's end."""
+    """Whether an actor ended neither on purpose nor because another one ended."""
     cause = actor.death_cause
     if cause.WhichOneof("context") != "actor_died_error_context":
         return True
@@ -207,7 +213,7 @@ def _name(actor: ActorTableData) -> str:
 
 
 def called(name: str) -> str:
-    """An actor by Ray's name of it."""
+    """Name an actor in messages, by Ray's name of it."""
     return next((re.sub(pattern, text, name) for pattern, text in NAMES.items() if re.fullmatch(pattern, name)), name)
 
 
@@ -225,12 +231,12 @@ def _cause(actor: ActorTableData) -> str:
         return "Ray does not know it"
     died = getattr(actor.death_cause, context)
     text: str = died.formatted_exception_string if context == "creation_task_failure_context" else died.error_message
-    # A list of guesses follows.
+    # Cut the list of guesses that follows.
     return text.partition(" Some common causes include")[0].strip()
 
 
 def _lost_behind(job: JobReturn) -> Lost | None:
-    """What was lost in a run that ended with an exception."""
+    """Find the lost process behind the exception with which a run ended."""
     until = time.monotonic() + (SECONDS_TO_BE_SURE if isinstance(job._return_value, RayActorError) else 0)  # noqa: SLF001
     lost = find_lost() if ray.is_initialized() else None
     while lost is None and time.monotonic() < until:
@@ -240,12 +246,12 @@ def _lost_behind(job: JobReturn) -> Lost | None:
 
 
 def ending(config: DictConfig) -> tuple[str, str]:
-    """What a run that has ended has saved, and the command that resumes it."""
+    """Describe what a run that has ended has saved, and return the command that resumes it."""
     folder = Path(config.trainer.default_local_dir).absolute()
     try:
         last = latest(folder)
         saved = f"step {last.step}, in {last.folder}" if last else f"nothing yet, in {folder}"
-        # A save may still end after this message: what is left of the run lives on for a moment.
+        # A save may still end after this message, since the remaining processes live on for a moment.
         if newer := [step for step in begun(folder) if not last or step > last.step]:
             saved += f"; the save of step {newer[-1]} had not ended"
     except (OSError, ConfigError) as error:
@@ -259,6 +265,6 @@ def ending(config: DictConfig) -> tuple[str, str]:
 def message(lost: Lost, config: DictConfig) -> str:
     saved, resume = ending(config)
     if lost.name.startswith(tuple(RAY_PROCESSES.values())):
-        # Its actors learn of it later than the driver.
+        # The run's actors notice this loss later than the driver.
         saved += ", or a later one: the task runner lives on for a moment"
     return f"verl-mas: lost: {lost.name}\n  cause:  {lost.cause}\n  saved:  {saved}\n  resume: {resume}"

@@ -12,7 +12,7 @@ from verl_mas.verl_.types import Fields
 
 @cache
 def installed_version(distribution: str) -> str | None:
-    """Read from its metadata: nothing is imported."""
+    """Read a version from the distribution's metadata, without importing anything; None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -28,5 +28,6 @@ def read_yaml(file: Path) -> Fields:
 
 
 def cores() -> int:
-    """The CPU cores that this process may use. Of a process that is bound to some cores, these; macOS binds none."""
+    """The number of CPU cores that this process may use. If it is bound to some cores, only these count; macOS binds
+    none."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Code as `__main__` of this process, from its start to its end as the interpreter would. Standard library alone."""
+"""Runs code as `__main__` of this process, and ends the process as the interpreter would. Standard library only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 
 def run(code: types.CodeType, file: str, argv: Sequence[str], raises: type[BaseException] | tuple[()] = ()) -> int:
-    """The exit code. Exceptions of the kind `raises` are left to the caller."""
+    """Run the code; return the exit code. Exceptions of the kind `raises` are raised to the caller."""
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=file, __builtins__=builtins)
     sys.modules["__main__"] = main
@@ -51,7 +51,7 @@ def _report(error: BaseException) -> None:
 
 
 def finish(code: int) -> None:
-    """End the process. An exception in it changes no exit code but that of success."""
+    """End the process. An exception while it ends changes the exit code only if that was 0."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
         atexit._run_exitfuncs()  # noqa: SLF001
@@ -68,8 +68,8 @@ def finish(code: int) -> None:
 
 
 def _flush_files() -> None:
-    """Write what is in the buffers of files that the program left open, and free its objects."""
-    # Those of the process that this one was forked from are frozen, and so left out.
+    """Write the buffers of files that the program left open, and free its objects."""
+    # Objects of the process from which this one was forked are frozen, so they are not visited.
     for each in gc.get_objects():
         with contextlib.suppress(BaseException):
             if issubclass(type(each), io.IOBase):  # an instance could pretend to be one

@@ -1,4 +1,4 @@
-"""The server of everything that listens, which clients that connect and send nothing cannot stop."""
+"""The HTTP server of everything that listens. Clients that connect and send nothing cannot stop it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# A connection without the whole head of a request for so many seconds is closed; uvicorn would keep it.
+# Seconds after which a connection without the complete head of a request is closed; uvicorn would keep it.
 HEAD_S = 10
-# asyncio accepts so many connections before it looks at one, and logs as many errors when descriptors run out.
+# asyncio accepts so many connections before it handles one, and logs as many errors if descriptors run out.
 BACKLOG = 128
-# What clients sent on kept connections when the end came is on its way for so long.
+# Time for which requests on kept connections may still arrive after the server's end has begun.
 ON_ITS_WAY_S = 2.0
 
 
 class Server(uvicorn.Server):
-    """`app`: an ASGI application, or with `factory` a function that makes it. `grace`: the seconds for requests to end
-    after SIGTERM, when no others are accepted. `keep_s`: how long a connection may rest between two requests."""
+    """An HTTP server. `app`: an ASGI application or, with `factory`, a function that makes it. `grace`: seconds in
+    which requests can end after SIGTERM, while no new ones are accepted. `keep_s`: how long a connection may rest
+    between two requests."""
 
     def __init__(self, app: object, *, factory: bool = False, grace: int = 3, keep_s: float | None = None):
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # The rest is for engines, files and tools. No limit is -1.
+        # The rest is for engines, files and tools. -1 means no limit.
         self._most = max(descriptors // 4, min(descriptors, 4096) - 512) if descriptors > 0 else 4096
         self._silent: dict[tuple[object, object], float] = {}
         self._keep_s = HEAD_S if keep_s is None else keep_s
@@ -41,12 +42,13 @@ class Server(uvicorn.Server):
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=grace,
-            # Longer than most clients keep a connection: they would ask on one that is being closed.
+            # Most clients keep a connection for less time. Otherwise they would send a request while it is being
+            # closed.
             timeout_keep_alive=int(self._keep_s),
             lifespan="off",
             ws="none",
             backlog=BACKLOG,
-            # A server with long rests is that of a run's own sessions, none of which is refused.
+            # A server with a long `keep_s` serves a run's own sessions, of which none is refused.
             limit_concurrency=self._most if keep_s is None else None,
         )
         super().__init__(config)
@@ -61,7 +63,8 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn would at once close a connection that is between two requests, also if the next has been sent."""
+        """Shut down. uvicorn would immediately close a connection between two requests, even if the next one was
+        sent."""
         for server in self.servers:
             server.close()
         end = time.monotonic() + ON_ITS_WAY_S
@@ -73,7 +76,8 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def close_silent(self, head_s: float, keep_s: float) -> None:
-        """Close connections that are before their first request, or between two, for so many seconds."""
+        """Close connections that have waited for so many seconds for their first request (`head_s`), or for the next
+        (`keep_s`)."""
         before, self._silent = self._silent, {}
         for connection in cast("set[H11Protocol]", self.server_state.connections):
             cycle = connection.cycle

@@ -1,4 +1,4 @@
-"""Imports that wait until a name is read: of a large package, or of a public name in one of ours.
+"""Imports that wait until a name is used: names of a large package, or public names of one of ours.
 
 from verl_mas.util.later import Tensor, torch
 """
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 else:
     np, pd, torch = Later("numpy"), Later("pandas"), Later("torch")
-    # For annotations, which nothing evaluates; anything else fails with it.
+    # Only for annotations, which nothing evaluates; any other use fails.
     Tensor = None
 
 
 def lazy(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` for a package, of the imports under `if TYPE_CHECKING` in its file.
+    """Make `__getattr__`, `__dir__` and `__all__` of a package from the imports under `if TYPE_CHECKING` in its file.
 
     So the list that editors and type checkers read is the only one.
     """

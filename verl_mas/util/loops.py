@@ -1,4 +1,4 @@
-"""For what one event loop after another uses, and code without one."""
+"""Helpers for objects that one event loop after another uses, and for code without a loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PerLoop(Generic[T]):
 
 
 def waited_for(work: Coroutine[object, object, T], seconds: float | None = None) -> T:
-    """A result for code that is not async, whose caller may have an event loop. Raises TimeoutError: a server that
-    sends a byte now and then meets every limit but one for the whole."""
+    """Wait for a result in code that is not async, whose caller may have an event loop. Raises TimeoutError: a server
+    that sends a byte now and then violates only a limit on the whole."""
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(asyncio.run, asyncio.wait_for(work, seconds)).result()

@@ -1,4 +1,4 @@
-"""Which items of a generated data set are for training and which are held out."""
+"""Splits of generated data sets into training and held-out items."""
 
 from __future__ import annotations
 
@@ -8,5 +8,6 @@ TRAIN, TEST = "train", "test"
 
 
 def split_of(text: str) -> str:
-    """One text in five is for testing. The text alone decides, so no text is in both splits, whatever the seed."""
+    """Assign one text in five to the test split. Only the text decides, so no text is in both splits, whatever the
+    seed."""
     return TEST if zlib.crc32(text.encode()) % 5 == 0 else TRAIN

@@ -1,7 +1,7 @@
 """The current folder of a run's workers.
 
-Ray starts workers in the folder of `ray start`, so on a cluster that runs already a relative path would mean another
-file there than in the command.
+Ray starts workers in the folder of `ray start`. So in an existing cluster, a relative path would mean another file
+there than in the command.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ VARIABLE = "VERL_MAS_FOLDER"
 
 
 def enter() -> None:
-    """Go to the folder of the command, where this node has it. Without the variable it does nothing."""
-    # Removed, so that a program which a worker starts elsewhere stays there.
+    """Change to the folder of the command, if this node has it. Without the variable, do nothing."""
+    # Remove the variable, so that a program which a worker starts elsewhere stays there.
     folder = os.environ.pop(VARIABLE, "")
     if os.path.isdir(folder):
         os.chdir(folder)

@@ -1,4 +1,4 @@
-"""verl's registries that it has no function for: to list what is registered, or to add."""
+"""Registries of verl that it has no function for: to list the registered entries, or to add one."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from types import ModuleType
 
 
 def replicas(module: ModuleType) -> dict[str, Callable[[], type[object]]]:
-    """A loader of the class, by engine. `module`: verl.workers.rollout.replica."""
+    """Loaders of the replica classes, by engine. `module`: verl.workers.rollout.replica."""
     found: dict[str, Callable[[], type[object]]] = module.RolloutReplicaRegistry._registry  # noqa: SLF001
     return found
 
 
 def set_adapter(base: ModuleType, engine: str, path: str) -> None:
-    """`base`: verl.workers.rollout.base, whose list of adapters maps (engine, mode) to the full name of a class."""
+    """Register the full name of an adapter class. `base`: verl.workers.rollout.base, whose list maps (engine, mode) to
+    it."""
     base._ROLLOUT_REGISTRY[(engine, "async")] = path  # noqa: SLF001
 
 
 def tool_formats() -> list[str]:
-    """In which models write calls of tools."""
+    """Formats in which models write tool calls."""
     from verl.experimental.agent_loop.tool_parser import ToolParser
 
     return list(ToolParser._registry)  # noqa: SLF001

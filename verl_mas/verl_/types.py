@@ -1,4 +1,4 @@
-"""Types of what verl and Ray hand us, as far as we use it."""
+"""Types of the objects that verl and Ray pass to us, as far as we use them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Tokenizer(Protocol):
 
 
 class Trajectory(TypedDict):
-    """What verl's agent-loop worker knows of a prompt beside its fields."""
+    """Facts about a prompt that verl's agent-loop worker has besides the prompt's fields."""
 
     step: int
     sample_index: int

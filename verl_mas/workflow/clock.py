@@ -1,5 +1,5 @@
-"""Time limits of acts, sessions and calls of tools. Their clocks stand still while they wait for something that is not
-their own: an act for its tools, and everything for an engine that takes no requests."""
+"""Time limits of acts, sessions and tool calls. Their clocks stop while they wait for something that is not their own
+work: an act for its tools, and everything for an engine that takes no requests."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from verl_mas.errors import WorkflowError, is_interrupt
 
 T = TypeVar("T")
 
-GRACE_S = 1.0  # seconds that cancelled work has to end
-STANDING_S = 0.05  # how soon a clock that stood still is looked at again
+GRACE_S = 1.0  # seconds in which cancelled work has to end
+STANDING_S = 0.05  # minimum wait between checks of a stopped clock
 
 
 _WALL = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """The wall clock as it was set when this process started: a clock that is set back makes no duration negative."""
+    """Return the wall clock, as it was set when this process started: no duration becomes negative if the clock is set
+    back."""
     return _WALL + time.monotonic()
 
 
@@ -32,7 +33,7 @@ class Clock:
 
     def __init__(self, seconds: float):
         self._left, self._since = seconds, time.monotonic()
-        self._stops = 0  # of the requests of one act several may wait at the same time
+        self._stops = 0  # a count, because several requests of one act may wait at the same time
 
     @property
     def left(self) -> float:
@@ -60,7 +61,7 @@ _CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar("the clocks that run", defau
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """What happens inside takes none of the time of the act that it belongs to, if any; its session's clock runs."""
+    """Stop the clock of the current act, if there is one, for the enclosed code. The clock of its session runs."""
     clock = _CLOCK.get()
     with nullcontext() if clock is None else clock.stopped():
         yield
@@ -68,7 +69,7 @@ def uncounted() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """What happens inside takes no time at all: neither of the act nor of the session, or tool, that it belongs to."""
+    """Stop all clocks for the enclosed code: of the act, of the tool and of the session that it belongs to."""
     with ExitStack() as stack:
         for clock in _CLOCKS.get():
             stack.enter_context(clock.stopped())
@@ -76,7 +77,7 @@ def held() -> Iterator[None]:
 
 
 def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio.Future[T]:
-    """Run `work` in a task whose `held` parts stop the clock, and, of an act or a tool, its `uncounted` parts."""
+    """Run `work` in a task. Its `held` parts stop the clock; in an act or a tool, its `uncounted` parts do, too."""
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is None:
         loop.set_task_factory(_task)
@@ -90,12 +91,12 @@ def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    """Make a task of the loop. One of a session, also one that a workflow makes, ends no more than its session."""
+    """Make a task of the loop. A task of a session, also one that the workflow starts, can end only its session."""
     return asyncio.Task(ends_alone(work) if _CLOCKS.get() else work, loop=loop, **options)
 
 
 async def ends_alone(work: Awaitable[T]) -> T:
-    """Left alone, these two exceptions would end the event loop, and with it every session of the process."""
+    """Turn the two exceptions that would end the event loop, and with it every session, into a WorkflowError."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:
@@ -115,7 +116,8 @@ def work_of(task: asyncio.Task[T]) -> object:
 
 
 async def ended(task: asyncio.Future[T], clock: Clock) -> bool:
-    """Wait; whether the task ended in time. If not, or if the caller is cancelled, it is cancelled.
+    """Wait until the task ends or the clock runs out, and return whether it ended in time. If not, or if the caller is
+    cancelled, the task is cancelled.
 
     A task that swallows the cancellation keeps running.
     """

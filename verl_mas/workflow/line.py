@@ -1,4 +1,4 @@
-"""A line of play: the course of a session, or that of one of its candidates, which is played on beside it."""
+"""A line: a path through a session, which is its main course or the continuation of a candidate next to it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ if TYPE_CHECKING:
 
 @dataclass
 class Line:
-    """Counts the acts and instances of every agent, so that lines in parallel do not change each other's numbers."""
+    """A line of a session. It counts the acts and instances of every agent, so that parallel lines do not change each
+    other's numbers."""
 
-    # Of the session's random numbers. Each line has its own, which the acts of other lines do not change.
+    # Seed of the session. Each line has its own random numbers, which acts of other lines do not change.
     seed: str = ""
     name: str = ""  # empty for the session itself; no two lines of a session have the same
-    # The candidate of a fork that is played on; its acts are trained on, as the candidate's own branch.
+    # The candidate of a fork that this line continues; its acts are trained on, as the candidate's own branch.
     fork: int | None = None
-    probe: bool = False  # its acts are played by the current weights, and take part in nothing: they are not stored
-    replies: list[Reply] = field(default_factory=list)  # its acts so far, without those before it began
-    # Candidates of it were forked: what follows is on their lines, whose acts have the numbers that its own would have.
+    probe: bool = False  # its acts use the current weights, but are neither stored nor trained on
+    replies: list[Reply] = field(default_factory=list)  # its own acts so far, without the acts before it began
+    # Candidates of this line were forked. The session continues on the forks, whose acts are numbered as the line's own
+    # acts would be.
     over: bool = False
     _turns: Counter[tuple[str, int]] = field(default_factory=Counter)
     _instances: Counter[str] = field(default_factory=Counter)
 
     @property
     def alone(self) -> bool:
-        """Whether every act has one candidate: those of a candidate that is played on."""
+        """Whether every act has one candidate, as in the continuation of a candidate."""
         return self.probe or self.fork is not None
 
     @property
@@ -42,7 +44,7 @@ class Line:
         return turn
 
     def new_instance(self, agent: str) -> int:
-        """From 1: the acts of the agent itself are those of instance 0."""
+        """Count instances from 1, since the agent itself is instance 0."""
         self._instances[agent] += 1
         return self._instances[agent]
 
@@ -51,11 +53,11 @@ class Line:
         return random.Random(f"{self.seed}/{self.name}/{name}")
 
     def probing(self, name: str = "probe") -> Line:
-        """The same, to be played on by acts that nothing is learned from. `name` tells it from other lines."""
+        """Copy this line for acts that are not trained on. `name` distinguishes the copy from other lines."""
         return self._copy(self.fork, name, probe=True)
 
     def forked(self, candidate: int, name: str = "fork") -> Line:
-        """The same, to be played on after this candidate."""
+        """Copy this line as the continuation of this candidate, whose acts are trained on."""
         return self._copy(candidate, f"{name}/{candidate}", probe=self.probe)
 
     def _copy(self, fork: int | None, name: str, *, probe: bool) -> Line:

@@ -1,5 +1,5 @@
-"""An event loop in a thread of its own: code that is not async, and code in any other event loop, can use what runs in
-it, and what runs there continues without being waited for."""
+"""An event loop in its own thread. Code without a loop, or in another loop, can run coroutines in it, and they continue
+while no one waits for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END = object()
 
 
 class LoopThread:
-    """Runs coroutines until `close`, which cancels those that still run."""
+    """Run coroutines until `close`, which cancels those that still run."""
 
     def __init__(self, name: str):
         self._loop = asyncio.new_event_loop()
@@ -26,11 +26,11 @@ class LoopThread:
         return self._thread.is_alive()
 
     def start(self, coroutine: Coroutine[object, object, T]) -> Future[T]:
-        """Cancelling the future cancels the coroutine."""
+        """Start a coroutine. Cancelling the returned future cancels the coroutine."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def result(self, coroutine: Coroutine[object, object, T]) -> T:
-        """Blocks. An interrupt of the caller cancels the coroutine."""
+        """Run a coroutine, and block until it ends. An interrupt of the caller cancels the coroutine."""
         future = self.start(coroutine)
         try:
             return future.result()
@@ -41,7 +41,7 @@ class LoopThread:
         return await asyncio.wrap_future(self.start(coroutine))
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The items of a generator that runs in the loop. Ending the iteration ends the generator."""
+        """Yield the items of a generator that runs in the loop. Ending the iteration ends the generator."""
         steps = _Steps(items)
         try:
             while (item := self.start(steps.next()).result()) is not _END:
@@ -71,7 +71,7 @@ class LoopThread:
 
 
 class _Steps(Generic[T]):
-    """The steps of a generator, which run one at a time."""
+    """The steps of a generator, of which one runs at a time."""
 
     def __init__(self, items: AsyncGenerator[T, None]):
         self._items, self._alone = items, asyncio.Lock()
@@ -83,9 +83,12 @@ class _Steps(Generic[T]):
             return await anext(self._items, _END)
 
     async def close(self) -> None:
-        """A generator that runs cannot be closed, and one whose step was cancelled runs until it has cleaned up. Its
-        step is cancelled here alone: an interrupt can reach the caller before it has the future of the step, and a
-        second cancellation would stop the cleaning up."""
+        """Cancel the running step, wait until it has cleaned up, then close the generator, which must not run at that
+        time.
+
+        The step is cancelled only here. An interrupt can reach the caller before it has the future of the step, and a
+        second cancellation would stop the clean-up.
+        """
         if self._running is not None:
             self._running.cancel()
         async with self._alone:

@@ -18,12 +18,13 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 GRAMMARS = ("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag")  # of vLLM, and of SGLang
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# The folder of TransferQueue in a checkpoint. verl has another one, which it would load in the middle of the weights.
+# TransferQueue's folder in a checkpoint. verl's own folder has another name, and verl would load it while it loads the
+# weights.
 QUEUE, QUEUE_OF_VERL = "queue", "transfer_queue"
-# First parts of metric names, and folders of checkpoints, that agents and policies cannot have.
+# Names that agents and policies cannot have: they begin metric names or are folders of checkpoints.
 RESERVED = {"session", "rows", "timing", "group", "padding", QUEUE, QUEUE_OF_VERL}
 SWAP = "mas.swap.agents"
-ALIKE = ("model", "rollout")  # the overrides that every check of an agent with its policy reads
+ALIKE = ("model", "rollout")  # overrides that must be alike, because checks of an agent read them from its policy
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
@@ -37,24 +38,24 @@ class Member:
     role: str
     spec: AgentSpec
     trainable: bool
-    # The policies that it acts on in turn, each for `every` training steps (`mas.swap`); empty: its own at all times.
+    # The policies that the agent acts on in turn, each for `every` training steps (`mas.swap`). Empty: always its own.
     rotation: Sequence[str] = ()
     every: int = 1
 
     @property
     def policies(self) -> Sequence[str]:
-        """Every policy that it acts on, its own first."""
+        """Every policy that the agent acts on, its own first."""
         return self.rotation or (self.spec.policy,)
 
     def policy(self, task: Task) -> str:
-        """The policy that it acts on in a session of this task. It follows from the step, so a run that resumes needs
-        no state. Training steps count from 1."""
+        """The policy that the agent acts on in a session of this task. It follows from the step, which counts from 1,
+        so a run that resumes needs no state."""
         if task.validate:
             return self.spec.policy
         return self.policies[max(task.step - 1, 0) // self.every % len(self.policies)]
 
     def sampling(self, task: Task, act: Mapping[str, object]) -> dict[str, object]:
-        """What this act changes in the sampling settings of its policy; the act overrides the agent."""
+        """Merge the sampling settings of the agent and of this act; the act overrides the agent."""
         spec = flat(self.spec.sampling)
         if task.validate:
             spec = {name: value for name, value in spec.items() if name not in DECODING}
@@ -63,7 +64,7 @@ class Member:
 
 
 def flat(sampling: Sampling) -> dict[str, object]:
-    """The settings merged with those in `extra`, as an engine takes them."""
+    """Merge the settings with those in `extra`, as an engine takes them."""
     return {**{name: value for name, value in sampling.items() if name != "extra"}, **sampling.get("extra", {})}
 
 
@@ -73,7 +74,7 @@ def members_of(
     policies: Mapping[str, PolicySpec],
     swap: SwapSpec | None = None,
 ) -> dict[str, Member]:
-    """Each agent has the settings under its own name, else those of its role, else the defaults."""
+    """Give each agent the settings under its own name, else those of its role, else the defaults."""
     raise_all(_wrong_agents(agents))
     roles = {name: role_of(name) for name in agents}
     known = sorted({*roles, *roles.values()})
@@ -92,7 +93,7 @@ def members_of(
     raise_all(_check_swap(swap, own, policies))
     policies_used = [own[name] for name in swap.agents]
     for place, name in enumerate(swap.agents):
-        # At every exchange it takes the policy of the next agent.
+        # Every exchange gives the agent the policy of the next agent.
         rotation = (*policies_used[place:], *policies_used[:place])
         members[name] = replace(members[name], rotation=rotation, every=swap.every)
     return members
@@ -116,7 +117,7 @@ def wrong_names(noun: str, names: Collection[str]) -> Iterator[ConfigError]:
 
 
 def _wrong_agents(agents: object) -> Iterator[ConfigError]:
-    """What is wrong with the `agents` of a workflow's class, which may be anything."""
+    """Check the `agents` of a workflow's class, which may be of any type."""
     if not isinstance(agents, list | tuple) or not all(isinstance(name, str) for name in agents):
         fix = f"agents = ({agents!r},)" if isinstance(agents, str) else 'agents = ("solver", "verifier")'
         yield ConfigError(
@@ -140,7 +141,7 @@ def role_of(agent: str) -> str:
 
 
 def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
-    """`own`: the configured policy of every agent of the workflow."""
+    """Check the agents that exchange policies. `own`: the configured policy of every agent of the workflow."""
     value = f"{SWAP}=[{','.join(swap.agents)}]"
     unknown = [name for name in swap.agents if name not in own]
     for name in unknown:
@@ -163,7 +164,7 @@ def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, P
 
 
 def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
-    """An unknown policy is refused where agents are assigned to policies."""
+    """Check the policies that are exchanged. Unknown policies are refused where agents are assigned to policies."""
     rule = "policies that are exchanged are trained here, so that each learns in every place"
     for name, spec in policies.items():
         if not spec.is_trained:

@@ -11,7 +11,7 @@ from verl_mas.registry import KnownNames
 from verl_mas.row import VERDICTS
 from verl_mas.workflow.reply import Reply, check_reward
 
-# The verdict on a proposal (True: right, False: wrong, None: unreadable), and whether the proposal is right.
+# A verdict on a proposal (True: right, False: wrong, None: unreadable), and whether the proposal is in fact right.
 CheckedVerdict = tuple[bool | None, bool]
 
 

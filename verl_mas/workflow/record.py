@@ -1,4 +1,4 @@
-"""The acts and failures of a session as plain data: what `Session.record` is made of."""
+"""Acts and failures of a session as plain data, which `Session.record` consists of."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from verl_mas.workflow.client import Message, ToolCall
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 
-# Of a part of a message that has an image: the part that the record has instead.
+# Maps a message part that has an image to the part that the record gets instead.
 Images: TypeAlias = Callable[[Message], Message]
-# The text of each of some tokens, which together are their text.
+# Returns one text per token; together they are the text of all tokens.
 TokenTexts: TypeAlias = Callable[[Sequence[int]], Sequence[str]]
 
 
 @dataclass(frozen=True)
 class Recording:
-    """How a session becomes a record."""
+    """Options of session records."""
 
     max_text_chars: int | None = None
     images: Images = lambda part: {"type": part.get("type")}
-    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; the acts of others have no `tokens`
+    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; acts of other policies have no `tokens`
 
 
 def fault_record(attempt: int, fault: SessionFault) -> Record:
@@ -50,7 +50,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         "line": reply.line,
         "messages": clip.messages(reply.messages),
         "text": clip.text(reply.text),
-        # Without calls the text is all there is.
+        # Without tool calls, `text` is everything that the act has sampled.
         "steps": clip.messages(reply.steps) if reply.tool_calls else [],
         "tool_calls": [_call(call, clip) for call in reply.tool_calls],
         "prompt_tokens": len(generation.prompt_ids),
@@ -65,7 +65,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         **({"origin": reply.origin} if reply.origin else {}),
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
-        # Of a local reward that consists of more than one thing.
+        # Parts of a local reward, if it has more than one.
         "reward": {
             **vars(row.reward),
             "parts": {} if reply.tool_reward is None else {"act": reply.reward or 0.0, "tools": reply.tool_reward},
@@ -89,11 +89,11 @@ def _call(call: ToolCall, clip: Clip) -> Record:
 
 
 class Clip:
-    """Texts that are not too long, and messages without objects."""
+    """Shortens long texts, and makes messages plain data."""
 
     def __init__(self, how: Recording):
         self.how, self.limit = how, how.max_text_chars
-        # Candidates and turns share messages, which are clipped once.
+        # Candidates and turns share messages, so each message is shortened once.
         self._known: dict[int, tuple[Message, Message]] = {}
 
     def text(self, text: str | None) -> str | None:
@@ -105,13 +105,13 @@ class Clip:
         return [self._message(message) for message in messages]
 
     def tokens(self, reply: Reply) -> list[list[object]] | None:
-        """The sampled tokens of an act, with their log-probs, up to the limit of a text."""
+        """List the sampled tokens of an act with their log-probs, at most as many as a text may have characters."""
         texts = self.how.tokens.get(reply.policy)
         if texts is None or not reply.generation.sampled:
             return None
         ids, log_probs = sampled_of(reply)
         tokens: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
-        # A token is a character or more, as a rule.
+        # As a rule, a token has at least one character.
         return tokens[: self.limit]
 
     def _message(self, message: Message) -> Message:
@@ -125,7 +125,7 @@ class Clip:
         return clipped
 
     def _called(self, call: Record) -> Record:
-        """Its arguments as they are if they are short, else as a text that is cut."""
+        """Return a tool call with its arguments, as a shortened text if they are long."""
         function = call["function"]
         text = json.dumps(function["arguments"], ensure_ascii=False, default=plain)
         clipped = self.text(text)
@@ -144,7 +144,7 @@ class Clip:
 
 
 def sampled_of(reply: Reply) -> tuple[list[int], list[float | None]]:
-    """The tokens of an act, which are the last that were sampled in its row, and their log-probs."""
+    """Return the tokens of an act and their log-probs. The act's tokens are the last that were sampled in its row."""
     generation = reply.generation
     ids, mask, log_probs = generation.response_ids, generation.response_mask, generation.log_probs
     places = [place for place, sampled in enumerate(mask) if sampled] if mask else range(len(ids))

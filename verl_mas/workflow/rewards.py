@@ -38,7 +38,7 @@ def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
 
 @dataclass(frozen=True)
 class Earned:
-    """What the acts of one row earned: the reward of the team, their own, and their penalty (0 or more)."""
+    """Rewards of the acts of one row: of the team, their own, and their penalty (0 or more)."""
 
     agent: str
     team: float = 0.0
@@ -57,7 +57,7 @@ class RowReward:
 
 
 def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
-    """The reward of each row of a session. Rows that share their penalties, by `penalty_on`, all get the sum."""
+    """Compute the reward of each row of a session. Rows that share their penalties (`penalty_on`) all get the sum."""
     penalties: dict[object, float] = defaultdict(float)
     scopes = ({"act": number, "agent": earned.agent} for number, earned in enumerate(rows))
     shared: list[object] = [scope.get(spec.penalty_on or "", "session") for scope in scopes]
@@ -72,8 +72,8 @@ def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
 
 @dataclass(frozen=True)
 class Row:
-    """One act, or the acts of one conversation. `key` is None if they are not stored: probes, and acts without tokens
-    (remote, empty) to train on."""
+    """A row: one act, or the acts of one conversation. `key` is None if the row is not stored: probes, and acts without
+    tokens to train on (of a remote policy, or empty)."""
 
     replies: Sequence[Reply]
     reward: RowReward
@@ -96,7 +96,7 @@ class Row:
 def rows_of(
     task: Task, replies: Iterable[Reply], team_reward: float, members: Mapping[str, Member], weights: RewardSpec
 ) -> list[Row]:
-    """The rows of the session, in the order of their first acts."""
+    """List the rows of the session, in the order of their first acts."""
     by_row: dict[int, list[Reply]] = {}
     for reply in replies:
         by_row.setdefault(reply.row, []).append(reply)
@@ -110,13 +110,13 @@ def rows_of(
 
 
 def candidate_score(reply: Reply, members: Mapping[str, Member], weights: RewardSpec) -> float:
-    """The score of a candidate before the session has ended."""
+    """Score a candidate before the session has ended."""
     return row_rewards([_earned([reply], 0.0, members)], weights)[0].score
 
 
 def _earned(acts: Sequence[Reply], team_reward: float, members: Mapping[str, Member]) -> Earned:
     team_rewards = [reply.team_reward for reply in acts if reply.team_reward is not None]
-    # The penalty of a probe would reach other rows where `penalty_on` shares it.
+    # A probe has no penalty, which would reach other rows where `penalty_on` shares it.
     penalty = 0.0 if acts[0].probe else members[acts[0].agent].spec.format_penalty
     return Earned(
         agent=acts[0].agent,

@@ -1,4 +1,4 @@
-"""Runs a session with its retries, and a workflow without verl, with a client of any endpoint."""
+"""Run sessions with their retries, and run workflows without verl, with a client of any endpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ CONCURRENCY = 64
 
 
 class RunSettings(TypedDict, total=False):
-    """What `run`, `arun` and `run_many` take by name. `tools` are what the `tools` of `agents` name."""
+    """Keyword arguments of `run`, `arun` and `run_many`. `tools` has the tools whose names are in the `tools` of
+    `agents`."""
 
     agents: Mapping[str, AgentSpec] | None
     branch: BranchSpec | None
@@ -89,7 +90,7 @@ def run_many(
 def _sessions(
     workflow: str | Workflow | type[Workflow], clients: Clients, **settings: Unpack[RunSettings]
 ) -> Callable[[Question], Awaitable[SessionResult]]:
-    """Runs one session of a question."""
+    """Return a function that runs one session of a question."""
     made = workflow() if isinstance(workflow, type) else workflow
     team = made if isinstance(made, Workflow) else resolve(WorkflowSpec(name=made))
     config = session_config(team, clients, **settings)
@@ -106,7 +107,7 @@ def session_config(
     tools: Sequence[ToolLike] = (),
     tool_limits: ToolLimits | None = None,
 ) -> SessionConfig:
-    """What all sessions of a workflow share that runs without verl."""
+    """Make the settings that all sessions of a workflow without verl share."""
     specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)
@@ -124,14 +125,14 @@ def session_config(
 
 
 def finished(result: SessionResult) -> Session:
-    """The session. Raises the last fault of one that failed."""
+    """Return the session, or raise the last fault if it failed."""
     if result.failed:
         raise result.faults[-1]
     return result.session
 
 
 def refuse_in_loop(call: str, instead: str) -> None:
-    """Raises WorkflowError where an event loop runs, which a call that blocks would stop."""
+    """Raise WorkflowError inside a running event loop, which a blocking call would stop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -142,7 +143,7 @@ def refuse_in_loop(call: str, instead: str) -> None:
 async def run_session(
     workflow: Callable[[], Workflow], task: Task, config: SessionConfig, score: Scorer | None = None
 ) -> SessionResult:
-    """Run the workflow on the task; after a failure retry as often as `mas.faults` says.
+    """Run the workflow on the task. After a failure, retry as often as `mas.faults` says.
 
     Raises only CancelledError and EngineLost.
     """
@@ -180,7 +181,8 @@ async def _attempt(workflow: Workflow, session: Session) -> None:
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
-    """Like `wait_for`, but its own time limit is no TIMEOUT, as one inside the workflow is: a retry cannot help."""
+    """Await `run` like `wait_for`, but raise SESSION_TIMEOUT, because a retry cannot help against this limit. A timeout
+    inside the workflow is a TIMEOUT."""
     clock = Clock(seconds)
     task = start(run, clock, session=True)
     if not await ended(task, clock):
@@ -191,10 +193,10 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     return task.result()
 
 
-# Of a traceback: a record or a log line holds the user's frames and the message, not a page of a library's frames.
+# Limit of a traceback: a record or a log line has the user's frames and the message, not a page of library frames.
 MOST_CHARS = 4000
 _HERE = Path(__file__).parent
-# Frames that every session has. Without them the first frame is the user's.
+# Frames that every session has. They are left out, so that the first frame is the user's.
 MACHINERY = (
     str(Path(asyncio.__file__).parent),
     contextlib.__file__,
@@ -204,7 +206,8 @@ MACHINERY = (
 
 
 def traceback_of(fault: SessionFault) -> str:
-    """The user's frames first, then those of the client or library, then the exception; the middle is cut out."""
+    """Format the user's frames first, then those of the client or library, then the exception. The middle of a long
+    text is cut."""
     origin = fault.__cause__ or fault
     frames = list(extract_tb(fault.__traceback__))
     if origin is not fault:

@@ -1,4 +1,4 @@
-"""What a session generates while it runs: the text of every act as it is sampled, and the tokens that it took."""
+"""Streaming of a running session: the text of every act while it is sampled, and the tokens of all acts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from verl_mas.workflow.client import Generation, LLMClient, Request
 
-# Gets the new text of the generation that runs. A client that can stream calls it.
+# Called with new text of the running generation, by a client that can stream.
 ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("on_text", default=None)
 
 
@@ -37,7 +37,7 @@ class Usage:
 
     def add(self, generation: Generation) -> None:
         self.completion += generation.sampled
-        # In a conversation the ids are those of the whole row, with this reply.
+        # In a conversation, the ids are those of the whole row, this reply included.
         whole = len(generation.prompt_ids) + len(generation.response_ids) - generation.sampled
         self.prompt += whole if generation.has_tokens else generation.prompt_tokens
 
@@ -77,14 +77,14 @@ class _Client:
             listener(ActText(request.agent, act, text))
 
         listener(ActText(request.agent, act))
-        # Candidates of one prompt are sampled side by side: their text is reported when all are whole.
+        # Candidates of one prompt are sampled in parallel, so their text is reported when all of them are complete.
         token = ON_TEXT.set(report if n == 1 else None)
         try:
             generations = await self.inner.generate(request, n)
         finally:
             ON_TEXT.reset(token)
         whole, so_far = "\n".join(generation.text for generation in generations), "".join(reported)
-        # A client may stream nothing, or all but the end. Calls of tools are streamed, and no part of the text.
+        # A client may stream nothing, or all but the end. Tool calls are streamed without being part of the text.
         if whole.startswith(so_far) and whole != so_far:
             report(whole.removeprefix(so_far))
         listener(ActText(request.agent, act, last=True))

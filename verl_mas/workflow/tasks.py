@@ -1,4 +1,4 @@
-"""Coroutines that run at the same time: all of them, or so many of them."""
+"""Concurrent coroutines: all of them at once, or a limited number at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """All results, or the first failure with the rest cancelled."""
+    """Return all results, or raise the first failure and cancel the rest."""
     if len(calls) == 1:
         return [await calls[0]()]
     tasks = [asyncio.ensure_future(call()) for call in calls]
@@ -28,9 +28,10 @@ async def together(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
 async def many(
     items: Iterable[T], run: Callable[[T], Awaitable[R]], concurrency: int, *, ordered: bool
 ) -> AsyncGenerator[R, None]:
-    """The result of `run` of each item, in the order of the items or, if not `ordered`, as they finish.
+    """Yield the result of `run` for each item, in the order of the items or, if not `ordered`, as they finish.
 
-    An item is taken when a place is free. The end of the iteration, early or by an error, cancels what runs.
+    An item is taken when fewer than `concurrency` of them run. Ending the iteration, early or by an error, cancels the
+    items that run.
     """
     if concurrency < 1:
         raise WorkflowError(f"concurrency={concurrency}", rule="it is at least 1", fix="set concurrency=16")

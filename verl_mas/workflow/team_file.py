@@ -1,8 +1,8 @@
-"""`team.yaml`: everything but the weights that a team needs to act. A run writes it into every checkpoint, and
-`verl-mas export` beside the weights.
+"""`team.yaml`: everything that a team needs to act, except weights. A run writes it into every checkpoint, and
+`verl-mas export` writes it next to the weights.
 
-No key or password is in it: an endpoint's key is named by its environment variable, an MCP server's `env` by the names
-of its variables, and an address has neither a user nor a query.
+It has no key or password: the key of an endpoint and the `env` of an MCP server are given as names of environment
+variables, and addresses have neither a user nor a query.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
 OURS = re.compile(r"verl_mas(\.\w+)+(?<!\.py)")  # Modules; what ends in .py is a file
-# Raised when a reader of an earlier version would read the file wrongly.
+# Increased when an earlier reader would read the file wrongly.
 FORMAT = 1
 Dtype = Literal["bfloat16", "float16", "float32"]
 
@@ -50,24 +50,24 @@ class TeamWorkflow:
 
 @dataclass
 class TeamPolicy:
-    """Where the weights of a policy are: `folder`, else `model`, else `remote`."""
+    """Place of a policy's weights: `folder`, else `model`, else `remote`."""
 
-    model: str | None = None  # that it is, or started from: a folder, or a name on the hub
-    folder: str | None = None  # beside this file: weights of its own, or an adapter on `model`: `adapter_config.json`
+    model: str | None = None  # the model that it is, or started from: a folder, or a name on the hub
+    folder: str | None = None  # next to this file: its own weights, or an adapter on `model`
     adapter_of: str | None = None  # the policy with the base of its adapter; adapters of one policy can share an engine
-    snapshot_of: str | None = None  # the policy of whose weights it has an earlier state
+    snapshot_of: str | None = None  # the policy of which it is an earlier state
     remote: RemoteSpec | None = None
-    dtype: Dtype | None = None  # of its weights in the run's engines
-    prompt_length: Count | None = None  # tokens of a prompt at most
-    response_length: Count | None = None  # tokens of a reply at most; in a conversation, of all after the first prompt
-    tokenizer: str | None = None  # where it is not that of `model`
-    chat_template: str | None = None  # where it is not that of the tokenizer
-    start_adapter: str | None = None  # the folder of the adapter that it started from
+    dtype: Dtype | None = None  # dtype of its weights in the run's engines
+    prompt_length: Count | None = None  # most tokens of a prompt
+    response_length: Count | None = None  # most tokens of a reply; in a conversation, of all after the prompt
+    tokenizer: str | None = None  # only if it is not the tokenizer of `model`
+    chat_template: str | None = None  # only if it is not that of the tokenizer
+    start_adapter: str | None = None  # the folder of the adapter from which it started
 
 
 @dataclass
 class TeamTools:
-    """Where the tools of `agents.<name>.tools` are, beside the servers of `mcp`."""
+    """Files of the tools in `agents.<name>.tools`, in addition to the servers of `mcp`."""
 
     tool_config_path: str | None = None
     function_tool_path: str | None = None
@@ -75,11 +75,11 @@ class TeamTools:
 
 @dataclass
 class TeamFile:
-    """What `team.yaml` holds."""
+    """Content of `team.yaml`."""
 
     format: int
     workflow: TeamWorkflow
-    # Every agent of the workflow by name. `sampling` and `validation_sampling` are complete, each for itself.
+    # Every agent of the workflow, by name. `sampling` and `validation_sampling` are complete, each on its own.
     agents: Annotated[dict[str, AgentSpec], Length(1)]
     policies: dict[str, TeamPolicy]
     step: Count | None = None  # the training step after which it was saved
@@ -89,7 +89,7 @@ class TeamFile:
     tools: TeamTools = field(default_factory=TeamTools)
     mcp: dict[str, McpSpec] = field(default_factory=dict)
     reward: RewardSpec = field(default_factory=RewardSpec)
-    # Settings of verl by their dotted names: how calls of tools are read, and how answers are scored.
+    # Settings of verl by their dotted names, which say how tool calls are read and answers are scored.
     verl: FreeSettings = field(default_factory=dict)
 
     def text(self) -> str:
@@ -101,7 +101,7 @@ class TeamFile:
 
 
 def read_team(folder: Path) -> TeamFile:
-    """The `team.yaml` in a folder."""
+    """Read the `team.yaml` in a folder."""
     path = folder / TEAM_FILE
     try:
         content = yaml.safe_load(path.read_bytes())
@@ -114,7 +114,7 @@ def read_team(folder: Path) -> TeamFile:
         rule = f"this version of verl-mas reads format {FORMAT}"
         raise ConfigError(value, rule=rule, fix="use the version of verl-mas that wrote it, or a later one")
     team = load_dataclass(TeamFile, content, str(path))
-    # They are names of folders, which the file of someone else could place anywhere.
+    # The names of policies are names of folders, which somebody else's file could place anywhere.
     raise_all(wrong_names("policy", team.policies))
     references: dict[str, str | None] = {}
     for name, policy in team.policies.items():
@@ -132,7 +132,7 @@ def read_team(folder: Path) -> TeamFile:
 
 
 def describe(run: Run) -> TeamFile:
-    """The team of a run. Its user code is loaded."""
+    """Describe the team of a run, and load its user code."""
     rollout, workflow = run.config.actor_rollout_ref.rollout.get("multi_turn") or {}, run.mas.workflow
     return TeamFile(
         format=FORMAT,
@@ -143,7 +143,7 @@ def describe(run: Run) -> TeamFile:
         branch=run.mas.branch,
         faults=run.mas.faults,
         tools=TeamTools(_placed(rollout.get("tool_config_path")), _placed(rollout.get("function_tool_path"))),
-        # Without secrets.
+        # Leave out secrets.
         mcp={
             name: replace(spec, url=spec.url and bare_address(spec.url), env={}, pass_env=[*spec.pass_env, *spec.env])
             for name, spec in run.mas.mcp.items()
@@ -170,7 +170,7 @@ def _agent(run: Run, member: Member) -> AgentSpec:
 
 
 def _sampling(view: View, member: Member, *, validate: bool) -> Sampling:
-    """What an act that sets nothing samples with, in training or in validation."""
+    """Sampling settings of an act without settings of its own, in training or in validation."""
     settings = member.sampling(Task([], validate=validate), {})
     if view.spec.remote is None:
         section = "rollout.val_kwargs" if validate else "rollout"
@@ -205,8 +205,8 @@ def _policy(run: Run, name: str) -> TeamPolicy:
 
 
 def _found_again(text: str) -> str:
-    """An argument, for another folder: a file has its whole path, also with a name in it after a colon, and an address
-    alone, such as that of a retriever, no login; a prompt may name others as it likes."""
+    """Prepare an argument for a file in another folder: a path becomes absolute, also one followed by `:name`, and a
+    lone address, such as a retriever's, loses its login. A text with spaces, such as a prompt, stays as it is."""
     file, colon, name = text.partition(":")
     if (os.sep in file or Path(file).suffix) and os.path.isfile(file):
         return f"{Path(file).absolute()}{colon}{name}"
@@ -214,23 +214,24 @@ def _found_again(text: str) -> str:
 
 
 def _placed(path: str | None) -> str | None:
-    """The whole path of what is here; the name of what is not, as on the hub."""
+    """Return the absolute path of something that exists here; other values, such as names on the hub, stay as they
+    are."""
     return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
 
 
 def _code(where: str | None) -> str | None:
-    """A file or, unchanged, the name of a module."""
+    """Return the absolute path of a file; the name of a module stays as it is."""
     return _placed(where) if where is not None and where.endswith(".py") else where
 
 
 def asks(team: TeamFile) -> Iterator[str]:
-    """What loading the team of somebody else would run, send or ask, by its place in the file."""
+    """List the code, files and addresses that loading somebody else's team would use, by their place in the file."""
     named: dict[str, object] = {
         "workflow.path": team.workflow.path,
         **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)},
     }
     named |= {f"tools.{name}": path for name, path in vars(team.tools).items()}
-    # Settings that no export writes could name code, too.
+    # A file that no export wrote could name code in other settings.
     named |= {f"verl.{key}": str(value) for key, value in team.verl.items() if _names_code(key, value)}
     for name, server in team.mcp.items():
         named |= {f"mcp.{name}.command": " ".join(server.command), f"mcp.{name}.url": server.url}
@@ -240,7 +241,7 @@ def asks(team: TeamFile) -> Iterator[str]:
     for place, what in named.items():
         if what and not OURS.fullmatch(str(what)):
             yield f"{place}: {what}"
-    # What user code registers is not known before it runs, and is asked for above.
+    # User code, which is listed above, may register a workflow whose arguments are unknown before it runs.
     known = team.workflow.path is None and team.workflow.name in WORKFLOWS
     yield from _asked(WORKFLOWS[team.workflow.name] if known else object, team.workflow.args, "workflow.args")
 
@@ -250,7 +251,7 @@ def _names_code(key: str, value: object) -> bool:
 
 
 def _asked(kind: type, arguments: Mapping[str, object], place: str) -> Iterator[str]:
-    """The arguments that `kind` does not declare as data."""
+    """List the texts in arguments that `kind` does not declare as data."""
     hints, safe = get_type_hints(kind), getattr(kind, "safe_arguments", {})
     for name, value in arguments.items():
         hint = hints.get(name)
@@ -263,7 +264,7 @@ def _asked(kind: type, arguments: Mapping[str, object], place: str) -> Iterator[
 
 
 def is_choice(hint: object) -> bool:
-    """Whether a type is of given values, or None."""
+    """Whether a type has only literal values, or None."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return all(part is NoneType or get_origin(part) is Literal for part in parts)
 

@@ -1,6 +1,6 @@
 """A session record as a transcript, for terminals and notebooks.
 
-Model-written text is hostile: what a terminal would obey, and marks that reorder text, are shown as `\\x1b`.
+Model-written text is hostile, so control characters of terminals, and marks that reorder text, are escaped as `\\x1b`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from verl_mas.run_folder.records import Record
 from verl_mas.util.text import printable
 from verl_mas.workflow.task import text_of
 
-MOST = 4000  # longer texts are cut: the record has all of it
+MOST = 4000  # longer texts are cut; the record has the whole text
 
 
 def as_text(record: Record) -> str:
-    """Acts in order, each with the messages of its prompt that no act before it had."""
+    """Format the acts in order, each with the messages of its prompt that no earlier act had."""
     return "\n".join(_paragraphs(record))
 
 
@@ -37,7 +37,7 @@ def _paragraphs(record: Record) -> Iterator[str]:
 
 
 def as_html(record: Record) -> str:
-    """For notebooks."""
+    """Format a record for notebooks."""
     return f'<pre style="white-space:pre-wrap;max-width:60em">{html.escape(as_text(record))}</pre>'
 
 
@@ -48,7 +48,7 @@ def _heading(record: Record) -> str:
 
 
 def _place(act: Record) -> tuple[object, ...]:
-    """Candidates of one prompt have the same."""
+    """Key that all candidates of one prompt share."""
     return act["agent"], act["instance"], act["turn"], act["line"]
 
 
@@ -114,6 +114,6 @@ def _content(message: Mapping[str, object]) -> str:
 
 
 def _shown(text: str, level: int = 0) -> str:
-    """Cut and indented, with every character as one that prints."""
+    """Cut and indent a text, with unprintable characters escaped."""
     cut = text if len(text) <= MOST else f"{text[:MOST]}... ({len(text)} characters)"
     return indent(printable(cut), "  " * level, lambda line: True)

@@ -1,4 +1,4 @@
-"""verl's own tools: functions with its decorator, and its classes. verl is imported only when one is used."""
+"""verl's own tools: functions with its decorator, and its classes. verl is imported only when such a tool is used."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import ToolResponse
 
-# The name in `CallContext.state` of what verl passes to its tools, which keep their own state in its `extra_fields`.
+# Key in `CallContext.state` of the object that verl passes to its tools. They keep their own state in its
+# `extra_fields`.
 AGENT_DATA = "agent_data"
 
 
 def decorated(function: object) -> object | None:
-    """The tool that verl made of a function; its decorator returns the function itself."""
+    """Find the tool that verl made of a function. verl's decorator returns the function itself."""
     module = sys.modules.get("verl.tools.function_tool")
     if module is None:
         return None
@@ -29,14 +30,14 @@ def decorated(function: object) -> object | None:
 
 
 def schema(tool: object) -> JsonObject:
-    """OpenAI's schema of a tool that has it as a mapping, or as verl's model of it."""
+    """Return a tool's OpenAI schema, which the tool has as a mapping or as verl's model."""
     given = getattr(tool, "tool_schema")  # noqa: B009
     dumped = given if isinstance(given, dict) else given.model_dump(exclude_unset=True, exclude_none=True)
     return cast(JsonObject, dumped)
 
 
 def with_results_of_verl(call: CallTool) -> CallTool:
-    """Reads what a function returned as verl does: a text, a mapping, or a tuple that starts with one."""
+    """Read the result of a function as verl does: a text, a mapping, or a tuple that starts with one of them."""
 
     async def read(arguments: JsonObject, context: CallContext) -> object:
         from verl.tools.function_tool import normalize_function_tool_return
@@ -51,7 +52,7 @@ def with_results_of_verl(call: CallTool) -> CallTool:
 
 
 def call_base_tool(tool: BaseTool) -> CallTool:
-    """A subclass of BaseTool: created, executed and released for each call, as in verl."""
+    """Call a subclass of verl's BaseTool: it is created, executed and released for each call, as in verl."""
 
     async def call(arguments: JsonObject, context: CallContext) -> object:
         kwargs = (context.fields.get("tools_kwargs") or {}).get(tool.name, {})
@@ -67,7 +68,7 @@ def call_base_tool(tool: BaseTool) -> CallTool:
 
 
 def extra_fields_of(state: Mapping[str, object]) -> Mapping[str, object]:
-    """What verl's tools stored for the reward function in the `extra_fields` of their `agent_data`."""
+    """Return what verl's tools stored for the reward function in the `extra_fields` of their `agent_data`."""
     data = cast("AgentData | None", state.get(AGENT_DATA))
     return data.extra_fields if data else {}
 

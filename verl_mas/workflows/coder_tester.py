@@ -17,13 +17,14 @@ from verl_mas.execution.unit_tests import Test, Verdict
 from verl_mas.workflow import Malformed, Outcome, Reply, Task, Team, register_workflow
 
 VALID, RIGHT = 0.2, 0.8
-# Below every test that can be read: one that every program fails gets 0, and the most harmful one -1.
+# Below the reward of every readable test: a test that every program fails gets 0, and the most harmful one -1.
 CURE_MALFORMED = -1.2
 
 
 @dataclass(frozen=True)
 class CaseScore:
-    """Score of one candidate. None: not known. `trained` False: nothing tells how good it is, so its row is skipped."""
+    """Score of one candidate. None: not known. `trained` False: it is not known how good the candidate is, so its row
+    is skipped."""
 
     reward: float | None
     right: bool | None
@@ -31,7 +32,7 @@ class CaseScore:
 
 
 async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
-    """0.2 if the golden program ends by itself on the input, 0.8 if the test expects what it prints."""
+    """Score a test: 0.2 if the golden program ends by itself on the input, and 0.8 if the test expects its output."""
     golden = runner.problem.golden
     if golden is None:
         return [CaseScore(None, None)] * len(tests)
@@ -45,9 +46,9 @@ async def at_grpo(runner: Runner, tests: Sequence[Test | None], attempts: Sequen
 
 
 async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[ProgramAttempt]) -> list[CaseScore]:
-    """A right test, which every right program passes, earns the share of the wrong ones that fail it; a wrong test
-    costs the share of them that pass it. Needs no golden program, but a right one among the coder's candidates.
-    """
+    """Score tests by the coder's candidates. A right test, which every right program passes, gets the share of wrong
+    programs that fail it; a wrong test loses the share that pass it. This needs no golden program, but a right program
+    among the candidates."""
     right = [attempt.program for attempt in attempts if attempt.right]
     wrong = [attempt.program for attempt in attempts if not attempt.right]
     if not right:
@@ -74,7 +75,7 @@ async def cure(runner: Runner, tests: Sequence[Test | None], attempts: Sequence[
     return scores
 
 
-# Of the coder's candidates of the turn, and the tests, None where one could not be read: a score per test.
+# Functions that score the tests of a turn against the coder's candidates. An unreadable test is None.
 CASE_REWARDS = {"at_grpo": at_grpo, "cure": cure}
 
 
@@ -88,13 +89,13 @@ class WrittenTest:
 
 @dataclass(frozen=True)
 class Turn:
-    """The candidates of both agents, and how the committed program ended on the committed test."""
+    """One turn: the candidates of both agents, and how the committed program ended on the committed test."""
 
     written: Written
     scores: Sequence[CaseScore]  # of all tests
-    score: CaseScore  # of the committed one
-    probe: WrittenTest | None  # None: the committed test could not be read
-    verdict: Verdict | None  # None: the committed test or the program could not be read
+    score: CaseScore  # of the committed test
+    probe: WrittenTest | None  # None: the committed test was unreadable
+    verdict: Verdict | None  # None: the committed test or the program was unreadable
 
     @property
     def program(self) -> ProgramAttempt:
@@ -111,8 +112,8 @@ class Turn:
 
 @register_workflow("coder_tester")
 class CoderTester(CodeTeam):
-    """Up to `max_turns` turns. The coder reads the last test and what its program printed; the tester never reads the
-    program. They stop when the committed program prints what the committed test expects.
+    """Coder and tester take up to `max_turns` turns. The coder reads the last test and what its program printed; the
+    tester never reads the program. They stop when the committed program prints what the committed test expects.
 
     The last program is the team's answer.
     """
@@ -155,7 +156,8 @@ class CoderTester(CodeTeam):
         )
 
     async def turn(self, task: Task, team: Team, runner: Runner, last: Feedback | None) -> Turn:
-        """Neither agent reads what the other one does in the same turn, so both act at once."""
+        """Play one turn. Neither agent reads what the other one writes in the same turn, so both act at the same
+        time."""
         problem = runner.problem
         programs, replies = await asyncio.gather(
             team.coder.branch(self.prompts.solve(task, problem, last)),
@@ -183,7 +185,8 @@ class CoderTester(CodeTeam):
     async def score(
         self, replies: Sequence[Reply], probes: Sequence[WrittenTest | None], written: Written, runner: Runner
     ) -> Sequence[CaseScore]:
-        """Reward the tester's candidates. Their team part is that of the committed program, equal for all of them."""
+        """Reward the tester's candidates. Their team part is that of the committed program, and so equal for all of
+        them."""
         give_team_parts(replies, [self.value(written.committed)] * len(replies))
         if self.sparse:
             for reply in replies:
@@ -200,7 +203,7 @@ class CoderTester(CodeTeam):
 def _measured(turns: Sequence[Turn]) -> dict[str, float]:
     programs = [attempt for turn in turns for attempt in turn.written.candidates]
     known = [score.right for turn in turns for score in turn.scores if score.right is not None]
-    # Wrong committed programs, and whether a right test failed them.
+    # For wrong committed programs, whether a right test failed them.
     caught = [
         turn.score.right and not turn.agreed
         for turn in turns

@@ -15,7 +15,8 @@ from verl_mas.workflows.solver_verifier import solve
 
 @register_workflow("debate")
 class Debate(WithGrader):
-    """In every round all debaters answer at the same time, from the second on with the last answers in the prompt.
+    """All debaters answer at the same time in every round; from the second round on, their prompts have the last
+    answers.
 
     The grader also says whether two answers are equal.
     """
@@ -75,7 +76,7 @@ class Debate(WithGrader):
         return Outcome(answer=final.reply, reward=final.value, info=info)
 
     def _reward(self, rounds: Sequence[Sequence[Graded]]) -> None:
-        """The own reward of every act: a mean of its grade and those of later rounds, weighted by `influence`."""
+        """Set the own reward of every act: a mean of its grade and those of later rounds, weighted by `influence`."""
         if not self.answer_reward:
             return
         later, weight = 0.0, 0.0
@@ -87,14 +88,15 @@ class Debate(WithGrader):
 
 
 def revise(graded: GradedTask, replies: Sequence[Reply], number: int) -> list[Message]:
-    """The prompt of one debater after a round: the task, its own answer, and those of the others in a fixed order."""
+    """The prompt of one debater after a round: the task, its own answer, and the others' answers in a fixed order."""
     others = [reply for i, reply in enumerate(replies) if i != number]
     instruction = f"Your earlier solution:\n{replies[number]}\n\n{listed(others, 'Solution of another')}"
     return graded.prompt(f"{instruction}Solve the problem again, with all of these in mind.")
 
 
 def decide(graded: GradedTask, replies: Sequence[Reply]) -> list[Message]:
-    """The judge's prompt. The order differs from task to task; in a fixed one it could learn to trust a position."""
+    """The judge's prompt. The order differs from task to task, because in a fixed order the judge could learn to trust
+    a position."""
     shuffled = random.Random(graded.task.question).sample(replies, len(replies))
     return graded.prompt(f"{listed(shuffled, 'Solution')}Weigh the solutions and give the final answer.")
 

@@ -75,7 +75,8 @@ class Ensemble(Workflow):
 
 
 def decide(task: Task, proposals: Sequence[Solution]) -> list[Message]:
-    """The judge's prompt. The order differs from task to task; in a fixed one it could learn to trust a position."""
+    """The judge's prompt. The order differs from task to task, because in a fixed order the judge could learn to trust
+    a position."""
     shuffled = random.Random(task.question).sample(proposals, len(proposals))
     listed = "\n\n".join(f"Proposal {number}:\n{each.report}" for number, each in enumerate(shuffled, 1))
     instruction = f"{listed}\n\nWeigh the proposals and give the final answer. {BoxedAnswer().prompt()}"
@@ -83,9 +84,10 @@ def decide(task: Task, proposals: Sequence[Solution]) -> list[Message]:
 
 
 async def _compared(judge: float, proposals: Sequence[Solution]) -> Mapping[str, float]:
-    """The best proposal and the majority's, and where the judge is better or worse than the majority.
+    """Measures of the best proposal and of the majority, and whether the judge is better or worse than the majority.
 
-    The majority: whether the most frequent answer is right; of several that are equally frequent, the share that is.
+    The majority is right if the most frequent answer is; if several answers are equally frequent, it is the share of
+    right ones.
     """
     groups = await by_answer(proposals, equal)
     most = max(map(len, groups), default=0)

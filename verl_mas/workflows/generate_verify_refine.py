@@ -56,7 +56,7 @@ class GenerateVerifyRefine(WithGrader):
         graded = self.graded(task)
         drafts = await team.generator.branch(solve(graded))
         k = len(drafts)
-        # Numbered before anyone answers, so that the numbers do not depend on who answers first.
+        # Number the instances before any acts, so that the numbers do not depend on which acts first.
         verifiers, refiners = _instances(team, "verifier", k), _instances(team, "refiner", k * k)
         by_draft = [refiners[i * k : (i + 1) * k] for i in range(k)]
         acts = zip(drafts, verifiers, by_draft, strict=True)
@@ -82,7 +82,8 @@ class GenerateVerifyRefine(WithGrader):
 
 
 def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
-    """The reward is the mean of the leaves, the answer the leaf at the end of the committed candidates."""
+    """Make the outcome. The reward is the mean of the leaves; the answer is the leaf at the end of the committed
+    candidates."""
     reviews = [review for proposal in proposals for review in proposal.reviews]
     leaves = [leaf for proposal in proposals for leaf in proposal.leaves]
     verdicts = [review.verdict for review in reviews if review.verdict is not None]
@@ -102,5 +103,5 @@ def _outcome(team: Team, proposals: Sequence[Proposal]) -> Outcome:
 
 
 def _instances(team: Team, name: str, count: int) -> list[Agent]:
-    """The agent itself, and as many further instances of it as it takes."""
+    """The agent itself, and `count - 1` further instances of it."""
     return [team.spawn(name) if number else team[name] for number in range(count)]

@@ -23,7 +23,7 @@ from verl_mas.workflows.search_team import listed, retrieved
 
 @dataclass(frozen=True)
 class Delegation:
-    """The subtasks of one round, a worker each."""
+    """The subtasks of one round, one per worker."""
 
     subtasks: tuple[str, ...]
 
@@ -40,7 +40,8 @@ Move = Delegation | FinalAnswer
 
 @dataclass(frozen=True)
 class LeaderPlay:
-    """The leader's last reply, its answer if that could be read, and the number of workers of each round."""
+    """A finished play: the leader's last reply, its answer if it was readable, and the number of workers in each
+    round."""
 
     last: Reply
     answer: str | None
@@ -51,7 +52,7 @@ class LeaderPlay:
         return {
             "rounds": len(self.rounds),
             "workers": sum(self.rounds),
-            # Acts that wait for each other: workers of a round act at the same time.
+            # Acts in sequence: the workers of a round act at the same time.
             "critical_path": 1 + len(self.rounds) + sum(workers > 0 for workers in self.rounds),
         }
 
@@ -122,7 +123,7 @@ class Delegating(Workflow):
         return self.max_rounds * (1 + self.max_workers) + 1
 
     async def play(self, task: Task, team: Team) -> LeaderPlay:
-        """Delegations and reports, until the leader answers or has none left."""
+        """Delegate and report until the leader answers, or has no delegations left."""
         leader = team.leader.conversation()
         prompt = self.opening(task)
         rounds: list[int] = []
@@ -139,7 +140,7 @@ class Delegating(Workflow):
         return LeaderPlay(reply, move.text if isinstance(move, FinalAnswer) else None, rounds)
 
     def moves(self, task: Task, left: int) -> Codec[Move]:
-        """What the leader may reply with `left` delegations left."""
+        """The codec of the leader's reply, with `left` delegations left."""
         raise NotImplementedError
 
     def opening(self, task: Task) -> Prompt:
@@ -151,21 +152,21 @@ class Delegating(Workflow):
         raise NotImplementedError
 
     def tools(self) -> Tools:
-        """The tools of a worker, beside those that `mas.agents.worker.tools` names."""
+        """The tools of a worker, in addition to those that `mas.agents.worker.tools` names."""
         return ()
 
     def report(self, reply: Reply) -> str:
-        """What the leader reads of a worker's reply."""
+        """The text of a worker's reply that the leader reads."""
         raise NotImplementedError
 
     def following(self, task: Task, move: Delegation | Malformed, reports: Sequence[str], left: int) -> Prompt:
-        """What the leader reads after a delegation, with `left` more to make."""
+        """The leader's prompt after a delegation, with `left` delegations left."""
         raise NotImplementedError
 
 
 @register_workflow("leader_workers")
 class LeaderWorkers(Delegating, WithVerlOrGrader):
-    """For language models: subtasks, reports and the answer are texts."""
+    """Leader and workers as language models: subtasks, reports and the answer are texts."""
 
     retriever: str | None = None
     """Where workers search, as a tool: a `/retrieve` URL, or the folder of an index, which is then searched in this

@@ -19,9 +19,9 @@ from verl_mas.workflow import register_workflow
 from verl_mas.workflow.codecs import JsonObject
 
 KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "AZURE_OPENAI_API_KEY")
-# By openai; by LlamaIndex, LangChain, LiteLLM and openai 0.28; by CAMEL.
+# Variables that are read by openai; by LlamaIndex, LangChain, LiteLLM and openai 0.28; by CAMEL.
 OPENAI = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_BASE_URL")
-# By anthropic; by LiteLLM; by CAMEL; by openai's client of Azure.
+# Variables that are read by anthropic; by LiteLLM; by CAMEL; by openai's client of Azure.
 ROOTS = ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE", "ANTHROPIC_API_BASE_URL", "AZURE_OPENAI_ENDPOINT")
 
 
@@ -59,7 +59,7 @@ class ReferredProgram(Program):
         return await host.play(os.path.realpath(file), name, asdict(task), asdict(gateway))
 
     def variables(self, gateway: Gateway) -> dict[str, str]:
-        """What clients of the two protocols read of the environment. A client that finds a key there and no address
+        """The environment variables that clients of the two protocols read. A client that finds a key but no address
         would send its prompts to a public one."""
         keys = dict.fromkeys(KEYS, gateway.api_key)
         return keys | dict.fromkeys(OPENAI, gateway.base_url) | dict.fromkeys(ROOTS, gateway.anthropic_url)

@@ -19,8 +19,8 @@ RATER = "rater"
 
 @register_workflow("rated")
 class Rated(Workflow):
-    """In training `rater` reads the task and all replies of a session, and its rating of a reply is the reply's own
-    reward. Its acts are probes: they are not trained on, whatever its policy."""
+    """A team whose acts `rater` rates in training: it reads the task and all replies of a session, and its rating of a
+    reply is the reply's own reward. The rater's acts are probes, so they are not trained on, whatever its policy."""
 
     safe_arguments: ClassVar = {"of": REGISTERED, "criterion": ANY_TEXT}
 
@@ -60,7 +60,7 @@ class Rated(Workflow):
         outcome = await self._team.run(task, team)
         if task.validate or not team.replies:
             return outcome
-        # The ratings would else look like rewards with which verl's score is not needed.
+        # Otherwise the ratings would look like rewards that make verl's score unnecessary.
         outcome = replace(outcome, score_answer=needs_score(outcome, team.replies))
         ratings = await self.ratings(task, team)
         for number, reply in enumerate(team.replies, 1):
@@ -68,8 +68,8 @@ class Rated(Workflow):
         return replace(outcome, info={**outcome.info, "unrated": float(not ratings)})
 
     async def ratings(self, task: Task, team: Team) -> Mapping[str, float]:
-        """From 0 to 1, by the number of a reply. Empty if they cannot be read: then no reply has any, as whoever spoils
-        them must not gain by it."""
+        """Ratings from 0 to 1, by the number of a reply. Empty if they are unreadable: then no reply has a rating,
+        because an agent that spoils the ratings must not gain from it."""
         listed = "\n\n".join(f"[{number}] {reply.agent}:\n{reply}" for number, reply in enumerate(team.replies, 1))
         form = JsonBlock({str(number): float for number in range(1, len(team.replies) + 1)})
         ask = f"A team wrote these replies, in this order:\n\n{listed}\n\nRate each by its number, from 0.0 to 1.0: to "

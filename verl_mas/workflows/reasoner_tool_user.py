@@ -11,9 +11,10 @@ from verl_mas.workflows.single_tool_user import WithToolUser
 
 @register_workflow("reasoner_tool_user")
 class ReasonerToolUser(WithToolUser):
-    """Up to `max_turns` rounds. The tool user reads the reasoner's solution; both read the previous round.
+    """Reasoner and tool user take up to `max_turns` rounds. The tool user reads the reasoner's solution; both read the
+    previous round.
 
-    With other candidates, each has the team reward 1 if its answer is right.
+    A candidate that is not the only one has the team reward 1 if its answer is right.
     """
 
     agents = ("reasoner", "tool_user")

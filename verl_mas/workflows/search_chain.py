@@ -17,7 +17,7 @@ from verl_mas.workflows.search_team import ANSWER, QUERY, REPLY, Searching, info
 
 @dataclass(frozen=True)
 class ChainState:
-    """What the agents before this one have found."""
+    """The results of the agents before this one."""
 
     agents_done: int = 0
     passages: tuple[Passage, ...] = ()
@@ -26,9 +26,8 @@ class ChainState:
 
 @register_workflow("search_chain")
 class SearchChain(Searching):
-    """The chain of arXiv 2506.02718: each agent acts once. With `fork` one act branches, and all its candidates are
-    played on and trained on.
-    """
+    """The chain of arXiv 2506.02718, in which each agent acts once. With `fork` one act branches, and the session
+    continues with each of its candidates, which are all trained on."""
 
     agents = ("rewriter", "reranker", "answerer")
     queries: Count = 3
@@ -54,7 +53,7 @@ class SearchChain(Searching):
         return await self._play(task, drawn[self.fork], team, ChainState())
 
     async def _play(self, task: Task, forks: str | None, team: Team, state: ChainState) -> Outcome:
-        """The rest of the chain."""
+        """Play the rest of the chain."""
         for agent in self.agents[state.agents_done :]:
             prompt = self.prompt(task, agent, state)
             if agent == forks:
@@ -74,7 +73,7 @@ class SearchChain(Searching):
         return with_instruction(task.messages, f"{information(state.passages)}\n\n{instruction}")
 
     async def read(self, reply: Reply, state: ChainState) -> ChainState:
-        """What is known after an act."""
+        """The state after an act."""
         state = replace(state, agents_done=state.agents_done + 1)
         match reply.role:
             case "rewriter":

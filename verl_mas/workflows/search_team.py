@@ -23,7 +23,7 @@ class Enough(Choice, tag="verify"):
 
 
 class Searching(WithGrader):
-    """What teams that search have in common: where they do, and how their answer is scored."""
+    """Base of teams that search: where they search, and how their answer is scored."""
 
     retriever: str = "http://127.0.0.1:8000/retrieve"
     """A `/retrieve` URL, or the folder of an index, which is then searched in this process."""
@@ -45,7 +45,7 @@ class Searching(WithGrader):
         super().check()
 
     def source(self) -> PassageSource:
-        """What answers the searcher's queries."""
+        """The source of passages for the searcher's queries."""
         return source(self.retriever, self.topk, self.retriever_timeout_s)
 
     def require_truth(self, task: Task) -> None:
@@ -54,7 +54,7 @@ class Searching(WithGrader):
         golden_answers(task.ground_truth)
 
     async def scored(self, task: Task, answer: str, **info: float) -> Outcome:
-        """Without an answer all scores are 0."""
+        """Score an answer. Without an answer all scores are 0."""
         reward = em = overlap = 0.0
         if answer:
             grader, golden = self.grader(), golden_answers(task.ground_truth)
@@ -65,7 +65,7 @@ class Searching(WithGrader):
 
 @register_workflow("search_team")
 class SearchTeam(Searching):
-    """At most `max_turns` turns; the last turn answers, so every session ends with an answer."""
+    """A search team with at most `max_turns` turns. The last turn answers, so every session ends with an answer."""
 
     agents = ("verifier", "searcher", "answerer")
     max_turns: Count = 4
@@ -113,7 +113,7 @@ REPLY = (
 
 
 def with_evidence(task: Task, evidence: Sequence[Message], instruction: str) -> list[Message]:
-    """The question, each search with its passages, oldest first, and the instruction.
+    """Make messages of the question, each search with its passages (oldest first), and the instruction.
 
     Each search is a separate turn, so `truncation: drop_oldest` drops whole searches, the oldest first, and keeps the
     question and the newest search.
@@ -132,6 +132,6 @@ def listed(passages: Sequence[Passage]) -> str:
 async def retrieved(passages: PassageSource, query: str) -> Sequence[Passage]:
     result = await passages.search(query)
     if result.error is not None:
-        # Missing evidence is not an error of the team: the session fails with its cause, and is not trained on.
+        # Missing evidence is not a mistake of the team, so the session fails with this cause, and is not trained on.
         raise SessionFault(FaultKind.REFUSED, f"retriever: {result.error}")
     return result.passages

@@ -11,7 +11,7 @@ from verl_mas.workflow import Outcome, Task, Team, register_workflow
 
 @register_workflow("single_coder")
 class SingleCoder(CodeTeam):
-    """It tries again while its program fails an example of the problem, for at most `max_turns` turns."""
+    """A coder that tries again while its program fails an example of the problem, for at most `max_turns` turns."""
 
     agents = ("coder",)
 

@@ -12,7 +12,7 @@ from verl_mas.workflow import Outcome, Task, Team, Workflow, register_workflow
 
 
 class WithToolUser(Workflow):
-    """What the math teams with a tool user have in common."""
+    """Base of the math teams with a tool user."""
 
     branches = True
     execution: Execution = field(default_factory=Execution)
@@ -25,7 +25,7 @@ class WithToolUser(Workflow):
 
 @register_workflow("single_tool_user")
 class SingleToolUser(WithToolUser):
-    """It tries again while its program prints no answer that can be read, for at most `max_turns` turns."""
+    """A tool user that tries again while its program prints no readable answer, for at most `max_turns` turns."""
 
     agents = ("tool_user",)
     max_turns: Count = 4

@@ -21,7 +21,7 @@ from verl_mas.workflow import Outcome, Task, Team, register_workflow
 from verl_mas.workflow.codecs import JsonObject
 
 PROGRAM = Path(worlds.__file__).with_name("verifiers_program.py")
-# In the extra_info of a row of data.
+# Keys in the extra_info of a dataset row.
 NUMBER, OPTIONS = "verifiers_task", "verifiers_options"
 
 
@@ -88,6 +88,6 @@ class Verifiers(Program):
             says = done.stderr.strip().rpartition("\n")[2]
             rule = f"{python} can play it with agents={list(self.agents)}"
             raise ConfigError(f"{where}.taskset={self.taskset}", rule=rule, fix=f"it says: {says}")
-        # Tasksets print, too.
+        # Tasksets print, too, so the result is the last line.
         found: Sequence[str] = json.loads(done.stdout.rpartition("\n")[2])
         return found

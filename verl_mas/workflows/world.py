@@ -30,7 +30,7 @@ Opponent: TypeAlias = Literal["self", "past", "random", "optimal"]
 
 @dataclass(frozen=True)
 class Cast:
-    """Who plays a player: an agent, or a strategy that needs no LLM."""
+    """Maps each player to an agent, or to a strategy that needs no LLM."""
 
     agents: Mapping[str, str]  # player -> agent
     drawn: Mapping[str, Draw]
@@ -41,7 +41,7 @@ class Cast:
 class WorldTeam(Workflow):
     """Each player is an agent. An act is rewarded with what its player earns from it to the end of the episode."""
 
-    # What has a colon names code, and `options` may have a function or an address.
+    # A value with a colon names code, and `options` may have a function or an address.
     safe_arguments: ClassVar = {"world": r"\w+/[^:]+", "options": r"[\w ,()=-]*"}
 
     world: Text = "open_spiel/tic_tac_toe"
@@ -87,7 +87,7 @@ class WorldTeam(Workflow):
 
     @property
     def fixed(self) -> str | None:
-        """Why an episode is not copied."""
+        """The reason why an episode cannot be copied; None if it can."""
         if self.memory == "conversation":
             return "a conversation has no copies (mas.workflow.args.memory)"
         return self.kind.fixed(self.setup())
@@ -111,7 +111,7 @@ class WorldTeam(Workflow):
         rehearse(self.address, setup, [one for one in SCRIPTS if one in (self.opponent, self.validation_opponent)])
 
     def setup(self, task: Task | None = None) -> Setup:
-        """A row of data may name another world of the hub, and options of its own."""
+        """Make the setup of an episode. A dataset row may name another world of the hub, and options of its own."""
         row = task.extra_info if task else {}
         if row and SEED not in row:
             rule = f"a row of a world has {SEED} in its extra_info: without it all episodes begin the same"
@@ -144,10 +144,10 @@ class WorldTeam(Workflow):
         opponent = self.validation_opponent if task.validate else self.opponent
         if opponent == "self":
             return Cast({player: player for player in players}, {}, players)
-        # The learner changes players from session to session; in validation, with one session, from task to task.
+        # The learner changes players from session to session or, in validation with one session, from task to task.
         learner = players[(task.session + int(task.extra_info.get("index", 0))) % len(players)]
         others = [player for player in players if player != learner]
-        # In training the uid has the step; in validation every step repeats the same draws.
+        # In training the uid depends on the step; in validation every step repeats the same draws.
         seed = f"{task.question} {'' if task.validate else task.uid} {task.session}"
         if opponent == "past":
             past = random.Random(seed).choice(self.agents[len(players) :])
@@ -155,7 +155,7 @@ class WorldTeam(Workflow):
         return Cast({learner: learner}, {player: Draw(opponent, f"{seed} {player}") for player in others}, [learner])
 
     def prompt(self, seen: Observation, *, news: bool = False) -> Sequence[Message]:
-        """`news`: in a conversation that has begun."""
+        """The prompt of an observation. `news`: the conversation has begun already."""
         content = seen.news if news and seen.news is not None else seen.content
         messages: list[Message] = [{"role": "user", "content": content}]
         if self.text == "compact":
@@ -164,7 +164,7 @@ class WorldTeam(Workflow):
         return with_instruction(messages, f"{legal}{seen.form or ACTION.prompt()}")
 
     def read(self, reply: Reply, seen: Observation) -> str | None:
-        """The action of a reply, in the world's own spelling where it is a legal one."""
+        """The action in a reply, in the world's own spelling if it is a legal one."""
         action: str | Malformed
         if self.text == "compact":
             action = reply.text
@@ -175,16 +175,16 @@ class WorldTeam(Workflow):
         if isinstance(action, Malformed):
             return None
         text, legal = action.strip(), seen.legal or ()
-        # Case counts only where it decides: in chess, bxc3 and Bxc3 are two moves.
+        # Case counts only if it distinguishes actions: in chess, bxc3 and Bxc3 are two moves.
         return text if text in legal else {name.casefold(): name for name in legal}.get(text.casefold(), text)
 
 
 class Episode:
-    """Plays an episode to the end; and its candidates, each in an episode of its own from there."""
+    """Plays an episode to the end, and continues its candidates, each in its own copy of the episode."""
 
     def __init__(self, world: WorldTeam, stages: Stages, cast: Cast, team: Team, steps: int = 0):
         self.world, self.stages, self.cast, self.team, self.steps = world, stages, cast, team, steps
-        self._acts: list[tuple[Reply, str, float]] = []  # with its player, and what that had earned before
+        self._acts: list[tuple[Reply, str, float]] = []  # each with its player, and what the player had earned before
         self._conversations: dict[str, Conversation] = {}
 
     async def play(self, place: Place) -> Place:
@@ -218,7 +218,7 @@ class Episode:
         return await self._conversations[player].act(self.world.prompt(seen, news=begun))
 
     async def _branch(self, place: Place, player: str) -> Place:
-        """Every candidate is a step of a copy, and all copies have the same chance."""
+        """Sample candidates. Each is a step of a copy, and all copies have the same random events."""
         agent = self.team[self.cast.agents[player]]
         replies = await agent.branch(self.world.prompt(place.view.observations[player]))
         if len(replies) == 1:

@@ -1,4 +1,5 @@
-"""What is computed from all states of a game of OpenSpiel: its openings, optimal play, how far a policy is from it."""
+"""Computations over all states of a game in OpenSpiel: its openings, optimal play, and the distance of a policy from
+it."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ Policy: TypeAlias = Mapping[str, Mapping[int, float]]  # by information state an
 Strategy: TypeAlias = "Callable[[State], Mapping[int, float]]"
 T = TypeVar("T")
 OPENINGS, POSITIONS, HISTORIES, INFORMATION_STATES, LENGTH = 100_000, 100_000, 20_000, 100, 100
-ERROR = 5e-4  # exploitability of an equilibrium, as a share of what can be won
+ERROR = 5e-4  # exploitability of an equilibrium, as a share of the possible gain
 
 
 def chance_of(game: Game) -> str:
-    """Empty without chance; sampled, where the game itself draws."""
+    """The kind of chance in a game: empty without chance; "sampled" if the game itself draws."""
     modes = {pyspiel.GameType.ChanceMode.DETERMINISTIC: "", pyspiel.GameType.ChanceMode.EXPLICIT_STOCHASTIC: "explicit"}
     return modes.get(game.get_type().chance_mode, "sampled")
 
@@ -32,12 +33,12 @@ def in_turns(game: Game) -> bool:
     return bool(game.get_type().dynamics == pyspiel.GameType.Dynamics.SEQUENTIAL)
 
 
-# Games are no keys of a cache: the functions below take OpenSpiel's name of one, with its parameters.
+# Games cannot be keys of a cache, so the functions below take OpenSpiel's name of a game, with its parameters.
 
 
 @cache
 def openings(name: str, longest: object) -> Sequence[Sequence[int]]:
-    """All of up to `longest` moves, in an order that mixes their lengths."""
+    """List all openings of up to `longest` moves, in an order that mixes their lengths."""
     game, value = pyspiel.load_game(name), f"option opening={longest} of {name}"
     if not isinstance(longest, int) or longest < 0:
         raise ConfigError(value, rule="it is a number of moves, 0 or more", fix="opening=2")
@@ -51,7 +52,7 @@ def openings(name: str, longest: object) -> Sequence[Sequence[int]]:
 
 
 def states(game: Game, longest: int = -1) -> Iterator[State]:
-    """Every state in which somebody or chance acts, after up to `longest` moves."""
+    """Yield every state in which a player or chance acts, after up to `longest` moves."""
     waiting = [(game.new_initial_state(), longest)]
     while waiting:
         state, left = waiting.pop()
@@ -79,7 +80,7 @@ def optimal(name: str) -> Strategy:
     while True:
         for _ in range(50):
             solver.evaluate_and_update_policy()
-        policy = solver.tabular_average_policy()  # the other one is a view of the solver
+        policy = solver.tabular_average_policy()  # a copy; the solver's other policy is a view of its state
         if pyspiel.exploitability(game, policy) <= ERROR * game.max_utility():
             return lambda state: dict(policy.action_probabilities(state))
 
@@ -115,7 +116,7 @@ def minimax(game: Game, value: str) -> Strategy:
 
 @cache
 def information_states(name: str) -> Mapping[str, State]:
-    """A state of each, by its text, of a small game of two players in turns."""
+    """Map each information state of a small game of two players in turns, as text, to one of its states."""
     game, value = pyspiel.load_game(name), f"the exploitability of a policy of {name}"
     check_two(game, value, fix="set mas.workflow.name=world")
     acting = (state for state in listed(states(game), HISTORIES, value) if not state.is_chance_node())
@@ -125,6 +126,6 @@ def information_states(name: str) -> Mapping[str, State]:
 
 
 def exploitability(name: str, policy: Policy) -> float:
-    """What a best response wins, as the mean of both players; 0 for an equilibrium."""
+    """The gain of a best response, as the mean over both players; 0 for an equilibrium."""
     table = {text: list(chances.items()) for text, chances in policy.items()}
     return float(pyspiel.exploitability(pyspiel.load_game(name), table))

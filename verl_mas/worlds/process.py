@@ -1,5 +1,5 @@
-"""The process of `hosts.InProcess`: runs the methods of a stage that come by its standard input, a socket on which it
-answers, until the other end is closed."""
+"""The process of `hosts.InProcess`. Standard input is a socket: the process runs the methods of a stage that arrive on
+it, and answers on it, until the other end is closed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WATCH_S = 1.0
 def main() -> None:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     connection, stage = Connection(os.dup(0)), Stage()
-    # Worlds read nothing there, and what they print is not for the run.
+    # Worlds must not read from the socket, and their output does not belong to the run.
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.stdout = sys.stderr
     while True:
@@ -35,7 +35,8 @@ def main() -> None:
 
 
 def _end_with(parent: int) -> None:
-    """A world that hangs does not see that the other end was closed."""
+    """End this process when its parent is gone, because a world that hangs does not notice that the other end was
+    closed."""
     while os.getppid() == parent:
         time.sleep(WATCH_S)
     os._exit(1)

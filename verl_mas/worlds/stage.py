@@ -1,4 +1,4 @@
-"""Where the episodes of a session live: the other side of `hosts.py`, in a thread or in a process of its own."""
+"""The place where a session's episodes live: the other side of `hosts.py`, in a thread or in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_REHEARSED = 1000
 
 @dataclass(frozen=True)
 class Draw:
-    """The action of a player without an LLM, which is drawn where the world is."""
+    """The action of a player without an LLM. It is drawn where the world runs."""
 
     script: Script
     seed: str
@@ -24,7 +24,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Move:
-    """A step: of the episode itself, or, with a seed, of a copy whose chance is drawn anew."""
+    """A step of the episode itself or, with a seed, of a copy with new random events."""
 
     episode: int
     actions: Mapping[str, str | Draw | None]
@@ -32,7 +32,7 @@ class Move:
 
 
 class Stage:
-    """The episodes of one session by number: the first one, and copies of it that are played on."""
+    """The episodes of one session by index: the first one, and copies of it that candidates continue."""
 
     def __init__(self) -> None:
         self._episodes: list[World] = []
@@ -68,8 +68,8 @@ class Stage:
 
 
 def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
-    """Raise what the world raises in an episode at random, as far as it lists legal actions, and in one of each of the
-    scripts."""
+    """Raise the errors that the world raises in an episode with random actions, as far as it lists legal ones, and in
+    an episode with each of the scripts."""
     chance, stage = random.Random(0), Stage()
     for script in (None, *scripts):
         number, view = stage.open(address, setup)
@@ -86,7 +86,7 @@ def rehearse(address: str, setup: Setup, scripts: Collection[Script]) -> None:
 
 
 def checked(view: View, world: World, setup: Setup) -> View:
-    """A view that names players of the world, and rewards that are finite numbers."""
+    """Check that a view names players of the world, and that its rewards are finite numbers."""
     players, name = set(world.players(setup)), setup.name or type(world).__name__
     if strange := {*view.observations, *view.rewards} - players:
         raise ValueError(f"{name} names the players {sorted(strange)}; it has {sorted(players)}")

@@ -1,6 +1,6 @@
-"""Plays tasks of environments of the library verifiers; their seats are agents of the run.
+"""Plays tasks in environments of the library verifiers, whose seats are agents of the run.
 
-It runs with the interpreter that has verifiers, which needs not have verl-mas. `python FILE SETTINGS COUNT` prints the
+It runs in the interpreter that has verifiers, which need not have verl-mas. `python FILE SETTINGS COUNT` prints the
 prompts of tasks.
 """
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 __all__ = ["InProcess"]
 Json: TypeAlias = dict[str, Any]
 IN_PROCESS = "verl_mas_in_process"
-# Verifiers finds a harness by the name of its module.
+# verifiers finds a harness by the name of its module.
 sys.modules.setdefault(IN_PROCESS, sys.modules[__name__])
 
 
 class InProcess(NullHarness):
-    """The chat loop of verifiers' `null`, without its process per turn, which takes a second."""
+    """The chat loop of verifiers' `null` harness, without its process per turn, which takes a second."""
 
     SUPPORTS_TOOL_INTERCEPTION = False
 
     async def setup(self, runtime: vf.Runtime) -> None:
-        """There is no program to install."""
+        """Do nothing: there is no program to install."""
 
     async def launch(
         self,
@@ -59,7 +59,8 @@ class InProcess(NullHarness):
         messages = self._messages(data)
         servers = {name: {"url": url, "timeout": self.config.tool_timeout} for name, url in mcp_urls.items()}
         async with AsyncExitStack() as stack:
-            # The endpoint is of this machine: no proxy, and no certificates, which take longer to load than an act.
+            # The endpoint is on this machine, so no proxy and no certificates are needed; loading certificates takes
+            # longer than an act.
             own = httpx.AsyncClient(timeout=None, trust_env=False, verify=False)
             client = await stack.enter_async_context(own)
             client.headers["Authorization"] = f"Bearer {secret}"
@@ -83,13 +84,14 @@ class InProcess(NullHarness):
 
 
 def _refused(text: str) -> vf.ProgramResult:
-    """Result of a refused request. As in `null`, a full context ends and scores the rollout; others fail it."""
+    """Make the result of a refused request. As in `null`, a full context ends and scores the rollout; other refusals
+    fail it."""
     full = any(marker in text.casefold() for marker in CONTEXT_OVERFLOW_MARKERS)
     return vf.ProgramResult(0 if full else 1, "", text)
 
 
 async def _result(call: Json, dispatch: Json, connected: Json) -> Json:
-    """Result of a tool call. A call that cannot be made gets the error message of `null`."""
+    """Make the result of a tool call. A call that cannot be made gets the error message of `null`."""
     name = call["function"]["name"]
     content: object
     try:
@@ -109,7 +111,7 @@ async def _result(call: Json, dispatch: Json, connected: Json) -> Json:
 
 
 class Tasks:
-    """The tasks of a taskset, which may have no end."""
+    """The tasks of a taskset, which may be endless."""
 
     def __init__(self, taskset: vf.Taskset):
         self._stream, self._read = iter(taskset), list[vf.Task]()
@@ -122,7 +124,7 @@ class Tasks:
 
 
 class Environment:
-    """An environment with its tasks, for every session of this process."""
+    """An environment with its tasks, shared by all sessions of this process."""
 
     def __init__(self, settings: Json):
         self.agents: Sequence[str] = settings["agents"]
@@ -141,12 +143,12 @@ class Environment:
                 f"the seats {sorted(missing)} are no agents, and have no `model` and `client` of their own"
             )
         if config.max_concurrent_agents != 1:
-            # The n-th act of an agent is the n-th call of its seat.
+            # The n-th act of an agent must be the n-th call of its seat.
             raise ValueError(f"max_concurrent_agents={config.max_concurrent_agents}; set 1, so that acts have an order")
 
     def _seats(self, config: vf.EnvConfig) -> Iterator[tuple[str, vf.AgentConfig]]:
-        """A seat of an agent asks for the model of its name. Without a `runtime` of its own it runs on this machine,
-        and a chat loop in this process."""
+        """Configure the seats. The seat of an agent requests the model of that name. Without its own `runtime` it runs
+        on this machine, and a chat loop in this process."""
         bundled = vf.default_harness_id(config.taskset.id)
         for name, seat in agent_config_fields(config).items():
             own: Json = {"model": name, "client": None} if name in self.agents else {}
@@ -158,7 +160,7 @@ class Environment:
             yield name, seat.model_copy(update=own)
 
     async def episode(self, number: int, client: vf.EvalClientConfig) -> vf.Episode:
-        env = copy.copy(self.env)  # which serves this episode alone
+        env = copy.copy(self.env)  # a copy that serves this episode only
         async with env.serving():
             played = await env.run_episode(self.tasks[number], ModelContext("", client))
         if not env.complete(played):
@@ -170,7 +172,7 @@ class Environment:
 def _config(settings: Json) -> vf.EnvConfig:
     if (folder := settings["folder"]) not in (None, *sys.path):
         sys.path.append(folder)
-        # For the processes of tools.
+        # for the processes of tools
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), folder]))
     taskset = {**settings["options"], "id": settings["taskset"]}
     return vf.resolve_env_config({**settings["environment"], "taskset": taskset})
@@ -190,7 +192,8 @@ async def play(task: ProgramTask, gateway: Gateway) -> Json:
 
 @contextmanager
 def _client(gateway: Gateway) -> Iterator[vf.EvalClientConfig]:
-    """Verifiers reads keys of variables. It keeps those whose name has API_KEY from the processes that it starts."""
+    """Pass the key in an environment variable, as verifiers expects. The name contains API_KEY, so verifiers keeps the
+    variable from the processes that it starts."""
     variable = f"VERL_MAS_API_KEY_{secrets.token_hex(8)}"
     os.environ[variable] = gateway.api_key
     try:
@@ -200,8 +203,11 @@ def _client(gateway: Gateway) -> Iterator[vf.EvalClientConfig]:
 
 
 def outcome(episode: vf.Episode, agents: Sequence[str]) -> Json:
-    """The reward is the mean of the rollouts that verifiers would train on. `acts` are in their order, each with its
-    agent, the reward of its rollout, and whether that is one of them."""
+    """Make the outcome of an episode: the reward is the mean over the rollouts on which verifiers would train.
+
+    `acts` lists all acts in order, each with its agent, the reward of its rollout, and whether verifiers would train on
+    that rollout.
+    """
     ours = [trace for trace in episode.traces if trace.agent.name in agents]
     trained = [trace for trace in ours if trace.agent.trainable] or ours
     calls = [(call.time.start, trace) for trace in ours for call in trace.calls if call.node is not None]
@@ -239,7 +245,7 @@ async def score(task: ProgramTask, gateway: Gateway) -> dict[str, float]:
 
 
 def _needs_runtime(hook: Callable[..., object]) -> bool:
-    """Verifiers leaves such a reward out where there is no runtime."""
+    """Whether a reward needs a runtime. Without a runtime, verifiers would skip it."""
     given = inspect.signature(hook).parameters.get("runtime")
     return given is not None and given.default is inspect.Parameter.empty
 
@@ -250,7 +256,8 @@ def tasks(settings: str) -> Tasks:
 
 
 def prompts(settings: str, count: int) -> list[str]:
-    """Prompts of the first `count` tasks, or of all if there are fewer. 0: only check that the environment exists."""
+    """The prompts of the first `count` tasks, or of all if there are fewer. With 0, only check that the environment
+    exists."""
     if not count:
         environment(settings)
     taskset = vf.load_taskset(_config(json.loads(settings)).taskset)

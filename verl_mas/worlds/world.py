@@ -112,7 +112,7 @@ class World(ABC):
         """Give back what the episode holds: connections, files, processes."""
 
 
-# In the extra_info of a row of data; all but the seed may be left out.
+# Keys in the extra_info of a dataset row; all but the seed may be missing.
 SEED, NAME, OPTIONS = "world_seed", "world", "world_options"
 SETTING = "mas.workflow.args.world"
 WORLDS: Registry[type[World]] = Registry("world", package="verl_mas.worlds.hubs", group="verl_mas.worlds")
@@ -125,9 +125,10 @@ def register_world(hub: str) -> Callable[[W], W]:
 
 
 def find(world: str) -> tuple[str, type[World], str]:
-    """An address at which every process finds the same, its class, and the name that this knows.
+    """Find a class of worlds. Returns an address that finds it in every process, the class, and the name that the class
+    knows.
 
-    `<hub>/<name>`, or `my_world.py:MyWorld`, also with a `/<name>` after it.
+    `world` is `<hub>/<name>`, or `my_world.py:MyWorld`, optionally followed by `/<name>`.
     """
     hub, _, name = world.partition("/")
     file, in_file, rest = world.partition(".py:")

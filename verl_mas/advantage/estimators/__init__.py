@@ -1,1 +1,1 @@
-"""One file per estimator, of the same name; adding one is adding a file."""
+"""One file per estimator, with the estimator's name. A new file adds an estimator."""

@@ -8,7 +8,7 @@ from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.advantage.options import REQUIRED
 from verl_mas.util.later import torch
 
-# An agent's part of it, which lies in one group.
+# The part of an agent in a session, which lies in one group.
 SESSION = ("task", "session", "agent")
 
 

@@ -36,11 +36,11 @@ A template makes the prompt, with columns in braces:
 Without --template the prompt is the column `question`. A column that holds messages is taken as it is:
 --template "{messages}".
 """
-BESIDE = ("corpus.jsonl", "model")  # What some data sets write beside their rows
+BESIDE = ("corpus.jsonl", "model")  # files that some data sets write next to their rows
 
 
 def parser(only: str | None = None) -> Parser:
-    """Parser of `verl-mas data`. With `only`, it has one data set, and the others are not imported."""
+    """Make the parser of `verl-mas data`. With `only`, it has one data set, and the others are not imported."""
     command = Parser("verl-mas data", __doc__)
     names = command.add_subparsers(metavar="NAME", required=True)
     if only in (None, ROWS):

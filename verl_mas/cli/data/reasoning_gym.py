@@ -22,7 +22,7 @@ class GymItem(Item):
 
     @property
     def key(self) -> str:
-        """The whole question: in some tasks blanks and capitals matter. `rows` makes each question once."""
+        """The whole question, because whitespace and capitals matter in some tasks. `rows` makes each question once."""
         return self.question
 
     def row(self, index: int, split: str) -> dict[str, object]:

@@ -18,7 +18,7 @@ class Numbered(Item):
 
     @property
     def key(self) -> str:
-        """Tasks with equal prompts may have other answers."""
+        """The number, because tasks with equal prompts may have different answers."""
         return str(self.extra[NUMBER])
 
 

@@ -11,7 +11,7 @@ from verl_mas.data.dataset import DATA_SETS, DataSet, Loader, Prepared, check_le
 from verl_mas.data.items import Item
 from verl_mas.worlds.world import OPTIONS, SEED, Setup, find
 
-APART = 10_000_000  # between the seeds of two training sets; the held-out episodes have those below
+APART = 10_000_000  # distance between the seeds of two training sets; held-out episodes have the seeds below
 
 
 def episodes(world: str, seeds: Sequence[int], options: str) -> list[Item]:
@@ -38,7 +38,7 @@ def prepared(world: str, settings: dict[str, object], rows: argparse.Namespace) 
     _, kind, name = find(world)
     starts = kind.starts(Setup(name, options=settings))
     test = range(rows.test_rows)
-    if starts in (None, 1):  # a single start is that of all episodes
+    if starts in (None, 1):  # a single start is the same for all episodes
         first = APART * (rows.seed + 1)
         train = range(first, first + rows.train_rows)
     else:

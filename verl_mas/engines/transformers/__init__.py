@@ -6,5 +6,5 @@ ENGINE = "transformers"
 
 
 def server_name(policy: str, replica_rank: int, suffix: str = "") -> str:
-    """The Ray actor name of one replica's server: two policies on one cluster do not meet."""
+    """The Ray actor name of one replica's server, which differs for all policies on a cluster."""
     return f"{ENGINE}_server_{policy}_{replica_rank}{suffix}"

@@ -17,9 +17,9 @@ from verl_mas.verl_.types import Actor
 
 
 class ServerAdapter(BaseRollout):
-    """In every training worker; each worker sends to the server of its own rank."""
+    """Sends weights from a training worker to the server of its own rank; every training worker has one."""
 
-    sleep_level = 1  # verl sets it for LoRA; weights are always kept here
+    sleep_level = 1  # verl sets it for LoRA; this engine always keeps its weights
 
     def __init__(
         self, config: RolloutConfig, model_config: HFModelConfig, device_mesh: DeviceMesh, replica_rank: int = -1
@@ -32,7 +32,7 @@ class ServerAdapter(BaseRollout):
 
     @property
     def server(self) -> Actor:
-        """Found on first use: servers start after the workers."""
+        """The server of this rank, found on first use, because servers start after the workers."""
         if self._server is None:
             self._server = ray.get_actor(server_name(EngineTag.of(self.config).policy, self.replica_rank))
         return self._server

@@ -23,12 +23,12 @@ from verl_mas.engines.transformers.lora import Adapters
 from verl_mas.engines.transformers.request import FinishReason, RequestSampling, Sample
 from verl_mas.errors import ConfigError, EngineLost, RequestError
 
-COLUMNS_AT_ONCE = 64  # the cache grows by so many, so that it is not copied for every longer request
+COLUMNS_AT_ONCE = 64  # the cache grows in such steps, so that it is not copied for every longer request
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What may run at once: rows, the memory of their keys and values, and the tokens of one prefill."""
+    """Limits of what runs at once: rows, memory of their keys and values, and tokens of one prefill."""
 
     rows: int = 256
     cache_bytes: int = 2 << 30
@@ -36,10 +36,10 @@ class Capacity:
 
 
 class ContinuousBatcher:
-    """Runs many requests in one batch; requests join and leave it at every token.
+    """Run many requests in one batch, which they join and leave between any two tokens.
 
-    `submit` queues a request, `step` gives every running sample one more token. A prompt is prefilled
-    without its last token; that one is fed by the sample's first step, so only `step` ever samples.
+    `submit` queues a request; `step` samples one more token for every running sample. A prompt is prefilled without its
+    last token, which is the input of the sample's first step, so only `step` ever samples.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ContinuousBatcher:
         self.decode = decode
         self.seeds = random.Random(seed)
         self._vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
-        # A step takes from them in its own thread; whoever has begun goes first.
+        # `step` takes requests from these queues in its own thread. Requests that have begun come first.
         self._resumed: deque[Sample] = deque()
         self._waiting: deque[Sample] = deque()
         self._running: list[Sample] = []
@@ -81,10 +81,10 @@ class ContinuousBatcher:
         drawn: int = 0,
         sight: Sight | None = None,
     ) -> Sample:
-        """Queue a request. One that cannot be served is refused here, before it touches the batch.
+        """Queue a request. A request that cannot be served is refused here, before it touches the batch.
 
-        `drawn` of the prompt's last tokens are the reply's first: the request was aborted and is continued. It comes
-        before requests that never ran.
+        The last `drawn` tokens of the prompt are the first tokens of the reply, which was aborted and is continued now.
+        Such a request comes before requests that never ran.
         """
         self._check(prompt, sampling)
         self.adapters.require(adapter)
@@ -146,7 +146,8 @@ class ContinuousBatcher:
         joining = self._admissible()
         if not joining:
             return
-        # Equal prompts of one adapter side by side are prefilled once; similar lengths need little padding.
+        # Sort requests, so that equal prompts of one adapter are prefilled once, and similar lengths need little
+        # padding.
         joining.sort(key=lambda sample: (len(sample.prompt), sample.names, sample.adapter or ""))
         columns = max(sample.max_length for sample in (*self._running, *joining))
         self._cache.reserve(len(self._running) + len(joining), -(-columns // COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE)
@@ -159,7 +160,7 @@ class ContinuousBatcher:
         self._prefill(batch)
 
     def _admissible(self) -> list[Sample]:
-        """The next waiting samples that fit, in their order; one alone always does."""
+        """Take the next waiting samples that fit, in their order. A single sample always fits."""
         joining: list[Sample] = []
         columns = max((sample.max_length for sample in self._running), default=0)
         while queue := self._resumed or self._waiting:
@@ -171,12 +172,12 @@ class ContinuousBatcher:
         return joining
 
     def _prefill(self, joining: list[Sample]) -> None:
-        """Prefill all but the last token of each prompt, right-padded: a causal model does not see padding.
+        """Prefill all but the last token of each prompt, right-padded, since a causal model does not see the padding.
 
-        What a running row has of it is copied. So the prompt of a group is computed once, and so is what all prompts of
-        an agent begin with.
+        A prefix that a running row has is copied. So the prompt of a group is computed once, and so is the common
+        prefix of all prompts of an agent.
         """
-        # An adapter has keys and values of its own.
+        # Each adapter computes keys and values of its own.
         prefixes = [(sample.adapter, sample.names[:-1]) for sample in joining]
         unique = dict(zip(prefixes, joining, strict=True))
         sources, known = zip(*(self._shared(*prefix) for prefix in unique), strict=True)
@@ -195,8 +196,8 @@ class ContinuousBatcher:
         self._running.extend(joining)
 
     def _shared(self, adapter: str | None, prompt: tuple[int, ...]) -> tuple[int, int]:
-        """The running row whose prompt begins most like this one, and so many tokens of it."""
-        # What has tokens of earlier weights has their keys and values, too.
+        """Find the running row that shares the longest prefix with this prompt, and the length of the prefix."""
+        # Rows with tokens of earlier weights are left out, because they have keys and values of those weights.
         rows = (
             (number, _common(prompt, row.names[: row.cached]))
             for number, row in enumerate(self._running)
@@ -205,7 +206,7 @@ class ContinuousBatcher:
         return max(rows, key=itemgetter(1), default=(0, 0))
 
     def _after(self, known: Sequence[int], width: int) -> dict[str, torch.Tensor]:
-        """Positions and mask of `width` new tokens per row, after so many that are known."""
+        """Positions and mask for `width` new tokens per row, after `known` tokens."""
         if not any(known):
             return {}
         device, lengths, most = self.model.device, torch.tensor(known)[:, None, None], max(known)
@@ -274,7 +275,7 @@ def _checked_length(model: PreTrainedModel, max_length: int) -> int:
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many tokens both begin with."""
+    """The number of tokens with which both begin."""
     lengths = range(1, min(len(one), len(other)) + 1)
     return bisect_left(lengths, True, key=lambda length: one[:length] != other[:length])
 
@@ -288,10 +289,11 @@ def _bytes_per_token(model: PreTrainedModel) -> int:
 
 
 def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
-    """The next token of each row and its log-prob under the distribution it was drawn from.
+    """Sample the next token of each row. Returns the tokens and their log-probs under the distributions they are
+    sampled from.
 
-    That distribution is the one after temperature, top-k and top-p (vLLM's `processed_logprobs`); a greedy
-    row reports the model's own, and one that has none NaN.
+    These are the distributions after temperature, top-k and top-p (vLLM's `processed_logprobs`). For a greedy row it is
+    the model's own distribution. A row without a valid distribution gets NaN.
     """
     log_probs = torch.log_softmax(_processed(logits.float(), rows), dim=-1)
     failed = log_probs[:, 0].isnan()  # one bad logit spoils the whole row
@@ -310,23 +312,23 @@ def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], lis
 
 
 def _at(log_probs: torch.Tensor, chances: torch.Tensor) -> torch.Tensor:
-    """The token at which the cumulative distribution passes each chance in [0, 1).
+    """Find the token at which the cumulative distribution passes each chance in [0, 1).
 
-    One number per token, from the row's own generator: other rows of the batch cannot change it.
+    There is one number per token, from the row's own generator, so other rows of the batch cannot change the token.
     """
     cumulative = log_probs.exp().cumsum(dim=-1, dtype=torch.float64)
-    # Strictly below the total, so that the token found has a probability.
+    # Stay strictly below the total, so that the token has a probability above 0.
     target = chances[:, None] * cumulative[:, -1:] * (1 - 2**-50)
     return torch.searchsorted(cumulative, target, right=True)[:, 0]
 
 
 def _processed(logits: torch.Tensor, rows: Sequence[Sample]) -> torch.Tensor:
-    """Rows with equal settings go through transformers' own processors together."""
+    """Apply transformers' own processors, once for all rows with equal settings."""
     groups: dict[tuple[float | None, ...], list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         sampling = row.sampling
         settings = (0.0,) if sampling.greedy else (sampling.temperature, sampling.top_k, sampling.top_p)
-        # A penalty depends on the row's own tokens, so such a row is a group of its own.
+        # A penalty depends on the row's own tokens, so such a row is its own group.
         own = number if sampling.repetition_penalty != 1 else None
         groups[(*settings, own)].append(number)
     if len(groups) == 1:
@@ -354,10 +356,11 @@ def _process(logits: torch.Tensor, row: Sample) -> torch.Tensor:
 
 
 class RowCache(Cache):
-    """Row i holds the keys and values of the i-th running sequence, from column 0 without gaps.
+    """A cache in which row i has the keys and values of the i-th running sequence, from column 0 without gaps.
 
-    Per layer one buffer for keys and one for values, `[capacity rows, heads, capacity columns, head size]`; the
-    first `rows` rows are in use. A decode step writes one column per row, each row at its own position, in place.
+    Per layer there is one buffer for keys and one for values, `[capacity rows, heads, capacity columns, head size]`, of
+    which the first `rows` rows are in use. A decode step writes one column per row in place, each row at its own
+    position.
     """
 
     def __init__(self) -> None:
@@ -373,11 +376,11 @@ class RowCache(Cache):
         if rows > self._capacity[0] or columns > self._capacity[1]:
             self._capacity = (rows, columns)
             for number, (keys, values) in enumerate(self._buffers):
-                # Layer by layer, so that one layer at a time is held twice.
+                # Resize one layer after the other, so that only one layer at a time is held twice.
                 self._buffers[number] = self._resized(keys), self._resized(values)
 
     def copy(self, rows: Sequence[int], columns: int) -> DynamicCache:
-        """The first columns of rows."""
+        """Copy the first columns of rows."""
         copied = DynamicCache()
         for number, buffers in enumerate(self._buffers if columns else ()):
             keys, values = (buffer[list(rows), :, :columns] for buffer in buffers)
@@ -385,11 +388,14 @@ class RowCache(Cache):
         return copied
 
     def append(self, prefilled: Cache, sources: Sequence[int], known: Sequence[int], longest: int) -> None:
-        """Add a row for each entry of `sources`, the number of a row of `prefilled`. Such a row has `known` columns, is
-        empty up to the largest such number, and goes on; without that gap the longest has `longest` columns."""
+        """Add a row for each entry of `sources`, which is the index of a row of `prefilled`.
+
+        Such a row has `known` columns, a gap up to the largest number in `known`, then its new columns. Without the
+        gap, the longest row has `longest` columns.
+        """
         new, most = slice(self.rows, self.rows + len(sources)), max(known)
         columns, lengths = torch.arange(longest), torch.tensor(known)[:, None]
-        # Past the end of a row stands anything: it is not read before it is written.
+        # Columns past the end of a row may hold anything, because they are written before they are read.
         places = torch.where(columns < lengths, columns, columns + most - lengths)
         places.clamp_(max=max(prefilled.get_seq_length() - 1, 0))
         for number, layer in enumerate(cast("list[DynamicLayer]", prefilled.layers)):
@@ -400,7 +406,7 @@ class RowCache(Cache):
         self.rows = new.stop
 
     def remove(self, row: int) -> None:
-        """Drop a row; the last row takes its number."""
+        """Drop a row; the last row takes its index."""
         self.rows -= 1
         if row != self.rows:
             for buffers in self._buffers:
@@ -412,13 +418,13 @@ class RowCache(Cache):
         self._buffers, self.rows, self._capacity = [], 0, (0, 0)
 
     def aim(self, positions: torch.Tensor, columns: int) -> None:
-        """Where the next forward writes in each row, and how many columns it reads."""
+        """Set the column that the next forward writes in each row, and the number of columns that it reads."""
         self._positions, self._columns = positions, columns
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a model's attention calls: store the new column, return all columns."""
+        """Store the new column, and return all columns; called by the model's attention."""
         keys, values = self._buffer(layer_idx, key_states)
         rows = torch.arange(self.rows, device=keys.device)
         keys[rows, :, self._positions] = key_states[:, :, 0]
@@ -434,7 +440,7 @@ class RowCache(Cache):
         return self._buffers[number]
 
     def _allocated(self, like: torch.Tensor) -> torch.Tensor:
-        # Zeros, because a masked column is still multiplied by 0, and 0 x NaN is NaN.
+        # Use zeros, because a masked column is still multiplied by 0, and 0 x NaN is NaN.
         rows, columns = self._capacity
         return like.new_zeros(rows, like.shape[1], columns, like.shape[3])
 

@@ -13,14 +13,14 @@ from transformers import PreTrainedModel
 from verl_mas.errors import RequestError
 from verl_mas.verl_.types import Untyped
 
-# Of verl and transformers, whose types say less than is true.
+# Types of verl and transformers are less precise than this.
 Positions = Callable[..., tuple[Tensor, Tensor]]
 FIX = "let the policy's own processor write the prompt"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An image in a prompt: its first token there, its patches, and how many of them in time, height and width."""
+    """An image in a prompt: the index of its first token, its patches, and their number in time, height and width."""
 
     start: int
     pixels: Tensor
@@ -29,17 +29,18 @@ class Picture:
 
 @dataclass(frozen=True)
 class Sight:
-    """What a model sees of a prompt beside its tokens."""
+    """Input of a model for a prompt besides its tokens."""
 
-    # The tokens, where those of an image are a number of its pixels: prompts that differ in a picture differ here.
+    # The tokens, with a hash of the pixels in place of each token of an image: prompts with different images differ
+    # here.
     names: tuple[int, ...]
     pictures: tuple[Picture, ...]
-    # [3, tokens]: of a token in time, height and width. After the prompt all three are the token's number and `shift`.
+    # [3, tokens]: positions in time, height and width. After the prompt, all three are the token's index plus `shift`.
     positions: Tensor
     shift: int
 
     def after(self, known: int, width: int) -> Tensor:
-        """The positions of `width` tokens, of which those past the prompt's end are padding."""
+        """The positions of `width` tokens; those past the prompt's end are padding."""
         new = self.positions[:, known : known + width]
         return torch.nn.functional.pad(new, (0, width - new.shape[1]))
 
@@ -54,7 +55,7 @@ class Images:
         self._token: int | None = getattr(model.config, "image_token_id", None)
 
     def read(self, prompt: Sequence[int], images: Sequence[object], options: Mapping[str, object]) -> Sight | None:
-        """None: the prompt is text."""
+        """Read the images of a prompt; None for a prompt of text."""
         if not images and self._token is None:
             return None
         if self._positions is None or self._processor is None or self._token is None:
@@ -62,7 +63,7 @@ class Images:
             rule = "rollout.name=transformers reads images with models of M-RoPE, such as qwen2_5_vl or qwen3_vl"
             raise RequestError(value, rule=rule, fix="give this policy such a model, or send it text only")
         ids = torch.tensor(prompt)
-        kinds = torch.eq(ids, self._token).int()  # 1: of an image
+        kinds = torch.eq(ids, self._token).int()  # 1: token of an image
         places = kinds.nonzero()[:, 0]
         if not images:
             self._check(places, 0, len(ids))
@@ -88,13 +89,13 @@ class Images:
 
 
 def _name(pixels: Tensor, grid: Tensor) -> int:
-    """A number below 0, which is no token's."""
+    """Name an image by a negative number, which is not the id of any token."""
     digest = blake2b(pixels.numpy().tobytes() + grid.numpy().tobytes(), digest_size=8).digest()
     return -1 - (int.from_bytes(digest, "little") >> 1)
 
 
 def visual_inputs(rows: Sequence[tuple[Sight | None, int]], width: int, device: torch.device) -> dict[str, Tensor]:
-    """What a forward over `width` tokens after so many known ones of each prompt needs beside them."""
+    """Inputs of a forward over `width` tokens, besides the tokens, after the known tokens of each prompt."""
     if all(sight is None for sight, _ in rows):
         return {}
     text = torch.arange(width).expand(3, -1)

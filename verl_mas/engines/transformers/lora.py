@@ -1,4 +1,4 @@
-"""LoRA adapters on one model, where every row of a batch has one of its own, or none."""
+"""LoRA adapters on one model, where every row of a batch has its own adapter, or none."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from verl_mas.engines.adapters import by_policy, require
 from verl_mas.engines.transformers.weights import Packed, unpack
 from verl_mas.errors import EngineLost
 
-# A tensor of PEFT's state dict is named by prefix, module and one of the two.
+# A tensor in PEFT's state dict is named by the prefix, the module, and A or B.
 PREFIX = "base_model.model."
 A, B = ".lora_A.weight", ".lora_B.weight"
 
 
 class Adapters:
-    """All adapters stacked: a linear that one of them is on has A as [sum of ranks, in], B as [sum of ranks, out].
+    """All adapters stacked: a linear layer with adapters has A as [sum of ranks, in] and B as [sum of ranks, out].
 
-    A row's output is `base(x) + ((x A^T) * scales) B`, where its scales are zero but at the places of its adapter. So
-    a batch of different adapters, of any ranks, takes two products more than the base, and a row without adapter gets
-    the base's output exactly.
+    The output of a row is `base(x) + ((x A^T) * scales) B`, where the row's scales are zero except at the ranks of its
+    adapter. So a batch with different adapters, of any ranks, costs two more products than the base, and a row without
+    an adapter gets exactly the base's output.
     """
 
     def __init__(self, model: nn.Module, table: Mapping[str, Adapter]):
@@ -45,14 +45,14 @@ class Adapters:
         return list(self._places)
 
     def require(self, name: str | None) -> None:
-        """A request's adapter must have its weights here."""
+        """Refuse a request whose adapter has no weights here."""
         require(name, self._places, ready=name in self._modules)
 
     def aim(self, rows: Sequence[str | None]) -> None:
-        """The adapters of the next forward's rows."""
+        """Set the adapters of the next forward's rows."""
         places = [self._places[name] for name in set(rows) if name is not None]
         if places:
-            # Adapters outside of this range have no row, so they take no time.
+            # No row uses adapters outside of this range, so they take no time.
             self._used = slice(min(place.start for place in places), max(place.stop for place in places))
             like = next(iter(self._linears.values())).weight
             scales = self._scales[[self._number[name] for name in rows], None, self._used]
@@ -62,7 +62,7 @@ class Adapters:
 
     @torch.no_grad()
     def update(self, name: str, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Give an adapter new weights, by PEFT's names. All that it has, or nothing changes."""
+        """Give an adapter new weights, by PEFT's names. All of its weights change, or none."""
         given = {_parsed(key): tensor for key, tensor in tensors.items()}
         modules = {module for module, _ in given}
         self._check(name, given, modules)
@@ -87,7 +87,7 @@ class Adapters:
 
     def _stacks(self, linear: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
         if not hasattr(linear, "lora_a"):
-            # Buffers, so that they move between devices with the model.
+            # Register buffers, so that they move between devices with the model.
             for buffer, size in (("lora_a", linear.in_features), ("lora_b", linear.out_features)):
                 linear.register_buffer(buffer, linear.weight.new_zeros(self._total, size), persistent=False)
             linear.register_forward_hook(self._add)
@@ -110,7 +110,7 @@ def _parsed(key: str) -> tuple[str, str]:
 
 
 class AdapterUpdate:
-    """Collects the buckets of one push, which has all adapters, and then changes them between two tokens."""
+    """Collects the buckets of one push, which has all adapters, and then applies them between two tokens."""
 
     in_place = False
 

@@ -1,4 +1,4 @@
-"""The driver's side of a replica: it starts the server and passes calls on."""
+"""The driver's side of a replica: it starts the server and forwards calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from verl_mas.verl_.types import Actor
 
 
 class TransformersReplica(OffsetReplica, RolloutReplica):
-    """One server process beside one training worker."""
+    """A replica with one server process next to one training worker."""
 
     @property
     def name(self) -> str:
@@ -34,7 +34,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
         variables = {
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            # The server reserves no GPU of Ray's: it shares that of its worker.
+            # The server reserves no GPU from Ray, because it shares that of its worker.
             platform.visible_devices_envvar(): ",".join(devices),
             **dict.fromkeys(platform.ray_noset_envvars(), "1"),
         }
@@ -55,7 +55,7 @@ class TransformersReplica(OffsetReplica, RolloutReplica):
         await asyncio.gather(*[server.wait_for_requests_to_drain.remote() for server in self.servers])
 
     async def _place(self, resource: str) -> tuple[str, list[str]]:
-        """The node of the training worker, and its GPUs as that node numbers them."""
+        """Find the node of the training worker, and its GPUs as that node numbers them."""
 
         def place(worker: object) -> tuple[str, list[str]]:
             context = ray.get_runtime_context()

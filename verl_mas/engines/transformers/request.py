@@ -1,4 +1,4 @@
-"""The options of the embedded engine; a generate request with its sampling settings, and its samples while they run."""
+"""Options of the embedded engine, sampling settings of a request, and its samples while they run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ GREEDY_BELOW = 1e-5  # temperatures under this mean greedy, as in vLLM
 
 @dataclass(frozen=True)
 class RequestSampling:
-    """One request's sampling settings, by vLLM's names. Their ranges are checked before: `engines.sampling`."""
+    """One request's sampling settings, by vLLM's names. `engines.sampling` has checked their ranges."""
 
     max_tokens: int
     temperature: float = 1.0
@@ -56,7 +56,7 @@ class RequestSampling:
 
     @classmethod
     def parse(cls, params: Fields) -> RequestSampling:
-        """From a dict of vLLM's names."""
+        """Read the settings from a dict with vLLM's names."""
         given = {name: value for name, value in params.items() if value is not None}
         stop = given.pop("stop", ())
         return cls(
@@ -78,12 +78,12 @@ class Sample:
     sampling: RequestSampling
     generator: random.Random
     adapter: str | None = None
-    drawn: int = 0  # how many of the prompt's last tokens are the reply's first, which was aborted then
+    drawn: int = 0  # how many of the prompt's last tokens are the first tokens of a reply that was aborted
     sight: Sight | None = None
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    # So many tokens of these weights, and then so many of the next.
+    # Pairs of a number of tokens and the version of the weights that sampled them, in order.
     versions: list[tuple[int, int | None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Sample:
 
     @property
     def names(self) -> tuple[int, ...]:
-        """What the prompt is compared by: its tokens and its images."""
+        """Key by which prompts are compared: tokens and images."""
         return self.sight.names if self.sight else self.prompt
 
     @property
@@ -110,7 +110,7 @@ class Sample:
 
     @property
     def cached(self) -> int:
-        """Tokens whose keys and values are known: all but the last."""
+        """Number of tokens whose keys and values are in the cache: all but the last."""
         return len(self.prompt) + len(self.tokens) - 1
 
     @property

@@ -27,10 +27,10 @@ from verl_mas.errors import EngineLost, RequestError
 from verl_mas.row import GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEPS, VERSIONS
 from verl_mas.verl_.types import Fields, Passed
 
-# What sleeps and wakes up, by verl's names.
+# verl's names of the parts that sleep and wake up.
 WEIGHTS, CACHE = "weights", "kv_cache"
 HOST = "cpu"
-# Gets the tokens of a sample so far, after each step.
+# Called with the tokens of a sample so far, after each step.
 Listener = Callable[[Sequence[int]], None]
 
 
@@ -56,7 +56,7 @@ class TransformersServer:
         self.futures: dict[Sample, asyncio.Future[None]] = {}
         self._listeners: dict[Sample, Listener] = {}
         self._between_steps = asyncio.Lock()
-        # Weights of one version, and not a part of the next one's already.
+        # Set while the model has weights of a single version, and not part of the next version.
         self._whole = asyncio.Event()
         self._whole.set()
         self._work = asyncio.Event()
@@ -69,7 +69,7 @@ class TransformersServer:
         self._loop: asyncio.Task[None] | None = None
 
     async def ready(self) -> str:
-        """Answers once the model is loaded."""
+        """Return once the model is loaded."""
         return self.name
 
     async def generate(
@@ -82,10 +82,10 @@ class TransformersServer:
         listener: Listener | None = None,
         **media: Passed,
     ) -> TokenOutput:
-        """One reply, as verl's `LLMServerClient` asks for it. Without `adapter` the base replies.
+        """Sample one reply, as verl's `LLMServerClient` requests it. Without `adapter` the base replies.
 
-        `drawn` of the prompt's last tokens are the reply's first (`ContinuousBatcher.submit`). `listener` is for a
-        caller in the same process.
+        The last `drawn` tokens of the prompt are the first tokens of the reply (`ContinuousBatcher.submit`). `listener`
+        is for a caller in the same process.
         """
         images, options = media.pop("image_data", None) or (), media.pop("mm_processor_kwargs", None) or {}
         for name, value in media.items():
@@ -95,7 +95,7 @@ class TransformersServer:
         params = dict(sampling_params)
         with_log_probs = params.pop("logprobs", True)
         sampling = self._sampling(params, len(prompt_ids), request_id)
-        # In a thread: a large image takes a second.
+        # Read images in a thread, because a large image takes a second.
         given = prompt_ids, images, options
         sight = await asyncio.to_thread(self.images.read, *given) if images else self.images.read(*given)
         while not self._gate.is_set():
@@ -114,9 +114,9 @@ class TransformersServer:
         return self._output(sample, with_log_probs)
 
     async def update_weights(self, bucket: list[Packed], last: bool, global_steps: int | None = None) -> None:
-        """Copy weights into the running model, between two tokens: those of the adapters, where it has any.
+        """Copy weights into the running model between two tokens; with adapters, only their weights are sent.
 
-        No token is sampled with a part of them. What runs meanwhile keeps the keys and values of the old weights.
+        No token is sampled with part of an update. Running requests keep the keys and values of the old weights.
         """
         async with self._between_steps:
             if self._update is None:
@@ -136,7 +136,7 @@ class TransformersServer:
         self.global_steps = global_steps
 
     async def sleep(self) -> None:
-        """Finish what runs, then free the device: the cache is dropped, the weights wait in host memory."""
+        """Finish running requests, then free the device: the cache is dropped, and the weights move to host memory."""
         if not self.config.free_cache_engine or self.mode is RolloutMode.STANDALONE:
             return
         await self.wait_for_requests_to_drain()
@@ -145,7 +145,7 @@ class TransformersServer:
         await self._move(HOST)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        """Each of both is taken back once; an engine that serves has both."""
+        """Take back weights and cache, each once. The engine serves when it has both."""
         waking = self._asleep.intersection(tags or self._asleep)
         if WEIGHTS in waking:
             await self._move(self.device)
@@ -156,7 +156,7 @@ class TransformersServer:
             await asyncio.wait(list(self.futures.values()))
 
     async def abort_all_requests(self, reject_request: bool = False) -> Fields:
-        """End running requests with the tokens they have; hold (or reject) new ones until `resume_generation`."""
+        """End running requests with the tokens they have; hold (or reject) new requests until `resume_generation`."""
         self._rejecting = reject_request
         self._gate.clear()
         return {"aborted_count": await self._abort()}
@@ -166,10 +166,10 @@ class TransformersServer:
         self._gate.set()
 
     async def clear_kv_cache(self) -> None:
-        """No cache outlives its request, so there is none to clear."""
+        """Do nothing: no cache outlives its request."""
 
     async def release_kv_cache(self) -> None:
-        """Weights are copied in place and need no extra memory."""
+        """Do nothing: weights are copied in place and need no extra memory."""
 
     async def resume_kv_cache(self) -> None: ...
 
@@ -178,7 +178,7 @@ class TransformersServer:
     async def stop_profile(self) -> None: ...
 
     async def _move(self, device: str) -> None:
-        """The weights to a device. On the CPU they are there already."""
+        """Move the weights to a device. On a CPU they are there already."""
         async with self._between_steps:
             await asyncio.to_thread(self.batcher.model.to, device)
             get_torch_device().empty_cache()
@@ -187,7 +187,8 @@ class TransformersServer:
         config = self.config
         left = self.batcher.max_length - prompt_length
         wanted = params.pop("max_tokens", None) or params.pop("max_new_tokens", None)
-        # As verl's other engines: what the response length and the context leave, but at least one token.
+        # Limit the reply as verl's other engines do: to what the response length and the context leave, but at least
+        # one token.
         limit = wanted or min(config.response_length, config.prompt_length + config.response_length - prompt_length)
         params.setdefault("repetition_penalty", config.repetition_penalty)
         params.setdefault("ignore_eos", config.ignore_eos)
@@ -212,13 +213,13 @@ class TransformersServer:
         return len(aborted)
 
     async def _serve(self) -> None:
-        """Step while there is work. A failure ends the engine and is raised to every caller."""
+        """Step while there is work. An error ends the engine and is raised to every caller."""
         try:
             while True:
                 await self._work.wait()
                 await self._whole.wait()
                 async with self._between_steps:
-                    # The first bucket of an update may have come since.
+                    # The first bucket of an update may have arrived in the meantime.
                     finished = await asyncio.to_thread(self.batcher.step) if self._whole.is_set() else []
                 for sample, listener in self._listeners.items():
                     listener(sample.tokens)
@@ -234,7 +235,7 @@ class TransformersServer:
             self.futures.clear()
 
     def _end_version(self, samples: Iterable[Sample]) -> None:
-        """Their tokens so far are of the weights so far."""
+        """Assign the tokens sampled so far to the weights so far."""
         for sample in samples:
             new = len(sample.tokens) - sum(tokens for tokens, _ in sample.versions)
             if new:
@@ -296,7 +297,7 @@ def _listed(generation: GenerationConfig | None) -> list[int]:
     return [] if eos is None else [eos] if isinstance(eos, int) else list(eos)
 
 
-WORTH_IT = 1 << 16  # smaller weights are left as they are: calling oneDNN costs more than it saves
+WORTH_IT = 1 << 16  # smaller layers are left as they are, because calling oneDNN costs more than it saves
 
 
 class OneDnnLinear(nn.Linear):
@@ -309,7 +310,8 @@ class OneDnnLinear(nn.Linear):
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Turn the model's larger float32 CPU linears into oneDNN's, in place; weights stay where and as they are."""
+    """Turn the larger float32 linears of the model on the CPU into oneDNN's, in place; the weights stay the same
+    tensors."""
     if not torch.backends.mkldnn.is_available():
         return
     for module in model.modules():

@@ -12,12 +12,12 @@ from verl.workers.rollout.utils import ensure_async_iterator
 
 from verl_mas.errors import EngineLost
 
-# Ray's object store keeps the memory of the largest bucket to the end of the run.
+# Largest bucket: Ray's object store keeps the memory of the largest bucket until the end of the run.
 MOST_BYTES = 64 << 20
 
 
 class Packed(NamedTuple):
-    """One tensor as raw bytes: numpy has no bfloat16."""
+    """One tensor as raw bytes, because numpy has no bfloat16."""
 
     name: str
     dtype: torch.dtype
@@ -29,7 +29,7 @@ Weights: TypeAlias = Iterable[tuple[str, torch.Tensor]] | AsyncIterable[tuple[st
 
 
 async def pack(weights: Weights, bucket_bytes: int) -> AsyncIterator[list[Packed]]:
-    """Buckets of about `bucket_bytes`, so that no second copy of a whole model is made."""
+    """Pack weights into buckets of about `bucket_bytes`, so that no second copy of a whole model is made."""
     bucket: list[Packed] = []
     size = 0
     async for name, tensor in ensure_async_iterator(weights):
@@ -46,12 +46,12 @@ async def pack(weights: Weights, bucket_bytes: int) -> AsyncIterator[list[Packed
 class WeightUpdate:
     """Copies buckets into a model in place and checks that together they were the whole model."""
 
-    in_place = True  # from the first bucket to the last the model is a mix
+    in_place = True  # while buckets are loaded, the model is a mix of two versions
 
     def __init__(self, model: torch.nn.Module):
         buffers = dict(model.named_buffers(remove_duplicate=False))
         self._targets = dict(model.named_parameters(remove_duplicate=False)) | buffers
-        # Tied weights are one tensor under two names; either name counts.
+        # Tied weights are one tensor with two names, and either name counts.
         self._missing = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
 
     @torch.no_grad()
@@ -70,6 +70,7 @@ class WeightUpdate:
 
 def unpack(packed: Packed) -> torch.Tensor:
     with warnings.catch_warnings():
-        # Arrays from the object store are read-only; torch has no such tensors and warns. It is only read here.
+        # Arrays from the object store are read-only. torch has no read-only tensors and warns, but this tensor is only
+        # read.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(packed.data).view(packed.dtype).view(packed.shape)

@@ -28,17 +28,18 @@ from verl_mas.util.fork_server import die_with_parent
 # Descriptors of a program: its input, output, errors, the program itself, and for calls the answers. All are files in
 # memory.
 STDIN, STDOUT, STDERR, PROGRAM, ANSWERS = range(5)
-YES = "yes"  # of a layer that is active; otherwise the reason
-# Exit codes of a program that did not compile and of one that ended with a MemoryError. A program that exits with one
-# of them is taken for such a program.
+YES = "yes"  # answer of an active layer; otherwise the reason why it is not active
+# Exit codes of a program that did not compile, and of one that ended with a MemoryError. A program that exits with one
+# of these codes counts as such a program.
 NOT_COMPILED, NO_MEMORY = 251, 250
-# Ids without files and processes of their own: systemd's range for services with dynamic users.
+# User ids without files or processes: systemd's range for services with dynamic users.
 FIRST_USER, USERS = 61_184, 4_335
 NAME = "program.py"
 MAX_FILES = 32
 # The stack grows to this size if the program's memory allows it: recursion of a program in the main thread.
 _STACK = 64 * 2**20
-# Threads of all programs together, and what else this user starts until its tasks are counted again.
+# Limit of tasks for the threads of all programs, plus other tasks that this user starts before its tasks are counted
+# again.
 _MORE_TASKS = 512
 _LONG_LINE = 1000
 _STREAMS = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
@@ -46,7 +47,7 @@ _open = io.open
 
 
 class Job(NamedTuple):
-    """The limits of a program beside its seconds; `cpu_s` is also a limit of the kernel."""
+    """The limits of a program besides its seconds; `cpu_s` is also a limit of the kernel."""
 
     cpu_s: float
     memory: int
@@ -55,14 +56,14 @@ class Job(NamedTuple):
 
 
 class Seal(NamedTuple):
-    """What the machine allows, found by the fork server."""
+    """Isolation that the machine allows, as the fork server found out."""
 
     filter: Filter
     server: int  # its process id
     address_space: int  # of the fork server: Python and the library
-    users: int | None = None  # the first of the ids of programs' processes, one per slot, if the fork server is root
+    users: int | None = None  # first id of programs' processes, one per slot, if the fork server is root
     user_namespace: bool = False  # one per program, in which its threads are counted from 0
-    counted: bool = False  # without either, the threads of a program count with all tasks of this user
+    counted: bool = False  # whether the kernel counts a program's threads together with all tasks of this user
     user: int | None = None
     tasks: int = 0
 
@@ -70,7 +71,8 @@ class Seal(NamedTuple):
         return self if self.users is None else self._replace(user=FIRST_USER + (self.users + slot) % USERS)
 
     def apply(self, job: Job, descriptors: Sequence[int]) -> None:
-        """Leave everything but the descriptors. The descriptors' numbers are above those that they get."""
+        """Close everything but the descriptors, and enter isolation. The given numbers of the descriptors must be
+        higher than those that they get here."""
         for number, descriptor in enumerate(descriptors):
             os.dup2(descriptor, number)
         os.closerange(len(descriptors), resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -86,7 +88,7 @@ class Seal(NamedTuple):
         _limit(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
         self._leave_user(job.threads)
         isolation.leave_no_core_dump()
-        die_with_parent(self.server)  # again: who changes its user loses it
+        die_with_parent(self.server)  # again, because a change of user resets it
         self.filter.install()
 
     def _leave_user(self, threads: int) -> None:
@@ -94,7 +96,7 @@ class Seal(NamedTuple):
             isolation.set_user(self.user)
         elif self.user_namespace:
             isolation.leave_users()
-            isolation.drop_capabilities()  # It has all of them in its own namespace.
+            isolation.drop_capabilities()  # a process has all capabilities in its own namespace
         if self.counted:
             threads = self.tasks + _MORE_TASKS
         _limit(resource.RLIMIT_NPROC, threads, threads)
@@ -108,32 +110,32 @@ def _limit(limit: int, soft: int, hard: int) -> None:
 
 
 def prepare() -> None:
-    """Once, in the fork server."""
-    # Python ignores it, and a program that prints without end would not end.
+    """Prepare the fork server, once."""
+    # Python ignores this signal, so a program that prints without end would not end.
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    # What programs expect of the system: `exit` and `quit`; the streams by name; and the pair of sockets with which
-    # asyncio wakes its event loop.
+    # Provide what programs expect from the system: `exit` and `quit`, the streams by name, and the pair of sockets with
+    # which asyncio wakes its event loop.
     site.setquit()
     builtins.open = io.open = open_stream
     socket.socketpair = pipe_ends  # type: ignore[assignment]
-    # Tracebacks of programs name no file of this machine.
+    # Tracebacks of programs must not name files of this machine.
     for function in (open_stream, pipe_ends):
         function.__code__ = function.__code__.replace(co_filename="<sandbox>")
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(0)
     gc.collect()
-    gc.freeze()  # The collector of a program would write to, and so copy, each page.
+    gc.freeze()  # the collector of a program would write to each page, and so copy it
 
 
 def run(seal: Seal, job: Job, descriptors: Sequence[int]) -> None:
-    """Ends the process."""
+    """Run the program and end the process."""
     try:
         seal.apply(job, descriptors)
     except BaseException:  # noqa: BLE001  boundary: nothing may run in a process that is not sealed
-        # A sealed program can send no signals, so it cannot end like this.
+        # Only this process can end in this way, because a sealed program can send no signals.
         os.kill(os.getpid(), signal.SIGUSR2)
         os._exit(1)
-    random.seed(0)  # A program that sets no seed prints the same each time, so that a result can be repeated.
+    random.seed(0)  # fixed, so that a program that sets no seed prints the same each time
     code = 1
     try:
         source = os.pread(PROGRAM, os.fstat(PROGRAM).st_size, 0)
@@ -144,7 +146,7 @@ def run(seal: Seal, job: Job, descriptors: Sequence[int]) -> None:
             code = 0
         else:
             code = _run_main(source)
-    except BaseException:  # noqa: BLE001  boundary: the program may break anything, here as well
+    except BaseException:  # noqa: BLE001  # boundary: the program may break anything, even this code
         code = 1
     finally:
         as_main.finish(code)
@@ -155,13 +157,13 @@ def _answer(line: str) -> None:
 
 
 def _run_main(source: bytes) -> int:
-    # For tracebacks and inspect.
+    # Tracebacks and `inspect` read the source from here.
     linecache.cache[NAME] = (lambda: source.decode("utf-8", "replace"),)
     try:
         code = compile(source, NAME, "exec", dont_inherit=True)
     except BaseException as error:  # noqa: BLE001  boundary: a program that breaks the compiler does not compile
         if isinstance(error, SyntaxError) and len(error.text or "") > _LONG_LINE:
-            error.text = None  # It would be printed.
+            error.text = None  # do not print a long line
         traceback.print_exception(type(error), error, None)
         return NOT_COMPILED
     try:
@@ -173,7 +175,7 @@ def _run_main(source: bytes) -> int:
 
 
 def open_stream(file, *args, **kwargs):  # type: ignore[no-untyped-def]
-    """`open`, which finds /dev/stdin without a file system."""
+    """`open` that also finds /dev/stdin, without a file system."""
     if isinstance(file, str) and file in _STREAMS:
         file = os.dup(_STREAMS[file])
     return _open(file, *args, **kwargs)
@@ -205,6 +207,6 @@ class PipeEnd:
 
 
 def pipe_ends(*_: object) -> tuple[PipeEnd, PipeEnd]:
-    """The first end receives, the second sends."""
+    """A receiving and a sending end, in place of a pair of sockets."""
     read, write = os.pipe()
     return PipeEnd(read), PipeEnd(write)

@@ -1,11 +1,12 @@
-"""Plain values as JSON, and the calls of functions that a program defines.
+"""Plain values as JSON, and calls of functions that a program defines.
 
 Three kinds of processes run this file: the caller, a contained program, and a remote service, to which its text is sent
-in front of the program. So it imports the standard library alone, and runs on Python 3.9 and later.
+in front of the program. So it imports only the standard library, and runs on Python 3.9 and later.
 
-A plain value is None, a bool, int, float, complex, str or bytes, or a list, tuple, set, frozenset or dict of these: of
-exactly these types, since an instance of a subclass may compare equal to anything. Lists and most scalars are JSON;
-the rest are objects with one key, which is the type. What a program wrote is read with bounded size and depth.
+A plain value is None, a bool, int, float, complex, str or bytes, or a list, tuple, set, frozenset or dict of these. Its
+type is exactly one of these, since an instance of a subclass may compare equal to anything. Lists and most scalars are
+JSON; the other values are objects with one key, which is the type. Text from a program is read with bounded size and
+depth.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ MAX_BYTES = 1_000_000  # of all the answers of a program
 MAX_DEPTH = 50
 # A level of a value is up to three levels of JSON: {"dict": [[key, value]]}. An answer is one more.
 _MAX_JSON_DEPTH = 3 * (MAX_DEPTH + 1) + 1
-_MAX_DIGITS = 20  # Longer numbers are hexadecimal: reading decimal digits takes quadratic time.
-# Python does not print integers of more than 4,300 decimal digits: one would raise wherever a verdict is shown.
+_MAX_DIGITS = 20  # Longer numbers are hexadecimal, because reading decimal digits takes quadratic time.
+# Python refuses to print integers of more than 4,300 decimal digits, so such an integer would raise an error wherever a
+# verdict is shown.
 _MAX_HEX_DIGITS = 3300
 _MAX_EQUAL_HASHES = 32  # Inserting values of one hash takes quadratic time.
 
@@ -32,11 +34,11 @@ CallParts = tuple[str, Sequence[object], Mapping[str, object]]
 
 
 class NotPlain(ValueError):
-    """A value that is not plain, or text that is not one that `dumps` writes."""
+    """A value that is not plain, or a text that `dumps` does not write."""
 
 
 def dumps(value: object) -> str:
-    """A plain value as one line of ASCII."""
+    """Write a plain value as one line of ASCII."""
     try:
         return json.dumps(_tagged(value, MAX_DEPTH))
     except RecursionError:
@@ -44,7 +46,7 @@ def dumps(value: object) -> str:
 
 
 def loads(text: str) -> object:
-    """The value that `dumps` wrote; anything else is NotPlain, found in linear time."""
+    """Read a value that `dumps` wrote. Any other text raises NotPlain. Takes linear time."""
     return _untagged(_parse(text), MAX_DEPTH)
 
 
@@ -95,12 +97,12 @@ def _untagged(data: object, depth: int) -> object:
 
 
 def _encodable(text: str) -> str:
-    """JSON can hold half a character, which no file and no tokenizer takes."""
+    """Escape halves of characters (lone surrogates), which JSON can hold, but no file and no tokenizer takes."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _hashed(items: list[object]) -> list[object]:
-    """The items, if a set or dict of them can be built in linear time."""
+    """Return the items, if a set or dict of them can be built in linear time; else raise NotPlain."""
     try:
         hashes = Counter(map(hash, items))
     except TypeError as error:
@@ -172,19 +174,21 @@ def _parse(text: str) -> object:
 
 
 def _is_shallow(text: str) -> bool:
-    """Whether JSON has few levels, from its brackets outside of strings: parsing deep JSON may overflow the C stack."""
+    """Whether JSON has few levels, counted from its brackets outside of strings. Parsing deep JSON may overflow the C
+    stack."""
     text = re.sub(r'"[^"]*"', "", re.sub(r"\\.", "", text))
     brackets = re.sub(r"[^\[\]{}]", "", text)
     return max(accumulate(1 if bracket in "[{" else -1 for bracket in brackets), default=0) <= _MAX_JSON_DEPTH
 
 
 def dump_calls(calls: Sequence[CallParts]) -> str:
-    """Calls as one line of ASCII."""
+    """Write calls as one line of ASCII."""
     return json.dumps([[name, dumps(list(args)), dumps(dict(kwargs))] for name, args, kwargs in calls])
 
 
 def run_calls(program: str, calls: str, write: Callable[[str], object]) -> None:
-    """Run a program as a module, then calls of what it defines; `write` gets one line per answer as it is known."""
+    """Run a program as a module, then call what it defines. `write` gets one line per answer, as soon as the answer is
+    known."""
     module = types.ModuleType("program")
     sys.modules["program"] = module  # dataclasses and pickle look modules up
     try:
@@ -223,9 +227,10 @@ def _text(error: BaseException) -> str:
 
 
 def read_answers(written: str, count: int, missing: str) -> list[tuple[object, str | None]]:
-    """(value, error) per call, from the lines that `run_calls` wrote; `missing` is the error of those without one."""
+    """Read a pair of value and error per call from the lines that `run_calls` wrote. Calls without a line get the error
+    `missing`."""
     answers: list[tuple[object, str | None]] = []
-    # What follows the last newline is a line that was cut off.
+    # Text after the last newline is a line that was cut off.
     for line in written[:MAX_BYTES].split("\n")[:-1][:count]:
         try:
             answer = _parse(line)
@@ -241,7 +246,7 @@ def read_answers(written: str, count: int, missing: str) -> list[tuple[object, s
 
 
 def script(program: str, calls: Sequence[CallParts], mark: str) -> str:
-    """A program for another interpreter: it prints each answer in a line that starts with `mark`."""
+    """Make a program for another interpreter, which prints each answer in a line that starts with `mark`."""
     with open(__file__, encoding="utf-8") as file:
         source = file.read()
     write = f"lambda line: print(chr(10) + {mark!r} + line, flush=True)"
@@ -249,5 +254,5 @@ def script(program: str, calls: Sequence[CallParts], mark: str) -> str:
 
 
 def marked_lines(stdout: str, mark: str) -> str:
-    """The lines that a script of `script` printed, for `read_answers`."""
+    """Extract the lines for `read_answers` from the output of a program that `script` made."""
     return "".join(f"{line[len(mark) :]}\n" for line in stdout.split("\n")[:-1] if line.startswith(mark))

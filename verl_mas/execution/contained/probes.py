@@ -1,5 +1,5 @@
-"""Programs that must not succeed, run before a team starts and by `verl-mas doctor`: a sandbox is trusted after it has
-been tried on this machine."""
+"""Programs that must fail, run before a team starts and by `verl-mas doctor`: a sandbox is trusted only after it was
+tested on this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from verl_mas.execution.limits import Limits, Result, Status
 LIMITS = Limits(cpu_s=1.0, memory_mb=128)
 BRIEF = Limits(cpu_s=0.1, memory_mb=128)
 HELD = "held\n"
-# Refused is an error of the operating system, nothing else. What gets through does no harm: signal 0, one fork.
+# Only an error of the operating system counts as refused. A probe that gets through does no harm: it sends signal 0, or
+# forks once.
 REFUSED = """
 import os
 try:
@@ -47,7 +48,7 @@ for limit in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
     except (OSError, ValueError): refused += 1
 print("held" if refused == 2 else "got through")
 """
-# The sandbox itself sets these.
+# The sandbox itself sets these variables.
 ENVIRONMENT = """
 import os
 own = {"PYTHONHASHSEED", "MALLOC_ARENA_MAX", "TZ", "LC_ALL", "LC_CTYPE"}
@@ -75,7 +76,7 @@ else:
 
 @dataclass(frozen=True)
 class SandboxProbe:
-    """`killed`: it may also be ended for what it tries. `endless`: it must be ended by its limit."""
+    """A program that must fail. `killed`: it may also be ended for the attempt. `endless`: its limit must end it."""
 
     name: str
     program: str
@@ -112,7 +113,7 @@ PROBES = (
 
 
 async def got_through(executor: Executor) -> list[str]:
-    """The probes that were not refused, each with what came of it."""
+    """List the probes that were not refused, each with its result."""
     results = await asyncio.gather(
         *(executor.execute(probe.program, limits=BRIEF if probe.endless else LIMITS) for probe in PROBES)
     )
@@ -124,7 +125,7 @@ async def got_through(executor: Executor) -> list[str]:
 
 
 def not_contained(escapes: Sequence[str]) -> ConfigError:
-    """The error of a machine on which probes got through."""
+    """Make the error for a machine on which probes got through."""
     rule = f"before a run, {len(PROBES)} programs try what no program may do; each must be refused"
     fix = f"report it with the output of `verl-mas doctor`; until then {SETTING}.executor=sandbox_fusion "
     fix += f"{SETTING}.url=http://... sends programs to a service"

@@ -1,5 +1,5 @@
-"""The fork server of programs that a model wrote: it imports the library once, then enters the isolation that this
-machine allows. It has an empty environment, and imports nothing of this package beside the files that it needs."""
+"""The fork server of programs that a model wrote. It imports the library once, then enters the isolation that this
+machine allows. It has an empty environment, and imports only the files of this package that it needs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _COUNT_S = 5.0
 
 
 class Sealed(Forks):
-    """`packages` has the folder of each package that programs may import."""
+    """Forks a sealed process per program. `packages` has the folder of each package that programs may import."""
 
     def __init__(self, packages: Mapping[str, str]):
-        # The kernel ends a program rather than the trainer if the machine has no memory left.
+        # If the machine runs out of memory, let the kernel end a program rather than the trainer.
         with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -48,7 +48,7 @@ class Sealed(Forks):
         self.greeting = {"seccomp": child.YES, **layers}
 
     def before_fork(self) -> None:
-        """Count the tasks of this user, if programs' threads are among them. It takes some 30 ms."""
+        """Count the tasks of this user, if the limit of programs' threads includes them. This takes about 30 ms."""
         if self._seal.counted and self._count_again <= time.monotonic():
             self._seal = self._seal._replace(tasks=isolation.tasks_of_user())
             self._count_again = time.monotonic() + _COUNT_S
@@ -60,7 +60,8 @@ class Sealed(Forks):
 
 
 def _isolate() -> dict[str, str]:
-    """Enter what the machine allows, once for all programs: child.YES, or why not."""
+    """Enter the isolation that the machine allows, once for all programs. Returns child.YES, or the reason, for each
+    layer."""
     namespaces = why_not(isolation.enter_namespaces)
     if not namespaces:
         isolation.enter_namespaces()
@@ -72,7 +73,7 @@ def _isolate() -> dict[str, str]:
 
 
 def _separate_user(seal: child.Seal, number: int, layers: dict[str, str]) -> child.Seal:
-    """How a program's process leaves this user, which also bounds its threads."""
+    """Choose how a program's process leaves this user, which also bounds its threads."""
     if os.getuid() == 0:
         reason = why_not(lambda: isolation.set_user(child.FIRST_USER + number % child.USERS))
         layers["user"] = reason or child.YES
@@ -90,7 +91,7 @@ def _separate_user(seal: child.Seal, number: int, layers: dict[str, str]) -> chi
 
 
 def _continue_inside() -> None:
-    """Continue as the first process of the new PID namespace; this one waits, and the two end together."""
+    """Continue as the first process of the new PID namespace. The old process waits, and both end together."""
     parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     pid = os.fork()
@@ -105,7 +106,7 @@ def _continue_inside() -> None:
 
 
 def _check_sealed(seal: child.Seal) -> None:
-    """Seal this process, and try what must be refused by the filter."""
+    """Seal this process, and test that the filter refuses forbidden calls."""
     seal.apply(_TRIAL, [os.dup(descriptor) for descriptor in (0, 0, 2, 0, FAILURE)])
     for attempt in (lambda: os.open("/", os.O_RDONLY), lambda: os.kill(os.getpid(), 0)):
         try:

@@ -1,4 +1,4 @@
-"""The start of the contained fork server: what it needs of the machine, and what it gets of this process."""
+"""Starts the contained fork server: requirements of the machine, and the environment that the server gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.execution.executor import SETTING
 from verl_mas.util.forks import ForkServer
 
-# Nothing of the caller's environment. Sets are iterated in the same order in each run.
+# Nothing is taken from the caller's environment. A fixed hash seed gives sets the same order in each run.
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",
@@ -24,12 +24,12 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-# Python itself may need them to start.
+# Variables that Python itself may need to start.
 _PASSED_ON = ("LD_LIBRARY_PATH", "PYTHONHOME")
 
 
 def start(packages: Iterable[str]) -> ForkServer:
-    """A fork server for programs that may import these packages."""
+    """Start a fork server for programs that may import these packages."""
     if not sys.platform.startswith("linux") or platform.machine() != "x86_64" or sys.maxsize < 2**32:
         raise refused("seccomp", f"{platform.system()} on {platform.machine()}", ())
     env = _ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -37,12 +37,12 @@ def start(packages: Iterable[str]) -> ForkServer:
     return ForkServer(kind, _package_folders(packages), python=python, env=env, cwd="/")
 
 
-# What packages import, and what is imported with them.
+# Packages that other packages import, and that are therefore imported with them.
 _WITH = {"sympy": ("mpmath",)}
 
 
 def refused(what: str, reason: str, packages: Iterable[str]) -> ConfigError:
-    """The error of a machine without the filter of system calls, or of a package that cannot be used."""
+    """Make the error for a machine without the filter of system calls, or for an unusable package."""
     if what == "packages":
         value = f"{SETTING}.packages=[{','.join(packages)}]: {reason}"
         rule = "every package can be imported in a process of one thread, without the other installed packages"
@@ -56,7 +56,7 @@ def refused(what: str, reason: str, packages: Iterable[str]) -> ConfigError:
 
 
 def _package_folders(packages: Iterable[str]) -> dict[str, str]:
-    """The folder of each package, and of those that they need."""
+    """The folder of each package, and of the packages that it needs."""
     names = dict.fromkeys(name for package in packages for name in (*_WITH.get(package, ()), package))
     return {name: _folder(name) for name in names}
 

@@ -21,10 +21,11 @@ from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
 from verl_mas.util.loops import PerLoop, waited_for
 
 _MB = 2**20
-# Of a start, and of a program: the fork server may be killed by others, for example if the machine has no memory left.
+# Attempts to start a server, and to run a program: others may kill the fork server, for example if the machine runs out
+# of memory.
 _TRIES = 3
 _START_S = 60.0
-# A fork server that does not end a program this long after its limit is taken for dead.
+# A fork server that does not end a program this long after its limit is considered dead.
 _SILENCE_S = 20.0
 _CLOSED = "the sandbox was closed"
 
@@ -39,16 +40,16 @@ class Contained:
         self._servers = Restarted(partial(start, settings.packages))
 
     def check(self) -> None:
-        """Start one, and try what programs may not do."""
+        """Start a sandbox, and test that programs cannot do what they must not."""
         waited_for(_checked(Contained(self._settings)))
 
     async def layers(self) -> dict[str, str]:
-        """What contains programs on this machine: `YES`, or why it is not active."""
+        """The layers that contain programs on this machine, each with `YES`, or the reason why it is not active."""
         server = await self._started(self._servers)
         return server.greeting.result()
 
     def pids(self) -> list[int]:
-        """The fork server's process, if there is one."""
+        """The process of the fork server, if there is one."""
         server = self._servers.server
         return [server.pid] if server is not None and server.usable else []
 
@@ -82,8 +83,9 @@ class Contained:
     async def _run(
         self, program: bytes, stdin: bytes, limits: Limits, file_size: int, outputs: int
     ) -> tuple[Ended, list[bytes]]:
-        """How the program ended, and what it wrote to each output. Lost with the sandbox, it is run again."""
-        # One byte more, to tell a program at its limit from one beyond it.
+        """Run a program; return how it ended and what it wrote to each output. If the sandbox is lost, the program is
+        run again."""
+        # One byte more, to distinguish a program at its limit from one beyond it.
         job = Job(limits.cpu_s, limits.memory_mb * _MB, file_size + 1, limits.threads)
         servers, reasons = self._servers, list[str]()
         while len(reasons) < _TRIES:
@@ -131,7 +133,7 @@ class Contained:
         except ServerLost as error:
             raise ExecutorFailed(_CLOSED) if servers.closed else error from None
         finally:
-            # A cancelled call leaves its slot when its process has ended.
+            # A cancelled call frees its slot only when its process has ended.
             if ended is None:
                 slots.release()
             else:
@@ -148,7 +150,7 @@ async def _checked(executor: Contained) -> None:
 
 
 def _leave(slots: asyncio.Semaphore, ended: asyncio.Future[Ended]) -> None:
-    ended.exception()  # seen: whoever waits for it may be cancelled
+    ended.exception()  # marks the exception as retrieved, since whoever waits for it may be cancelled
     slots.release()
 
 
@@ -169,7 +171,7 @@ async def _end_of(server: ForkServer, fork: Fork, ended: asyncio.Future[Ended], 
 
 @contextlib.contextmanager
 def _files(program: bytes, stdin: bytes, outputs: int) -> Iterator[list[int]]:
-    """Files in memory: input, output, errors, the program, and for calls the answers."""
+    """Make files in memory: input, output, errors, the program and, for calls, the answers."""
     descriptors: list[int] = []
     try:
         for content in (stdin, b"", b"", program, *[b""] * (outputs - 2)):
@@ -191,7 +193,7 @@ def _text(written: bytes, limits: Limits) -> str:
 
 
 def _fault(ended: Ended, limits: Limits) -> str:
-    """Why this end is not the program's; empty if it is."""
+    """The reason why the program did not cause this end; empty if it did."""
     if ended.reason == NOT_STARTED:
         return f"no process could be started: {os.strerror(ended.status)}"
     if ended.reason == BY_LIMIT or not os.WIFSIGNALED(ended.status):

@@ -1,1 +1,1 @@
-"""The protocols that programs speak, a file each."""
+"""The protocols that programs speak, one file each."""

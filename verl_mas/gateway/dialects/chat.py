@@ -38,7 +38,7 @@ def _message(given: object, where: str) -> Message:
     if content is None and given["role"] != "assistant":
         raise ApiError(400, f"{where}.content is neither text nor a list of texts", param=where)
     text = content_of(given["role"], content, f"{where}.content", ("text", "refusal"))
-    # What clients add of their own is not a part of the prompt.
+    # Fields that clients add on their own are not part of the prompt.
     kept = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
     message = {"role": ROLES[given["role"]], "content": text, **kept}
     calls = given.get("tool_calls") or []
@@ -83,7 +83,7 @@ class Chat:
         writer = ChatWriter(asked.model, served.id)
         log_probs = _log_probs(served) if asked.logprobs else None
         yield writer.piece({"role": "assistant", "content": served.text}, logprobs=log_probs)
-        # A chunk each: clients read the first call of a chunk.
+        # Send one chunk per call, because clients read only the first call of a chunk.
         for i, call in enumerate(served.calls):
             yield writer.piece({"tool_calls": [{"index": i, **_call(call)}]})
         yield writer.piece({}, finish_reason=_reason(served))
@@ -101,7 +101,7 @@ def _call(call: ToolCall) -> JsonObject:
 
 
 def _log_probs(served: Served) -> JsonObject | None:
-    """Log-probs of the sampled tokens, named by id as vLLM does with `return_tokens_as_token_ids`."""
+    """List the log-probs of the sampled tokens, named by id as vLLM does with `return_tokens_as_token_ids`."""
     found = zip(*sampled_of(served.reply), strict=True)
     each: list[JsonObject] = [
         {"token": f"token_id:{i}", "logprob": p, "bytes": None, "top_logprobs": []} for i, p in found
@@ -109,12 +109,12 @@ def _log_probs(served: Served) -> JsonObject | None:
     return {"content": each, "refusal": None} if each else None
 
 
-# -- what a served team writes, too -----------------------------------------------------------------------------------
+# -- also used by the server of a trained team ----------------------------------------------------------------------
 
 
 @dataclass
 class ChatWriter:
-    """The objects of one reply."""
+    """Writes the objects of one reply."""
 
     model: str
     id: str

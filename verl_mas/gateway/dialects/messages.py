@@ -11,14 +11,14 @@ from verl_mas.workflow.codecs import JsonObject
 
 INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
 ROLES = ("user", "assistant", "system")
-# Has arguments that are not an object, for which the protocol has no place; no tool has an argument of this name.
+# Key for arguments that are not an object, which the protocol cannot express. No tool has an argument of this name.
 INVALID = "not_a_json_object"
-# Blocks of a reply that are not a part of its transcript.
+# Blocks of a reply that are not part of its transcript.
 THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def read_message(given: object, where: str) -> Iterator[Message]:
-    """The messages of one of Anthropic's: results of tools are messages of their own."""
+    """Convert one of Anthropic's messages to ours, in which results of tools are separate messages."""
     role = given.get("role") if isinstance(given, dict) else None
     if not isinstance(given, dict) or role not in ROLES:
         raise ApiError(400, f"{where} is not an object with a role of {', '.join(ROLES)}", param=where)
@@ -45,7 +45,7 @@ class Messages:
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
         if body.take("thread", dict, None):
-            # A thread that goes on has its new messages alone, and neither its system prompt nor its tools.
+            # A continued thread sends only its new messages, without its system prompt and tools.
             message = "thread is not supported: send the whole conversation"
             raise ApiError(400, message, param="thread", unsupported="thread_unsupported_request")
         given: Sequence[object] = body.take("messages", list)
@@ -99,7 +99,7 @@ def _tool(given: JsonObject, where: str) -> JsonObject:
 
 
 def _arguments(given: object) -> str:
-    """The arguments as they were sampled."""
+    """Return the arguments as they were sampled."""
     invalid = given.get(INVALID) if isinstance(given, dict) and len(given) == 1 else None
     return invalid if isinstance(invalid, str) else json.dumps(given or {})
 

@@ -23,8 +23,8 @@ INSTEAD = {
 
 
 def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) -> list[Message]:
-    """The messages of a transcript: calls belong to the message before them. `served`: items by the ids that they may
-    be named by."""
+    """Convert the items of a transcript to messages; calls belong to the message before them. `served`: items by the
+    ids that may stand for them."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[Message] = []
@@ -49,7 +49,7 @@ def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) 
             messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
         elif kind == "item_reference":
             raise ApiError(400, f"{where} names {item.get('id')!r:.80}, and no reply here has that id", param=where)
-        elif kind != "reasoning":  # a thought is a part of the reply
+        elif kind != "reasoning":  # a reasoning item is part of the reply
             raise ApiError(400, f"{where} is {kind!r:.40}, which agents are not asked in", param=where)
     return messages
 
@@ -64,7 +64,7 @@ class Responses:
         functions = [function for i, one in given for function in _functions(one, f"tools[{i}]")]
         messages = read_items(body.take("input", str | list), body.items)
         instructions: str = body.take("instructions", str, "")
-        # The schema is a part of the system prompt, which is sent anew with each request.
+        # The schema is part of the system prompt, which comes with each request.
         if schema := form.get("schema"):
             system = [{"role": "system", "content": instructions}] if instructions else []
             instructions = str(with_schema(system, schema)[0]["content"])
@@ -116,7 +116,7 @@ class Responses:
 
 
 def _functions(given: JsonObject, where: str) -> Iterator[tuple[str, JsonObject]]:
-    """A function, or those of a namespace: each with the namespace, and with the schema of its full name."""
+    """Yield a function, or the functions of a namespace, each with its namespace and its schema under the full name."""
     namespace = str(given.get("name")) if given.get("type") == "namespace" else ""
     for each in Fields(given).take("tools", list[JsonObject]) if namespace else [given]:
         if each.get("type") != "function":

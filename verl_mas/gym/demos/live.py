@@ -1,4 +1,4 @@
-"""Starts a training run and displays its progress, from the metrics that it writes."""
+"""Starts a training run and displays its progress, read from the metrics that the run writes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from verl_mas.run_folder.metrics import Step, read_steps
 
 POLL_S = 0.5
 TAIL_LINES = 25
-GRACE_S = 30.0  # that an interrupted run has to exit
+GRACE_S = 30.0  # for an interrupted run to exit
 
 
 @dataclass
@@ -48,10 +48,10 @@ class DemoRun:
         return read_steps(self.metrics)
 
     def watch(self, headline: str, console: Console) -> list[Step]:
-        """Train to the end with a progress bar. `headline` is the metric beside it. Ctrl-C also ends the run."""
+        """Train to the end with a progress bar. `headline`: the metric next to the bar. Ctrl-C also ends the run."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not self.resume:
-            self.metrics.unlink(missing_ok=True)  # What it has would be displayed until the first step.
+            self.metrics.unlink(missing_ok=True)  # old metrics would be displayed until the first step
         if not console.is_terminal:
             console.print(f"training: {self.steps_in_all} steps, log in {self.log}")
         bar = self._bar(console)
@@ -76,7 +76,7 @@ class DemoRun:
         settings = {"VERL_FILE_LOGGER_PATH": str(self.metrics), "HYDRA_FULL_ERROR": "1", "OMP_NUM_THREADS": "1"}
         # Ray and TransferQueue then listen on loopback only; see docs/security.md.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        # In a new session, so that Ctrl-C reaches the run only through `_end`.
+        # A new session, so that Ctrl-C reaches the run only through `_end`.
         return subprocess.Popen(
             command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | settings, start_new_session=True
         )
@@ -93,7 +93,7 @@ class DemoRun:
                 live.update(Group(bar, self.table(steps)))
 
     def _print(self, console: Console, steps: list[Step], headline: str) -> None:
-        """A line per step: a bar is drawn once where the output is no terminal, at the end."""
+        """Print a line per step, because without a terminal the bar is drawn only once, at the end."""
         for step in steps:
             if step.number > self._printed:
                 value = f"  {headline} {step.values[headline]:.3f}" if headline in step.values else ""
@@ -108,7 +108,7 @@ class DemoRun:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a run that still runs: by SIGINT, then by killing its process group."""
+    """End a run that still runs, first by SIGINT, then by killing its process group."""
     if process.poll() is not None:
         return
     process.send_signal(signal.SIGINT)

@@ -26,7 +26,7 @@ class SmolLM2Demo(TeamDemo):
     recipe = "smollm2/laptop"
     folder = Path("runs/smollm2_demo")
     steps = 32
-    # A step takes some 20 s, and adapters are saved in one: the first save is within two minutes.
+    # A step takes about 20 s, and saving adapters takes one second, so the first save comes within two minutes.
     overrides = ("trainer.save_freq=2", "trainer.max_actor_ckpt_to_keep=1")
     success = f"val-core/{SOURCE}/acc/mean@1"
     solved = "the held-out words right"

@@ -1,4 +1,4 @@
-"""What the demos of teams share: data and a model are made once, a run is watched or resumed, and a report ends it."""
+"""Common parts of team demos: data and a model are made once, a run is watched or resumed, and a report ends it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from verl_mas.util.text import sparkline
 
 Curves: TypeAlias = Mapping[str, Mapping[str, str]]
 Levels: TypeAlias = Mapping[str, Mapping[str, float]]
-# How far data and model are made: done, of how much, and a line about it.
+# Called while data and model are made: steps done, steps in all, and a line of text.
 Show: TypeAlias = Callable[[int, int, str], None]
 STEPS = "trainer.total_training_steps"
-LINES = 30  # of progress, where the output is no terminal
+LINES = 30  # lines of progress if the output is not a terminal
 
 
 class TeamDemo:
@@ -42,16 +42,16 @@ class TeamDemo:
     recipe: ClassVar[str]
     folder: ClassVar[Path]
     steps: ClassVar[int]
-    overrides: ClassVar[tuple[str, ...]] = ()  # of the recipe; those of the user come after them
-    # The metric of success in a validation; its interval is beside it as pass@1/low and pass@1/high.
+    overrides: ClassVar[tuple[str, ...]] = ()  # overrides of the recipe; the user's come after them
+    # The metric of success in a validation. Next to it, pass@1/low and pass@1/high are its interval.
     success: ClassVar[str]
-    solved: ClassVar[str]  # what that is the share of
-    measured: ClassVar[Curves]  # the metrics to display: what is measured -> of whom -> key
-    levels: ClassVar[Levels] = {}  # constants to draw beside them: what is measured -> name -> value
-    making: ClassVar[str] = "warm-up: writing tasks and demonstrations"  # data and model
+    solved: ClassVar[str]  # unit of the metric of success, of which it is the share
+    measured: ClassVar[Curves]  # the metrics to display: measure -> agent -> key
+    levels: ClassVar[Levels] = {}  # constants to draw next to them: measure -> name -> value
+    making: ClassVar[str] = "warm-up: writing tasks and demonstrations"  # shown while data and model are made
 
     def version(self) -> object:
-        """What data and model are made of."""
+        """Everything on which data and model depend."""
         raise NotImplementedError
 
     def make(self, show: Show) -> None:
@@ -59,7 +59,7 @@ class TeamDemo:
         raise NotImplementedError
 
     def draw(self, step: int) -> str:
-        """Sessions of a validation as text, on the same tasks at every step."""
+        """Draw sessions of a validation as text, on the same tasks at every step."""
         raise NotImplementedError
 
     def run(self, overrides: list[str], console: Console, *, fresh: bool = False) -> None:
@@ -73,7 +73,7 @@ class TeamDemo:
             f"trainer.default_local_dir={self.folder}/checkpoints",
             *overrides,
         ]
-        compose(arguments)  # What Hydra refuses is refused before files are deleted and a model is made.
+        compose(arguments)  # overrides that Hydra refuses are refused before files are deleted and a model is made
         if fresh:
             shutil.rmtree(self.folder, ignore_errors=True)
         console.print(self.title)
@@ -96,7 +96,7 @@ class TeamDemo:
         self._report(training, training.steps(), console)
 
     def prepare(self, console: Console) -> None:
-        """Write data and model, unless an earlier demo has."""
+        """Write data and model, unless an earlier demo has written them."""
         done = self.folder / "model" / "warm"
         version = json.dumps(self.version())
         if done.exists():
@@ -157,13 +157,13 @@ class TeamDemo:
         console.print("\n" + "\n".join(f"{what:8} {file}" for what, file in files), markup=False, highlight=False)
 
     def sessions(self, step: int) -> dict[int, Record]:
-        """The sessions of a validation, by the number of their task."""
+        """The sessions of a validation, by the index of their task."""
         sessions = read_sessions(self.folder / "checkpoints" / "trajectories", validate=True, step=step)
         return {session["task"]["index"]: session for session in sessions}
 
 
 def _sessions_of(run: RunFolder) -> list[tuple[str, object]]:
-    """Where they are, and a page to look at them, unless the user has switched them off."""
+    """Places of the sessions, and a page that displays them, unless the user has turned them off."""
     if run.trajectories is None:
         return [("sessions", "none were recorded")]
     page, _ = write_view(run.folder, ViewOptions(force=True))

@@ -18,12 +18,12 @@ from verl_mas.user_code import load_module
 from verl_mas.util.splits import TEST, TRAIN
 from verl_mas.workflow.base import find
 
-_TURNS = 10  # on one board; noise leads to states that a perfect player never reaches
+_TURNS = 10  # turns on one board; noise leads to states that a perfect player never reaches
 FIRST_SEED = 10_000_000  # disjoint from the seeds that reinforcement learning trains on
 
 
 def tiny_workflow(name: str, args: Mapping[str, object]) -> Play:
-    """The workflow with prompts for a tiny model."""
+    """Make the workflow, with prompts for a tiny model."""
     kind = find(name)
     if not issubclass(kind, Play):
         rule = "demonstrations are for workflows that play puzzles"
@@ -45,7 +45,7 @@ def noisy_plan(puzzle: Puzzle, length: int, noise: float, rng: random.Random) ->
 
 
 def lessons(workflow: Play, name: str, size: Size, *, noise: float, seed: int = 0) -> Iterator[Lesson]:
-    """Endless: the acts of the workflow on one board after another, with the workflow's own prompts."""
+    """Yield demonstrations endlessly: acts of the workflow, with its own prompts, on one board after another."""
     rng = random.Random(seed)
     number = FIRST_SEED * (seed + 1)
     while True:
@@ -59,7 +59,7 @@ def lessons(workflow: Play, name: str, size: Size, *, noise: float, seed: int = 
 
 
 def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> tuple[list[Lesson], Puzzle]:
-    """The acts of one turn, in which an expert plays every agent, and the puzzle after it."""
+    """Play one turn, with an expert as every agent; return its acts and the puzzle after it."""
     acts: list[Lesson] = []
 
     async def choose(agent: str, state: Puzzle, prompt: str) -> PuzzleAttempt:
@@ -71,7 +71,7 @@ def _turn(workflow: Play, puzzle: Puzzle, noise: float, rng: random.Random) -> t
 
 
 def _result(turn: Coroutine[object, None, Puzzle]) -> Puzzle:
-    """Runs the coroutine without an event loop, which would take longer than the turn. Experts never wait."""
+    """Run a coroutine without an event loop, which would take longer than the turn itself. Experts never wait."""
     try:
         turn.send(None)
     except StopIteration as done:
@@ -82,7 +82,7 @@ def _result(turn: Coroutine[object, None, Puzzle]) -> Puzzle:
 
 @dataclass(frozen=True)
 class BoardItem(Item):
-    """A board, which its seed makes."""
+    """A board, which is generated from its seed."""
 
     seed: int
     split: str
@@ -130,7 +130,7 @@ class PuzzleData(Generated):
         board(options.puzzle, 0, TRAIN, practice)
         board(options.puzzle, 0, TEST, size)
         train = items(options.puzzle, options.train_rows, TRAIN, options.seed * options.train_rows, practice)
-        # The same for every seed.
+        # The test rows are the same for every seed.
         test = items(options.puzzle, options.test_rows, TEST, options.first_test, size)
         kind = {"seed": options.seed, "size": size, "practice": practice, "first_test": options.first_test}
         return Prepared(train, test, test, {options.puzzle: kind})
@@ -141,6 +141,6 @@ class PuzzleData(Generated):
 
 
 def _sizes(options: argparse.Namespace) -> tuple[Size, Size]:
-    """Sizes of the held-out boards and of the training boards."""
+    """The sizes of the held-out boards and of the training boards."""
     size = values(options.size, "--size NAME=VALUE")
     return size, size | values(options.practice, "--practice NAME=VALUE")

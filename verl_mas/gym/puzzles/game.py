@@ -42,9 +42,12 @@ def played(puzzle: Puzzle, actions: Sequence[str], limit: int) -> tuple[Puzzle, 
 
 
 def score_actions(puzzle: Puzzle, actions: Sequence[str] | Malformed, *, limit: int, dense: bool = True) -> ActionScore:
-    """Try up to `limit` actions on a copy of the puzzle. Solving gives a team reward of 1. Otherwise rewards are
-    differences of a state's value, so actions that return to the same state earn nothing. Format and legality are
-    penalties: the paper's rewards minus a constant, which cancels within a group of one prompt."""
+    """Try up to `limit` actions on a copy of the puzzle.
+
+    Solving gives a team reward of 1. Otherwise rewards are differences of a state's value, so actions that return to
+    the same state earn nothing. Format and legality are penalties: the paper's rewards minus a constant, which cancels
+    within a group of one prompt.
+    """
     if isinstance(actions, Malformed):
         return ActionScore(puzzle.copy(), 0.0, -(FORMAT + LEGAL) if dense else 0.0)
     after, share = played(puzzle, actions, limit)
@@ -67,23 +70,25 @@ class PuzzleAttempt:
         return () if isinstance(self.actions, Malformed) else self.actions
 
     def ending(self, after: Puzzle) -> PuzzleAttempt:
-        """The same attempt, with which the board became `after`."""
+        """The same attempt, with `after` as the resulting board."""
         return replace(self, score=replace(self.score, after=after))
 
 
 Choose = Callable[[str, Puzzle, str], Awaitable[PuzzleAttempt]]  # (agent, puzzle, prompt) -> the committed attempt
-Place = tuple[int, int]  # the number of a turn, and of an act in it
+Place = tuple[int, int]  # the index of a turn, and of an act in it
 
 
 @dataclass
 class Position:
-    """Where a game is: the puzzle at the start of a turn, and the attempts committed since then, with their agents. A
-    turn that is played on is called again from its start, and finds these attempts in place of new acts."""
+    """State of a game: the puzzle at the start of a turn, and the attempts committed since then, with their agents.
+
+    When a turn is continued, it is called again from its start, and finds these attempts in place of new acts.
+    """
 
     puzzle: Puzzle
     turns: int = 0
     attempts: dict[Place, tuple[str, PuzzleAttempt]] = field(default_factory=dict)
-    facing: Puzzle | None = None  # of a candidate that is played on: what its agent acted on
+    facing: Puzzle | None = None  # for a continued candidate: the puzzle on which its agent acted
 
     def copy(self) -> Position:
         attempts = {
@@ -93,7 +98,7 @@ class Position:
         return Position(restored(self.puzzle), self.turns, attempts, restored(self.facing))
 
     def reseed(self, rng: random.Random) -> None:
-        """Nothing that chance decides from here on is known to the original."""
+        """Sample later random events again, so that nothing about them is known to the original."""
         for puzzle in (self.puzzle, self.facing, *(attempt.score.after for _, attempt in self.attempts.values())):
             if puzzle is not None:
                 puzzle.reseed(rng)
@@ -155,11 +160,11 @@ class Play(Workflow):
 
     @property
     def dense(self) -> bool:
-        """Whether an act has a reward of its own; with continuations the outcome alone counts."""
+        """Whether an act has a reward of its own; with continuations, only the outcome counts."""
         return self.reward == "dense" and not self.probes
 
     async def turn(self, puzzle: Puzzle, choose: Choose) -> Puzzle:
-        """The puzzle after one turn. Each agent acts by `await choose(agent, puzzle, prompt)`."""
+        """Play one turn and return the puzzle after it. Each agent acts by `await choose(agent, puzzle, prompt)`."""
         raise NotImplementedError
 
     async def run(self, task: Task, team: Team) -> Outcome:
@@ -168,7 +173,7 @@ class Play(Workflow):
         return await self._play(team, Position(puzzle))
 
     async def _play(self, team: Team, at: Position) -> Outcome:
-        """To the end, from any position."""
+        """Play to the end, from any position."""
         if not at.turns:
             team.draw(at.puzzle.render, "start")
         while at.turns < self.max_turns and not at.puzzle.solved and at.puzzle.distance() is not None:
@@ -182,7 +187,7 @@ class Play(Workflow):
     async def _choose(
         self, team: Team, at: Position, numbers: Iterator[int], agent: str, puzzle: Puzzle, prompt: str
     ) -> PuzzleAttempt:
-        """Sample candidates for the prompt, score each on its own copy, commit one."""
+        """Sample candidates for the prompt, score each on its own copy, and commit one."""
         place = at.turns, next(numbers)
         if place in at.attempts:
             return at.again(place, agent)
@@ -199,7 +204,7 @@ class Play(Workflow):
 
         if self.forks and len(replies) > 1:
             await team.fork(replies, play_on, at.now(puzzle))
-            # The rest of the session is that of the committed fork.
+            # The session continues with the committed fork.
             at.attempts |= next(courses[reply].attempts for reply in replies if reply.committed)
             return at.again(place, agent)
         if self.probes:
@@ -213,7 +218,8 @@ class Play(Workflow):
         return self.fork != "round_robin" or agent == team.random("fork").choice(self.agents)
 
     def _board(self, team: Team, puzzle: Puzzle, reply: Reply) -> Puzzle:
-        """What a candidate is scored on. Where there are others, it must not know what chance will decide."""
+        """The board on which a candidate is scored. If there are several candidates, the board must not reveal later
+        random events."""
         if reply.among == 1 or not puzzle.chance:
             return puzzle
         board = puzzle.copy()
@@ -221,7 +227,7 @@ class Play(Workflow):
         return board
 
     def _taken(self, attempt: PuzzleAttempt, puzzle: Puzzle) -> PuzzleAttempt:
-        """The attempt, made on this board."""
+        """The attempt as made on this board."""
         if not puzzle.chance:
             return attempt.ending(restored(attempt.score.after))
         return attempt.ending(played(puzzle, attempt.readable, self.moves)[0])
@@ -232,7 +238,7 @@ class Play(Workflow):
         return self.scored(reply, actions, puzzle, among)
 
     def scored(self, reply: Reply, actions: Sequence[str] | Malformed, puzzle: Puzzle, among: int) -> PuzzleAttempt:
-        """Set the reply's rewards. Without other candidates the act's team reward is the session's."""
+        """Set the reply's rewards. If it is the only candidate, the act's team reward is the session's."""
         score = score_actions(puzzle, actions, limit=self.moves, dense=self.dense)
         reply.reward = score.local
         if among > 1 and not self.probes and not self.forks:

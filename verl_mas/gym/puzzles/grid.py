@@ -1,4 +1,4 @@
-"""Shared by puzzles on a grid: moves, names of cells, the share of walls."""
+"""Helpers of puzzles on a grid: moves, names of cells, and the share of walls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verl_mas.config.values import Below, Range
 S = TypeVar("S")
 MOVES = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 FREE, WALL = ".", "#"
-NAMES = string.ascii_letters  # of the rows and columns of the grid
+NAMES = string.ascii_letters  # names of the rows and columns of a grid
 Walls = Annotated[float, Range(0), Below(0.6)]  # the share of cells that are walls
 _ZERO, _FARTHEST = ord("m"), 12  # the letter of offset 0; larger offsets than 12 are written as 12
 
@@ -32,7 +32,7 @@ def neighbours(size: int, walls: frozenset[int]) -> tuple[dict[str, int], ...]:
 
 
 def steps_from(starts: Iterable[S], reached: Callable[[S], Iterable[S]]) -> dict[S, int]:
-    """How many steps each state is away from the nearest start. A step leads from a state to one of `reached` of it."""
+    """Count the steps from the nearest start to each state. `reached` returns the states one step from a state."""
     steps = dict.fromkeys(starts, 0)
     waiting = deque(steps)
     while waiting:

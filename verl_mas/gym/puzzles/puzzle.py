@@ -107,7 +107,7 @@ class Puzzle(ABC):
 
 P = TypeVar("P", bound=type[Puzzle])
 PUZZLES: Registry[type[Puzzle]] = Registry("puzzle", package="verl_mas.gym.puzzles.kinds", group="verl_mas.puzzles")
-LISTED = "verl-mas data puzzle NAME", PUZZLES  # by `verl-mas list puzzles`
+LISTED = "verl-mas data puzzle NAME", PUZZLES  # listed by `verl-mas list puzzles`
 
 
 def register_puzzle(name: str) -> Callable[[P], P]:
@@ -116,7 +116,7 @@ def register_puzzle(name: str) -> Callable[[P], P]:
 
 
 def stream(name: str, seed: int, split: str) -> random.Random:
-    """The random numbers of one board, the same on every machine."""
+    """The random numbers of one board, equal on every machine."""
     if split not in (TRAIN, TEST):
         rule = "a board is for training or for testing"
         raise ConfigError(f"split {split!r} is not known", rule=rule, fix="train, test")
@@ -135,7 +135,7 @@ def board(name: str, seed: int, split: str, size: Size) -> Puzzle:
 
 
 def _checked(kind: type[Puzzle], size: Size) -> dict[str, object]:
-    """All arguments of `generate`, by their names, types and ranges there."""
+    """Check and complete the arguments of `generate`, by their names, types and ranges there."""
     # pandas turns integers into floats in columns with missing values.
     whole = {
         key: int(value) if isinstance(value, float) and value.is_integer() else value for key, value in size.items()
@@ -145,7 +145,7 @@ def _checked(kind: type[Puzzle], size: Size) -> dict[str, object]:
 
 @functools.cache
 def _settings(kind: type[Puzzle]) -> type:
-    """A dataclass of the arguments of `generate`."""
+    """Make a dataclass of the arguments of `generate`."""
     hints = get_type_hints(kind.generate, include_extras=True)
     parameters = inspect.signature(kind.generate).parameters.values()
     chosen = [(item.name, hints[item.name], item.default) for item in parameters if item.name not in ("seed", "split")]
@@ -153,7 +153,7 @@ def _settings(kind: type[Puzzle]) -> type:
 
 
 def row(name: str, seed: int, split: str, size: Size) -> dict[str, object]:
-    """A dataset row for verl. It stores the seed and the full size, from which the board is generated."""
+    """Make a dataset row for verl. It stores the seed and the full size, from which the board is generated."""
     full_size = {key: value for key, value in _checked(PUZZLES[name], size).items() if value is not None}
     return {
         "data_source": name,
@@ -170,6 +170,6 @@ def board_of(extra_info: DatasetFields) -> Puzzle:
             value = f"extra_info has no {key!r}"
             fix = "create them with verl_mas.gym.puzzles.puzzle.row or `verl-mas data puzzle`"
             raise DataError(value, rule="a puzzle workflow needs rows that name a board", fix=fix)
-    # Parquet adds the keys of other rows in the file, with None.
+    # Parquet adds the keys of other rows in the file, with the value None.
     size = {key: value for key, value in extra_info[SIZE].items() if value is not None}
     return board(extra_info[PUZZLE], int(extra_info[SEED]), extra_info[SPLIT], size)

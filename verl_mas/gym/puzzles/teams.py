@@ -27,7 +27,7 @@ class SinglePlayer(Play):
         return f"{self.scene(puzzle)}\n\n{self.codec(puzzle).prompt()}"
 
 
-# The last word of a compact prompt, from which a tiny model that has both roles knows which one to play.
+# Last word of a compact prompt, which tells a tiny model with both roles which one to play.
 PLANNER, EXECUTOR = "P", "E"
 NO_SKETCH = "-"
 
@@ -91,7 +91,7 @@ class ToolUserPlanner(Play):
         actions = Malformed(ran.error) if ran.error is not None else self.codec(puzzle).parse(ran.stdout)
         attempt = self.scored(reply, actions, puzzle, among)
         if self.dense and isinstance(actions, Malformed) and reply.reward is not None:
-            # The form was right, the result was not.
+            # The form was right, but the result was not.
             reply.reward += FORMAT
         return attempt
 

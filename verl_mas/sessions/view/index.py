@@ -1,5 +1,5 @@
-"""The sessions of a run by step and split, and what the list, its filters and the search need of each: columns of
-numbers, short texts, one long text; and the numbers of the run by step, for the curves on top."""
+"""The sessions of a run by step and split, with what the list, its filters and the search need of each session: columns
+of numbers, short texts, and one long text; and the metrics of the run by step, for the curves on top."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from verl_mas.sessions.run import RunFolder
 from verl_mas.verl_.types import Fields
 
 TITLE, ANSWER = 140, 80
-SEARCHED = 24_000_000  # Characters of all searched texts together. Of each session the page searches its share of them
+SEARCHED = 24_000_000  # characters of all searched texts; each session has an equal share
 SEARCHED_OF_ONE = 40_000
 STORY = 4  # steps at which a page opens with one task
 COLUMNS = "session status reward answer agents policies malformed faults acts tokens seconds".split()
-END = "\n"  # Ends a session's text in the long one. No text has it: lines end in it, and they are joined
+END = "\n"  # ends a session's text in the long one; lines of a text are joined by other characters, so no text has it
 
 
 @dataclass(frozen=True)
 class StepPart:
-    """The sessions of one step that were trained on, or that validated."""
+    """The sessions of one step in training, or in validation."""
 
     partition: str
     step: int
-    files: tuple[tuple[str, int], ...]  # Name and size of each file: a run appends to them and adds others
+    files: tuple[tuple[str, int], ...]  # name and size of each file, since a run appends to files and adds others
     run: str = ""  # A or B on a page of two runs
 
 
@@ -46,7 +46,7 @@ class SessionSource:
     def parts(self, steps: tuple[int, int] | None = None) -> list[StepPart]:
         """List the parts in the files now, in order of time: a validation follows the training of its step."""
         folder = self.run.trajectories
-        if folder is None:  # A run that starts makes it with its first session.
+        if folder is None:  # a run that starts creates the folder with its first session
             return []
         sizes: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
         for partition in PARTITIONS:
@@ -60,7 +60,7 @@ class SessionSource:
                 self._index.refresh()
             self._entries = defaultdict(list)
             for entry in self._index.entries:
-                # Tasks from before the first step have numbers below 0 and are filed with step 0.
+                # Tasks from before the first step have negative steps, and are filed with step 0.
                 self._entries[entry.partition, max(entry.step, 0)].append(entry)
         return [
             StepPart(partition, step, tuple(sorted(files)), self.mark)
@@ -68,7 +68,8 @@ class SessionSource:
         ]
 
     def sessions(self, part: StepPart) -> list[Record]:
-        """Those of one group beside each other, the groups in the order in which their first sessions ended."""
+        """List the sessions of a part: those of a group are adjacent, and groups are in the order in which their first
+        sessions ended."""
         assert self._index is not None
         groups: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
         for record in self._index.records(self._entries.get((part.partition, part.step), [])):
@@ -78,7 +79,7 @@ class SessionSource:
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """One session as the index has it."""
+    """One session in the index."""
 
     columns: Fields
     searched: tuple[str, ...]
@@ -90,22 +91,22 @@ class Group:
     """The sessions of one task in one step."""
 
     uid: str
-    task: int  # Equal for one task at several steps, apart in training and in validation
+    task: int  # equal for one task at several steps, different in training and in validation
     title: str
-    uniform: bool  # Whether all its rewards are equal, so that it has nothing to learn from
+    uniform: bool  # whether all its rewards are equal, so that nothing can be learned from it
     entries: tuple[IndexEntry, ...]
     source: str
 
     @property
     def reward(self) -> float:
-        """That of the first session; 0 where it has none."""
+        """The reward of the first session; 0 if it has none."""
         found = self.entries[0].columns["reward"]
         return float(found) if isinstance(found, int | float) and math.isfinite(found) else 0.0
 
 
 @dataclass(frozen=True)
 class Page:
-    """One step of the index, and the chunks with its sessions: (name, how many sessions)."""
+    """One step of the index, and the chunks with its sessions: (name, number of sessions)."""
 
     part: StepPart
     groups: tuple[Group, ...]
@@ -117,7 +118,7 @@ class Page:
 
 
 def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tuple[Group, ...]:
-    """The groups, whose sessions are beside each other, with `searched` characters of each session for the search."""
+    """Make groups of adjacent sessions, with `searched` characters of each session for the search."""
     groups = []
     for (_, uid), group in groupby(sessions, lambda record: (record.get("attempt"), record["uid"])):
         records = list(group)
@@ -136,7 +137,7 @@ def _task_of(record: Record) -> int:
 
 def _entry(record: Record, searched: int) -> IndexEntry:
     acts, outcome, task = record["acts"], record["outcome"], record["task"]
-    # Replies last: where a session's text is cut, its question, answers and faults are whole first.
+    # Replies come last, so that a cut text has the complete question, answers and faults.
     parts = [
         f"{record['uid']} {task.get('data_source') or ''} {outcome['answer'] or ''} {task.get('ground_truth') or ''}",
         question_of(record),
@@ -170,9 +171,10 @@ def one_line(text: str) -> str:
 
 
 def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
-    """Each part as one line in lower case, with about `limit` characters in all, and whether something is missing.
+    """Shorten each part to one line in lower case, with about `limit` characters in total; return also whether
+    something is missing.
 
-    A part that is too long for its share keeps its begin and its end, where the answer of a reply usually is.
+    A part that is too long for its share keeps its beginning and its end, where a reply usually has its answer.
     """
     cut, lines = False, []
     for number, part in enumerate(parts):
@@ -185,9 +187,9 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 
 
 def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
-    """A task at its first and last step and two between: per step a group of each run.
+    """Choose a task, and show it at its first and last step and two steps between: for each step, a group of each run.
 
-    Of the tasks that most steps have, those of the first data source, it is a typical one: the one whose rewards are
+    Among the tasks of the first data source that occur in the most steps, it is a typical one, whose rewards are
     nearest to their mean.
     """
     tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
@@ -209,7 +211,7 @@ def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
 
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
-    """`agents`: those of the configuration, whose order gives the colours."""
+    """Make the index. `agents`: the agents of the configuration, whose order determines the colours."""
     groups = [group for page in pages for group in page.groups]
     entries = [entry for group in groups for entry in group.entries]
     chunks = [chunk for page in pages for chunk in page.chunks]
@@ -243,12 +245,12 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
 
 
 def searched_of(number: int) -> int:
-    """The characters that are searched of each of this many sessions."""
+    """The number of characters that are searched in each of `number` sessions."""
     return min(SEARCHED_OF_ONE, SEARCHED // max(number, 1))
 
 
 def search_of(pages: Sequence[Page]) -> tuple[str, int]:
-    """The text that the page searches, a line per session, and of how many sessions it is not whole."""
+    """The text that the page searches, one line per session, and the number of sessions whose text is incomplete."""
     entries = [entry for page in pages for entry in page.entries]
     shortened = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
     missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, shortened, strict=True))
@@ -256,7 +258,7 @@ def search_of(pages: Sequence[Page]) -> tuple[str, int]:
 
 
 def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> dict[str, object]:
-    """The metrics that the runs logged; of a run without a file of metrics, the rewards of its sessions."""
+    """The metrics that the runs logged; for a run without a file of metrics, the rewards of its sessions."""
     by_step: dict[int, dict[str, float]] = defaultdict(dict)
     for mark, step in ((mark, step) for mark, steps in logged.items() for step in steps):
         by_step[step.number].update({f"{mark} {name}".strip(): value for name, value in step.values.items()})
@@ -270,7 +272,7 @@ def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> di
     names = sorted({name for values in by_step.values() for name in values})
 
     def short(value: float | None) -> float | None:
-        """Five digits: a curve shows no more."""
+        """Round to five digits, because a curve shows no more."""
         return float(f"{value:.5g}") if value is not None and math.isfinite(value) else None
 
     return {

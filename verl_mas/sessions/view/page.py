@@ -1,4 +1,4 @@
-"""The HTML file and its folder of data. Everything that can be refused is refused before anything is written.
+"""The HTML file of a view and its folder of data. Everything that can be refused is refused before anything is written.
 
 Whole sessions are in chunks, which the page loads one by one. Data is gzip, then base64, so that no text of a model is
 HTML or JavaScript.
@@ -32,32 +32,32 @@ HERE = Path(__file__).parent
 # In the order in which a browser reads them, as one script.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
-# A chunk ends with the first session behind this size that ends its group; a large group is divided.
+# A chunk ends with the first session beyond this size that ends its group; a large group is divided.
 CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
 IMAGE_BYTES = 2_000_000
-LEVEL = 4  # Of gzip. Higher levels take twice the time and save a tenth
+LEVEL = 4  # of gzip; higher levels take twice the time and save a tenth
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
-INLINE = 12_000_000  # Sessions above this size, packed, are files in a folder beside the page
-LIVE = "live"  # The page of a run that trains asks for `live.js`, and loads what is new
+INLINE = 12_000_000  # if all sessions, packed, are larger than this, they are files in a folder next to the page
+LIVE = "live"  # the page of a run that trains requests `live.js`, and loads new data
 SECONDS = 2.0
-# How every file of data begins, and what every page has.
+# Start of every file of data, and an element that every page has.
 ARRIVES, MARK = b"verlMasView.arrive(", b'<meta name="generator" content="verl-mas view">'
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class ViewOptions:
-    out: Path | None = None  # The HTML file; without it `view.html` in the folder of the run
-    force: bool = False  # Replaces also a file of somebody else
-    steps: tuple[int, int] | None = None  # The first and the last step
-    limit: int | None = None  # At most so many sessions, the newest ones
-    inline: int = INLINE  # Bytes of sessions in the page itself
-    notes: bool = False  # The page sends notes to the server that it comes from
+    out: Path | None = None  # the HTML file; by default `view.html` in the folder of the run
+    force: bool = False  # whether to replace a file even if somebody else wrote it
+    steps: tuple[int, int] | None = None  # the first and the last step
+    limit: int | None = None  # most sessions, of which the newest are read
+    inline: int = INLINE  # bytes of sessions in the page itself
+    notes: bool = False  # whether the page sends notes to the server that it comes from
 
 
 @dataclass
 class Chunk:
-    """Sessions of one step as JSON. A message of several prompts is stored once; sessions name its place."""
+    """Sessions of one step as JSON. A message in several prompts is stored once, and sessions refer to its index."""
 
     messages: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Chunk:
 
 
 def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator[tuple[str, int, str]]:
-    """The chunks of a step: name, number of sessions, text. The name changes with the text."""
+    """Yield the chunks of a step: name, number of sessions, text. The name changes with the text."""
     chunk, number = Chunk(), 0
     for place, record in enumerate(sessions):
         chunk.add(record, images)
@@ -105,7 +105,7 @@ def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator
 
 
 def _part(part: Record, images: Path) -> Record:
-    """An image with its bytes, if it is one of the run's own and not large; else only its name is shown."""
+    """Add the bytes of an image if it belongs to the run and is not large; otherwise only its name is shown."""
     name = part.get("file")
     if not isinstance(name, str):
         return part
@@ -122,7 +122,8 @@ def packed(text: str) -> str:
 
 
 def as_json(value: object) -> str:
-    """Each NaN and infinity is a text: JSON has none, and a browser refuses the whole payload."""
+    """Convert a value to JSON. Each NaN and infinity becomes a text, because JSON has none, and a browser would refuse
+    the whole payload."""
     dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     try:
         return dumped(value)
@@ -132,12 +133,12 @@ def as_json(value: object) -> str:
 
 @dataclass
 class RunView:
-    """What the page shows of a run, or of two. `read` again reads the steps that changed."""
+    """Content of the page of a run, or of two. Another `read` reads the steps that changed."""
 
     runs: Sequence[RunFolder]
     options: ViewOptions
     live: bool = False
-    report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # What else the page says: title -> lines
+    report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further content of the page: title -> lines
     payloads: dict[str, str] = field(default_factory=dict)
     _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
@@ -147,7 +148,7 @@ class RunView:
 
     def read(self, progress: Progress | None = None) -> None:
         pages, left, before = {}, self.options.limit, self._pages
-        # The newest first: with a limit the older ones are not read.
+        # Start with the newest parts, because with a limit the older ones are not read.
         parts = [part for source in self.sources.values() for part in source.parts(self.options.steps)]
         wanted = sorted(parts, key=lambda part: (part.step, part.partition, part.run))[::-1]
         count = 0
@@ -166,7 +167,7 @@ class RunView:
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
     def read_story(self) -> None:
-        """Read one session of each step that the page opens with, and no other."""
+        """Read one session of each step with which the page opens, and no other."""
         self.read()
         chosen = [found for step in index.story_of(self.pages) for found in step]
         self.payloads = {}
@@ -199,7 +200,7 @@ class RunView:
         return sum(len(page.entries) for page in self.pages)
 
     def head(self) -> dict[str, str]:
-        """The payloads that the page opens with."""
+        """The payloads with which the page opens."""
         text, cut = index.search_of(self.pages)
         about = {
             "runs": [*self.sources],
@@ -214,13 +215,13 @@ class RunView:
             "cut": cut,
             "curves": index.curves_of({mark: source.run.steps() for mark, source in self.sources.items()}, self.pages),
         }
-        # Their order is that of the configuration, so that a colour does not depend on who acts first.
+        # Agents have the order of the configuration, so that a colour does not depend on which agent acts first.
         agents = [name for run in self.runs for name in run.agents]
         return {"index": packed(as_json(index_of(self.pages, about, agents))), "search": packed(text)}
 
 
 def report_page(runs: Sequence[RunFolder], report: Mapping[str, Sequence[str]]) -> str:
-    """A page that is one file: the lines of a report, the curves, and one task at up to four steps."""
+    """Make a page that is a single file: the lines of a report, the curves, and one task at up to four steps."""
     view = RunView(runs, ViewOptions(), report=report)
     view.read_story()
     return render(view.title, {**view.head(), **view.payloads}, "")
@@ -232,7 +233,7 @@ def write_view(
     live: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Path, RunView]:
-    """Writes the page of a run, or of two. Raises DataError, ConfigError or DiskError, and has then changed nothing."""
+    """Write the page of a run, or of two. If it raises DataError, ConfigError or DiskError, it has changed nothing."""
     options = options or ViewOptions()
     opened = [open_run(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     out = options.out or opened[0].folder / ("view.html" if len(opened) == 1 else "compare.html")
@@ -274,7 +275,7 @@ def _check_sessions(view: RunView) -> None:
 
 
 def follow(out: Path, view: RunView) -> None:
-    """Until Ctrl-C."""
+    """Refresh the page until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         while True:
             time.sleep(SECONDS)
@@ -282,7 +283,8 @@ def follow(out: Path, view: RunView) -> None:
 
 
 def refresh(out: Path, view: RunView) -> bool:
-    """Whether there was something new. Chunks come before the index that names them, and the version is last."""
+    """Write new data, and return whether there was any. Chunks are written before the index that names them, and the
+    version is written last."""
     folder, before = data_folder(out), set(view.payloads)
     if not (folder / f"{LIVE}.js").exists():
         rule, fix = "one `verl-mas view` writes a page", "give each its own --out"
@@ -298,7 +300,7 @@ def refresh(out: Path, view: RunView) -> bool:
             write_whole(file, script_of(name, payload))
     write_whole(folder / f"{LIVE}.js", newest)
     for file in folder.glob("*.js"):
-        # An open page may still show what the last index named.
+        # An open page may still show sessions of the last index.
         if file.stem not in {LIVE, *head, *view.payloads, *before}:
             file.unlink()
     return True
@@ -313,12 +315,12 @@ def data_folder(out: Path) -> Path:
 
 
 def version(head: dict[str, str]) -> str:
-    """Changes when the page has something new."""
+    """Identify the content of a page; the value changes when the page has something new."""
     return hashlib.sha256("".join(head.values()).encode()).hexdigest()[:16]
 
 
 def script_of(name: str, payload: str) -> str:
-    """A file of data. A page from a disk may load scripts, and nothing else."""
+    """Make a file of data as a script, because a page on a disk may load scripts and nothing else."""
     return f'{ARRIVES.decode()}"{name}","{payload}");\n'
 
 
@@ -337,7 +339,7 @@ def _check_place(out: Path, force: bool) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Also what a --live that was killed has left of a file."""
+    """Whether a file is ours, even if it is the remains of a --live that was killed."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -345,7 +347,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _replace_folder(folder: Path, files: dict[str, str]) -> None:
-    """Exactly these files, once all of them are written; without any, no folder."""
+    """Replace a folder by exactly these files, once all of them are written; without files, remove the folder."""
     with replaced(folder) as building:
         for name, payload in files.items():
             (building / f"{name}.js").write_text(script_of(name, payload), encoding="ascii")
@@ -354,13 +356,14 @@ def _replace_folder(folder: Path, files: dict[str, str]) -> None:
 
 
 def render(title: str, payloads: dict[str, str], folder: str, notes: bool = False) -> str:
-    """The page with its data, or with the name of the folder that has them. `notes`: it sends them to its server."""
+    """Render the page with its data, or with the name of the folder that has them. `notes`: whether it sends notes to
+    its server."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
     script = "".join(f"{(HERE / name).read_text(encoding='utf-8')}\n" for name in SCRIPTS)
     style = (HERE / STYLE).read_text(encoding="utf-8")
-    # A page with a folder also loads the scripts of that folder: 'self' from a server, file: from a disk.
+    # A page with a folder also loads the scripts in that folder: 'self' from a server, file: from a disk.
     others = " file: 'self'" if folder else ""
     sources = f"default-src 'none'; script-src '{_digest(script)}'{others}; style-src '{_digest(style)}'"
     connects = "connect-src 'self'; " if notes else ""

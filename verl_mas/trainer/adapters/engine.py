@@ -39,13 +39,13 @@ from verl_mas.platform.fsdp import CpuEngineWithLMHead, SharedPrefixes
 from verl_mas.trainer.adapters import files
 from verl_mas.trainer.adapters.files import OptimizerState
 
-# By which verl finds the engine: `strategy` stays fsdp2.
+# Vendor name by which verl's registry finds this engine, while `strategy` stays fsdp2.
 VENDOR = "verl_mas_adapters"
 
 
 @dataclass
 class AdapterTraining:
-    """What an adapter is trained with: attributes of the engine while the adapter is in use."""
+    """Optimiser and schedule of one adapter. They are attributes of the engine while the adapter is in use."""
 
     optimizer: Optimizer
     lr_scheduler: LambdaLR
@@ -56,10 +56,11 @@ class AdapterTraining:
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device=["cuda", "npu"], vendor=VENDOR)
 class FsdpAdapterEngine(SharedPrefixes):
-    """Computes with the bare base, unless in `with engine.adapter(policy)`.
+    """Compute with the bare base, except inside `with engine.adapter(policy)`.
 
-    The flags are the same in all workers at all times: otherwise their collective operations would not match. And they
-    do not change between a forward and its backward, which computes the forward again (gradient checkpointing).
+    The layers' flags are the same in all workers at all times, as otherwise collective operations would not match. They
+    do not change between a forward and its backward either, since gradient checkpointing recomputes the forward in the
+    backward.
     """
 
     adapters: Mapping[str, Adapter]  # by policy; set before `initialize`
@@ -87,7 +88,7 @@ class FsdpAdapterEngine(SharedPrefixes):
             self._use(before)
 
     def disable_adapter(self) -> AbstractContextManager[None]:
-        """verl calls it for the reference."""
+        """Compute with the bare base; verl calls this method for the reference model."""
         return self.adapter(None)
 
     def _use(self, policy: str | None) -> None:
@@ -106,12 +107,15 @@ class FsdpAdapterEngine(SharedPrefixes):
     # -- parts of verl's set-up ----------------------------------------------------------------------------
 
     def _build_lora_module(self, module: nn.Module) -> PeftModel:
-        """Before FSDP2 splits the parameters. Adapters keep PEFT's float32 on a base of another type: a step of
-        training is smaller than bfloat16 resolves."""
+        """Add all adapters to the base; verl calls this method before FSDP2 shards the parameters.
+
+        Adapters keep PEFT's float32 even if the base has another dtype, because training steps are smaller than
+        bfloat16 resolves.
+        """
         module.enable_input_require_grads()  # type: ignore[operator]
         peft: PeftModel | None = None
         for adapter in self.adapters.values():
-            # The first weights of an adapter depend on its own seed only.
+            # The initial weights of an adapter depend on its own seed only.
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(adapter.seed)
                 if peft is None:
@@ -151,8 +155,8 @@ class FsdpAdapterEngine(SharedPrefixes):
         }
 
     def _build_optimizer(self, module: nn.Module) -> None:
-        """One per adapter, of its own parameters, with a schedule of its own."""
-        # Kept, as FSDP2 puts whole tensors in their places for the time of a forward.
+        """Build one optimiser per adapter, over the adapter's parameters and with its own schedule."""
+        # Keep the parameters here, because FSDP2 replaces them by unsharded tensors during a forward.
         self.parameters = self._named(module)
         self._layers = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
         for policy, adapter in self.adapters.items():
@@ -175,14 +179,14 @@ class FsdpAdapterEngine(SharedPrefixes):
         return norm
 
     def facts(self, policy: str) -> dict[str, float]:
-        """Metrics of an adapter: its optimiser steps, and the norm of what it adds to the base's weights. All workers
-        call it."""
+        """Return an adapter's metrics: its optimiser steps, and the norm of the update that it adds to the base's
+        weights. All workers must call it together, since it gathers shards."""
         adapter, parameters = self.adapters[policy], self.parameters[policy]
         squares = []
         for key, parameter in parameters.items():
             before, is_a, after = key.rpartition("_A")
             if is_a:
-                # |BA|^2 is the sum of B'B * AA', which are as small as the rank.
+                # |BA|^2 is the sum over the elementwise product of B'B and AA', which are matrices of rank x rank.
                 a, b = whole(parameter), whole(parameters[f"{before}_B{after}"])
                 squares.append(((b.T @ b) * (a @ a.T)).sum())
         norm = adapter.alpha / adapter.rank * float(torch.stack(squares).sum()) ** 0.5
@@ -193,7 +197,8 @@ class FsdpAdapterEngine(SharedPrefixes):
     def get_per_tensor_param(  # type: ignore[override]
         self, layered_summon: bool = False, base_sync_done: bool = False, **kwargs: object
     ) -> tuple[Iterator[tuple[str, Tensor]], dict[str, dict[str, object]]]:
-        """All adapters in one stream, as the trainer computes with them, and PEFT's configuration of each."""
+        """Return all adapters in one stream, in the dtype that the trainer computes with, and PEFT's configuration of
+        each."""
         assert base_sync_done, "its engines read the base from disk: `SharedBase` sets load_format"
         return self._stream(), {policy: self._plain_config(policy) for policy in self.adapters}
 
@@ -214,7 +219,8 @@ class FsdpAdapterEngine(SharedPrefixes):
         return files.plain_config(config)
 
     def save_adapter(self, policy: str, folder: Path) -> None:
-        """Weights, and what training resumes from. All workers call it, and the first one writes."""
+        """Save an adapter's weights, and the state from which its training resumes. All workers call it; the first one
+        writes."""
         training, parameters = self.training[policy], self.parameters[policy]
         weights = {key: whole(parameter).cpu() for key, parameter in parameters.items()}
         optimizer = optimizer_state(training.optimizer, parameters)
@@ -225,7 +231,8 @@ class FsdpAdapterEngine(SharedPrefixes):
         torch.distributed.barrier()
 
     def load_adapter(self, policy: str, folder: Path) -> None:
-        """What `save_adapter` has saved. Only the first worker reads. Rates are those of this run's settings."""
+        """Load the adapter saved by `save_adapter`; only the first worker reads. Learning rates are those of this run's
+        settings."""
         self._load_weights(policy, folder)
         training = self.training[policy]
         optimizer, progress = files.read_training(folder) if self.rank == 0 else (None, None)
@@ -245,14 +252,14 @@ class FsdpAdapterEngine(SharedPrefixes):
             parameter.data.copy_(split_as(parameter, given.get(key)))
 
     def save_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
-        """The random state of the workers. The base is not saved, as it does not change."""
+        """Save the random state of each worker. The base is not saved, because it does not change."""
         Path(local_path).mkdir(parents=True, exist_ok=True)
         state = {"cpu": torch.get_rng_state(), get_device_name(): get_torch_device().get_rng_state()}
         torch.save(state, self._random_state(local_path))
         torch.distributed.barrier()
 
     def load_checkpoint(self, local_path: str, *args: object, **kwargs: object) -> None:
-        """On another number of workers there is none to load."""
+        """Load the random state, if the checkpoint was saved with the same number of workers."""
         file = self._random_state(local_path)
         if file.exists():
             state = torch.load(file, weights_only=True)
@@ -264,7 +271,7 @@ class FsdpAdapterEngine(SharedPrefixes):
 
 
 def _set_schedule(schedule: LambdaLR, steps: int) -> None:
-    """The schedule after so many steps."""
+    """Set a learning-rate schedule to its state after `steps` steps."""
     rates = [rate * factor(steps) for rate, factor in zip(schedule.base_lrs, schedule.lr_lambdas, strict=True)]
     schedule.load_state_dict(schedule.state_dict() | {"last_epoch": steps, "_step_count": steps + 1, "_last_lr": rates})
     for group, rate in zip(schedule.optimizer.param_groups, rates, strict=True):
@@ -272,7 +279,7 @@ def _set_schedule(schedule: LambdaLR, steps: int) -> None:
 
 
 def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Raises ConfigError if a folder's weights are not those that the policy's adapter has."""
+    """Raise ConfigError if the weights in a folder differ in name or shape from those of the policy's adapter."""
     expected = {key: tuple(parameter.shape) for key, parameter in parameters.items()}
     there = {key: tuple(tensor.shape) for key, tensor in given.items()}
     if expected != there:
@@ -291,16 +298,16 @@ class CpuAdapterEngine(FsdpAdapterEngine, CpuEngineWithLMHead): ...
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """A copy with the parts of all workers, on the device: offloaded parts are gathered there, too."""
+    """Return an unsharded copy of a tensor on the device. Offloaded shards are gathered on the device, too."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         tensor = tensor.to(get_device_id()).full_tensor()  # type: ignore[attr-defined]
-    # What one worker gathers is the parameter itself.
+    # With a single worker, `full_tensor` returns the parameter itself.
     return tensor.clone()
 
 
 def split_as(like: Tensor, given: Tensor | None) -> Tensor:
-    """The first worker's tensor, split as `like` is. What the other workers give is not looked at."""
+    """Shard the first worker's tensor as `like` is sharded. The other workers' tensors are ignored."""
     if given is None or given.is_meta:
         given = torch.empty(like.shape)
     given = given.to(get_device_id(), like.dtype)
@@ -308,7 +315,7 @@ def split_as(like: Tensor, given: Tensor | None) -> Tensor:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> OptimizerState:
-    """What an optimiser keeps of each parameter that it has updated, whole, in host memory."""
+    """Return an optimiser's state of each parameter that it has updated, unsharded and in host memory."""
     return {
         key: {name: _saved(value, f"{name} of {key}") for name, value in optimizer.state[parameter].items()}
         for key, parameter in parameters.items()
@@ -319,7 +326,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, parameters: Mapping[str, T
 def set_optimizer_state(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor], given: OptimizerState | None
 ) -> None:
-    """The first worker's `given`, as `optimizer_state` has it; the other workers give None."""
+    """Load a state of `optimizer_state`. The first worker passes it as `given`; the other workers pass None."""
     known = _known_to_all(given)
     state = {
         number: {name: split_as(parameters[key], value) if _is_split(value) else value for name, value in own.items()}
@@ -342,7 +349,8 @@ def _is_split(value: object) -> TypeGuard[Tensor]:
 
 
 def _known_to_all(given: OptimizerState | None) -> OptimizerState:
-    """The first worker's; for the others without the contents of what is split."""
+    """Return the first worker's state in all workers. The other workers get its tensors without data, on the meta
+    device."""
     outline = given and {
         key: {name: value.to("meta") if _is_split(value) else value for name, value in own.items()}
         for key, own in given.items()

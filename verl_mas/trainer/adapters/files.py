@@ -1,6 +1,6 @@
-"""An adapter in a folder: as PEFT and inference engines read it, with what its training resumes from beside it.
+"""Files of an adapter: weights as PEFT and inference engines read them, and the state from which training resumes.
 
-All tensors are whole, by PEFT's names, so that the number of workers may change.
+All tensors are stored unsharded under PEFT's names, so that the number of workers may change.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class AdapterProgress:
 
     updates: int  # optimiser steps
     schedule: int  # steps of the learning rate's schedule
-    seed: int  # of its first weights
+    seed: int  # seed of its initial weights
 
 
 def plain_config(config: LoraConfig) -> dict[str, object]:
-    """A configuration of PEFT as its file has it. Sets become sorted lists: two saves are equal."""
+    """Return a PEFT configuration as it is written to its file. Sets become sorted lists, so that two saves are
+    equal."""
     given = {key: sorted(value) if isinstance(value, set) else value for key, value in config.to_dict().items()}
     plain: dict[str, object] = json.loads(json.dumps(given | {"inference_mode": True}))
     return plain
@@ -49,10 +50,10 @@ def write_weights(folder: Path, config: Mapping[str, object], weights: Tensors) 
 
 
 def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
-    """Raises ConfigError if they are those of another kind of adapter than `config`."""
+    """Read an adapter's weights. Raises ConfigError if they belong to another kind of adapter than `config`."""
     saved = json.loads((folder / CONFIG).read_text())
     for key in _SCALING:
-        # Files of another version of PEFT leave out what is not set.
+        # Files of another PEFT version omit fields that are not set.
         if (saved.get(key) or None) != (config.get(key) or None):
             value = f"the adapter in {folder} has {key}={saved.get(key)}, and the policy has {config.get(key)}"
             rule = "an adapter continues with the rank and the scale that its weights were trained with"
@@ -61,7 +62,7 @@ def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     return load_file(folder / WEIGHTS)
 
 
-# What decides, beside the weights, which function an adapter computes; and the setting of it, if there is one.
+# Fields that decide, besides the weights, which function an adapter computes; below, the settings of two of them.
 _SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "alora_invocation_tokens")
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 

@@ -31,7 +31,7 @@ class SharedBase(LocalPolicy):
     ):
         write_table(view, table)
         with open_dict(view):
-            # Its engines read its weights from the model's files, and are sent the adapters only.
+            # The engines read the base's weights from the model's files; only adapters are sent to them.
             view.actor_rollout_ref.rollout.load_format = "auto"
         super().__init__(name, view, pool, total_steps)
         self.adapters: dict[str, AdapterPolicy] = {}
@@ -45,7 +45,8 @@ class SharedBase(LocalPolicy):
 
     @contextmanager
     def on_device(self) -> Iterator[None]:
-        """Otherwise verl would move the base to the GPU and back for every call with one of its adapters."""
+        """Keep the base on the device. Otherwise verl would move it to the GPU and back for every call with an
+        adapter."""
         if self.offloads:
             self.actor_rollout_wg.to("device", model=True, optimizer=False, grad=False)
         yield
@@ -65,7 +66,7 @@ class SharedBase(LocalPolicy):
         return {self.name: self, **self.adapters}
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        """The random state of its processes. Its weights are those of its model."""
+        """Save the random state of the processes. The weights are those of the model's files, which do not change."""
         self.actor_rollout_wg.save_checkpoint(str(Path(folder, self.name)))
 
     def load(self, folder: str, delete: bool) -> None:
@@ -73,9 +74,9 @@ class SharedBase(LocalPolicy):
 
 
 T = TypeVar("T")
-# What verl's trainer sets for a pass with the reference, which is the model without its adapter.
+# Key that verl's trainer sets for a pass of the reference model, which is the base without the adapter.
 REFERENCE = "no_lora_adapter"
-# What the processes of a base report beside verl's metrics of an actor.
+# Metrics that the processes of a base report in addition to verl's metrics of an actor.
 ADAPTER_METRICS = ("adapter/updates", "adapter/norm")
 
 
@@ -87,7 +88,7 @@ class AdapterPolicy(PolicyTrainer):
         self.base = base
 
     def init(self) -> None:
-        """In place of verl's, which would start processes and engines."""
+        """Use the processes and engines of the base; verl's `init` would start new ones."""
         self.tokenizer = self.base.tokenizer
         self.llm_server_manager = self.base.llm_server_manager
         self.actor_rollout_wg = AdapterWorkers(self.base.actor_rollout_wg.group, self.name)
@@ -101,7 +102,7 @@ class AdapterPolicy(PolicyTrainer):
             metrics[key] = metrics.pop(f"actor/{key}")
 
     def empty_cache(self) -> None:
-        """The base does, once for all of its adapters."""
+        """Do nothing: the base empties the cache once for all of its adapters."""
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
         with self.base.on_device():
@@ -109,7 +110,7 @@ class AdapterPolicy(PolicyTrainer):
 
     def load(self, folder: str, delete: bool) -> None:
         own = Path(folder, self.name)
-        # The state of the optimiser goes where the parameters are, and stays there.
+        # The optimiser's state is loaded to the device of the parameters, and stays there.
         with self.base.on_device():
             self.actor_rollout_wg.load_adapter(self.name, str(own))
         if delete:
@@ -124,7 +125,7 @@ class AdapterWorkers(Workers):
         self._policy = policy
 
     def on_rows(self, method: Callable[[Rows], T], rows: Rows) -> T:
-        # The base is moved to the GPU once for several calls: `SharedBase.on_device`.
+        # Disable offloading per call: `SharedBase.on_device` moves the base to the GPU once for several calls.
         rows.extra_info["disable_auto_offload"] = True
         if rows.extra_info.pop(REFERENCE, False):
             rows.extra_info.pop(ADAPTER, None)

@@ -27,12 +27,12 @@ F = TypeVar("F", bound=Callable[..., object])
 
 # verl's decorators have no types.
 def _on_rows(method: F) -> F:
-    """All workers are called, each with its part of the rows."""
+    """Register a method that is called in all workers, each with its part of the rows."""
     return cast(F, register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))(method))
 
 
 class _TrainingWorker(TrainingWorker):
-    """verl's, with the engine for adapters."""
+    """verl's training worker, with the engine for adapters."""
 
     engine: engine.FsdpAdapterEngine
 
@@ -58,7 +58,7 @@ class AdapterWorker(PolicyWorker):
     @on_all
     def init_model(self) -> None:
         super().init_model()
-        # Each has its own settings: verl's loss writes facts of a batch into them.
+        # Each adapter has its own settings object, because verl's loss writes facts of a batch into it.
         self._losses: dict[str, Loss] = {
             policy: partial(ppo_loss, config=omega_conf_to_dataclass(OmegaConf.create(one.actor)))
             for policy, one in self.adapters.items()
@@ -66,12 +66,13 @@ class AdapterWorker(PolicyWorker):
 
     @on_all
     def set_adapter_loss(self, policy: str, loss: Loss) -> None:
-        """In place of verl's loss with the adapter's settings."""
+        """Replace verl's loss with the adapter's settings by `loss`."""
         self._losses[policy] = loss
 
     @_on_rows
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
-        """Without an adapter: the bare base, which is the reference of every adapter."""
+        """Compute with the adapter that the batch names, else with the bare base, which is every adapter's reference
+        model."""
         policy = tu.pop(data, key=ADAPTER, default=None)
         with self.actor.engine.adapter(policy):
             return super().compute_log_prob(data)
@@ -94,7 +95,7 @@ class AdapterWorker(PolicyWorker):
 
     @on_all
     def save_adapter(self, policy: str, folder: str) -> None:
-        """A folder of PEFT, with what training resumes from. Only the first worker writes."""
+        """Write a PEFT folder, and the state from which training resumes. Only the first worker writes."""
         self.actor.engine.save_adapter(policy, Path(folder))
 
     @on_all

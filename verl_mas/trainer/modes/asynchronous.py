@@ -1,8 +1,8 @@
-"""What the asynchronous modes have in common: tasks are dispatched some steps before they are trained on.
+"""Base of the asynchronous modes, in which tasks are dispatched some steps before they are trained on.
 
-A task has the step of its dispatch: its age is counted from there, and the oldest tasks make the next batch. Those of
-the warm-up have the steps before the first, as if the run had been going on. With W warm-up batches, `wait` and a
-threshold of W + 1, the batch of a step is therefore the one that was dispatched W steps before, whatever the timing.
+A task is tagged with the step of its dispatch. Its age is counted from this step, and the oldest tasks make the next
+batch. Warm-up tasks are tagged with steps before the first, as if the run had started earlier. So with W warm-up
+batches, `wait` and a threshold of W + 1, each step trains on the batch dispatched W steps before, whatever the timing.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class AsyncTeamTrainer(TeamTrainer):
         return self.members[home].client(adapter, resumes=True)
 
     def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
-        """verl leaves it at the last step, or by an error, with sessions that still run."""
+        """Cancel the sessions that still run when verl's `fit` returns after the last step, or raises."""
         try:
             super().fit(agent_loop_manager)
         finally:
-            # A worker that is lost has no sessions, and is not why the run ends if something else is.
+            # A lost worker has no sessions to cancel, and its error must not hide the one that ends the run.
             with suppress(RayActorError):
                 agent_loop_manager.cancel_all()
 
@@ -73,7 +73,7 @@ class AsyncTeamTrainer(TeamTrainer):
         return int(self.config.data.train_batch_size)
 
     def on_train_begin(self) -> None:
-        """Dispatch what is missing of the tasks that are in flight when a step begins."""
+        """Dispatch warm-up tasks, less those that the checkpoint has restored."""
         restored = len(data_plane.tasks(data_plane.TRAIN))
         self.token_count.keep(data_plane.listed(data_plane.TRAIN).values())
         wanted = int(self.config.trainer.v1[self.mode.verl].num_warmup_batches * self._batch_size)
@@ -83,18 +83,18 @@ class AsyncTeamTrainer(TeamTrainer):
         logger.info("warm-up: %d new tasks in flight, and %d of the checkpoint", missing, restored)
 
     def _add_batch_to_generate(self) -> None:
-        """The batch of a step, or less of it where the steps that remain cannot train on all."""
+        """Dispatch the batch of a step, or fewer tasks if the remaining steps cannot train on all of them."""
         tasks = min(self._batch_size, self._usable())
         if tasks > 0:
             self._dispatch(tasks, self.global_steps)
 
     def _usable(self) -> int:
-        """How many further tasks the steps that remain can train on."""
+        """Number of further tasks that the remaining steps can train on."""
         steps = int(self.total_training_steps) - self.global_steps + 1
         return steps * self._batch_size - len(data_plane.tasks(data_plane.TRAIN))
 
     def _dispatch(self, tasks: int, step: int) -> None:
-        """New tasks, named and tagged with the step; verl and `TeamTrainer` do so with the present one."""
+        """Dispatch new tasks under the name and tag of `step`; verl and `TeamTrainer` use the current step."""
         present, self.global_steps = self.global_steps, step
         try:
             self._submit_batch_to_rollout(self._next_train_batch(tasks))
@@ -102,10 +102,11 @@ class AsyncTeamTrainer(TeamTrainer):
             self.global_steps = present
 
     def _reissue_inflight_prompts(self, partition_id: str = data_plane.TRAIN) -> int:
-        """Tasks of a checkpoint without rows start again, with the steps that they have: with the present one, as verl
-        gives them, they would be younger than they are and draw other numbers.
+        """Restart tasks of a checkpoint that have no rows, each with its original step.
 
-        A task that has failed may have done so because the run was about to end: an engine or a reward worker was lost.
+        With the current step, which verl gives them, they would count as younger than they are and sample other random
+        numbers. Failed tasks restart, too: they may have failed because the run was about to end after the loss of an
+        engine or a reward worker.
         """
         again: dict[int, list[str]] = defaultdict(list)
         for uid, tag in data_plane.tasks(partition_id).items():
@@ -120,7 +121,8 @@ class AsyncTeamTrainer(TeamTrainer):
     # -- sessions -------------------------------------------------------------------------------------------
 
     def _count_sessions(self, least: int = 0) -> None:
-        """A step may see the end of few sessions only, so failures are judged by batches of tasks that have ended."""
+        """Check the share of failed sessions once per batch of ended tasks, since few sessions may end in a single
+        step."""
         ended = self.agent_loop_manager.pop_counts()
         self._sessions += ended
         self._unjudged += ended
@@ -139,8 +141,11 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
     mode = COLOCATED
 
     def on_sample_end(self) -> None:
-        """Sessions span policies. If some engines slept before the others are aborted, these would serve sessions
-        that then wait; and an engine sleeps only when it has nothing to do, so frozen ones are aborted, too."""
+        """Pause requests and abort all engines before any of them sleeps.
+
+        Sessions span policies. If some engines slept earlier, the others would serve sessions that must then wait for a
+        sleeping engine. Frozen engines are aborted, too, because an engine can sleep only when it has no requests.
+        """
         self.agent_loop_manager.pause()
         with (
             self.timeline.span(timeline.ABORT),
@@ -150,7 +155,8 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
         super().on_sample_end()
 
     def on_step_end(self) -> None:
-        """Requests come last: an engine takes them when it has its memory and its weights."""
+        """Wake the engines first and admit requests last, since an engine needs its memory and weights to serve
+        them."""
         super().on_step_end()
         with self.timeline.span(timeline.RESUME):
             self.pools.each(self.members, lambda name: self.members[name].resume())
@@ -172,22 +178,22 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
 
     def on_init_end(self) -> None:
         self._turns = {serving_pool(self.mas, name): Lock() for name in self._apart}
-        # One after the other: the first transfer of a policy makes its group of processes.
+        # Wake policies one after the other, because a policy's first transfer creates its process group.
         for name in self.members:
             super()._wake_one(name)
 
     def _sleep(self) -> None:
-        """Engines serve all the time."""
+        """Do nothing: the engines serve all the time."""
 
     def _wake(self) -> None:
-        """Also a policy without rows gets its weights, and with them the step. Frozen engines are not touched."""
+        """Send weights, and with them the step, also for a policy without rows. Frozen engines are not touched."""
         self.pools.each(self._apart, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
-        """Sessions that call other policies continue meanwhile.
+        """Send weights to the engines of one policy; sessions that call other policies continue meanwhile.
 
-        Pools that train send at the same time, but to one serving pool in turn: each transfer takes buckets of
-        `update_weights_bucket_megabytes` on its GPUs.
+        Training pools send at the same time, but transfers to one serving pool take turns, because each allocates
+        buckets of `update_weights_bucket_megabytes` on its GPUs.
         """
         with self._turns[serving_pool(self.mas, name)]:
             self.agent_loop_manager.pause([name])
@@ -196,24 +202,25 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
 
 
 def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
-    """How many tasks of those that are dispatched before `step` have which step, the oldest first.
+    """Return how many warm-up tasks are tagged with which step, the oldest first.
 
-    In a run that resumes they are new tasks, and those of earlier steps have their names.
+    When a run resumes, all of them are tagged with `step`, because the names of earlier steps belong to the
+    checkpoint's tasks.
     """
     if step > 1:
         return {step: tasks} if tasks else {}
     return dict(Counter(-(place // batch_size) for place in reversed(range(tasks))))
 
 
-# Batches of tasks that end without rows while one batch is waited for. Then no task has any, and the run ends.
+# The run ends after so many batches of tasks have ended without rows while it waited for one batch.
 FAILED_BATCHES = 10
 SECONDS_BETWEEN_LOOKS = 3.0
 
 
 class TeamBuffer(ReplayBufferAsync):
-    """verl's, with a total order of the tasks. Where the run cannot continue, it ends instead of waiting.
+    """verl's replay buffer with a total order of the tasks. A run that cannot continue ends instead of waiting.
 
-    `look` raises if an engine is lost. `refill` adds that many tasks.
+    `look` raises if an engine is lost. `refill(n)` adds n tasks.
     """
 
     def __init__(
@@ -238,7 +245,7 @@ class TeamBuffer(ReplayBufferAsync):
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter[float]]:
-        """verl replaces tasks without rows, indefinitely if none has any."""
+        """End the run if too many tasks have no rows; verl would replace such tasks indefinitely."""
         reasons: tuple[set[str], set[str], set[str], Counter[float]] = super()._terminal_eviction_reasons(
             global_steps, partition_id
         )
@@ -254,7 +261,7 @@ class TeamBuffer(ReplayBufferAsync):
     def _select_prompt_uids(
         self, partition_id: str, sampleable_keys: set[str], batch_size: int
     ) -> tuple[list[str], dict[str, TagValues], dict[str, int]]:
-        """The oldest tasks; those of a step by their numbers, where verl's order is that of a set."""
+        """Choose the oldest tasks, in the order of their numbers within a step; verl uses the order of a set."""
         steps = dict(self.prompt_global_steps[partition_id])
         if partition_id == TRAIN:
             self._failures = 0

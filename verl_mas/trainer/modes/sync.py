@@ -20,7 +20,7 @@ class MasTrainer(TeamTrainer):
     mode = SYNC
 
     _playing: list[str]  # the tasks of the step that were not sampled yet
-    # By pool, where its policies have time slices: their engines change places when nothing runs.
+    # By name of a time-sliced pool: the actor that swaps the engines of its policies when no request runs.
     slices: dict[str, Actor]
 
     def _engines_started(self) -> None:
@@ -45,14 +45,16 @@ class MasTrainer(TeamTrainer):
         self._playing += names
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
-        """verl's buffer lists every row to see which tasks have ended. The tasks alone are asked for until all have."""
+        """Wait until all tasks of the step have ended, then sample. verl's buffer would list every row at each poll, so
+        only the tasks are polled."""
         while data_plane.ended(self._playing) < min(tasks, len(self._playing)):
             time.sleep(self.replay_buffer.poll_interval)
         self._playing.clear()
         return super()._sample(tasks)
 
     def _wake_one(self, name: str) -> None:
-        """In a time-sliced pool each policy gets its weights and frees the GPU for the next; the last stays awake."""
+        """Send a policy its weights. In a time-sliced pool it then frees the GPU for the next policy; the last one
+        stays awake."""
         super()._wake_one(name)
         pool = self.mas.policies[name].pool
         if slices := self.slices.get(pool):

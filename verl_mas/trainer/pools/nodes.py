@@ -1,4 +1,4 @@
-"""What every node of a Ray cluster needs, looked at there before a model is loaded."""
+"""Requirements of every node of a Ray cluster, checked on the node before a model is loaded."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from verl_mas.user_code import load_user_code
 from verl_mas.util import worker_folder
 from verl_mas.workflow.base import resolve
 
-# Read by agent-loop and reward workers.
+# Settings with files that agent-loop and reward workers read.
 FILES = (
     "reward.custom_reward_function.path",
     "reward.reward_manager.module.path",
     f"{SECTION}.rollout.multi_turn.tool_config_path",
     f"{SECTION}.rollout.multi_turn.function_tool_path",
 )
-# A cold disk that all nodes share is slow to import from.
+# Time limit of the check, since imports from a cold disk that all nodes share are slow.
 LIMIT_S = 300.0
 PACKAGES = ("verl", "verl-mas")
 logger = logging.getLogger(f"verl.{__name__}")
@@ -41,7 +41,7 @@ logger = logging.getLogger(f"verl.{__name__}")
 
 @dataclass(frozen=True)
 class Expected:
-    """What a node must have, as the trainer's node has it."""
+    """Packages and files that a node must have as the trainer's node has them."""
 
     mas: MasConfig
     versions: dict[str, str]
@@ -79,9 +79,10 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
 
 
 def _nodes(config: DictConfig, pools: Collection[str]) -> dict[str, str]:
-    """id -> address of the other nodes where workers of this run will be; this one is known to have everything."""
+    """id -> address of the other nodes on which workers of this run will be. This node is the reference, so it is not
+    checked."""
     alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
-    # As verl places the agent-loop workers and the reward workers.
+    # Choose nodes as verl places agent-loop workers and reward workers.
     with_cpus = [key for key, node in alive.items() if node["Resources"].get("CPU", 0) > 0]
     used = {*pools, *with_cpus[: max(config.actor_rollout_ref.rollout.agent.num_workers, config.reward.num_workers)]}
     used.discard(ray.get_runtime_context().get_node_id())
@@ -95,7 +96,7 @@ def _expected(run: Run) -> Expected:
     return Expected(
         run.mas,
         {package: version(package) for package in PACKAGES},
-        # A model of the hub, or a module, is no file here.
+        # A path that does not exist here is a model of the hub or a module.
         {setting: path for setting, path in files.items() if path and os.path.exists(path)},
         None if run.config.trainer.val_only else str(Path(run.config.trainer.default_local_dir) / LOCK),
     )
@@ -108,7 +109,7 @@ def _look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
 
 
 def look(expected: Expected) -> tuple[list[ConfigError], list[ConfigWarning]]:
-    """What this node lacks."""
+    """Find the errors and warnings of this node."""
     errors = list(_differences(expected))
     try:
         load_user_code(expected.mas)

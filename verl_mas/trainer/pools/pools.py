@@ -39,7 +39,8 @@ class Pools:
         place(self._all)
 
     def of(self, name: str) -> RayResourcePool:
-        """The resource pool on which a policy is placed; of one that is served elsewhere, its training processes."""
+        """The resource pool on which a policy is placed; for a policy that is served elsewhere, that of its training
+        processes."""
         return self._pools[self.mas.policies[name].pool]
 
     def serving(self, name: str) -> RayResourcePool:
@@ -56,7 +57,7 @@ class Pools:
         return [*self._pools.values(), *([self.reward] if self.reward else [])]
 
     def each(self, names: Iterable[str], work: Callable[[str], object]) -> None:
-        """Work on every policy: pools at the same time, the policies of a pool one after the other."""
+        """Call `work` for every policy: pools in parallel, the policies of a pool one after the other."""
         lanes: dict[str, list[str]] = {}
         for name in names:
             lanes.setdefault(self.mas.policies[name].pool, []).append(name)
@@ -76,9 +77,9 @@ def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
     return RayResourcePool(process_on_nodes=shape, max_colocate_count=cpus, name_prefix=name)
 
 
-# For what is busy, and for what is free.
+# Seconds to wait for a placement: if the pools fit on an idle cluster, and if they do not.
 WAIT_S, PLACING_S = 60.0, 5.0
-# For verl's actors outside the pools.
+# CPUs for verl's actors outside the pools.
 SPARE_CPUS = 16
 
 
@@ -96,8 +97,10 @@ class Node:
 
 
 def place(pools: Sequence[RayResourcePool]) -> None:
-    """Reserve all pools. What a pool takes of a node is on one node, the largest part first: Ray puts each part where
-    most is free, and after small ones no node might be left for a large one."""
+    """Reserve all pools, the largest part first. A part is the share of a pool that must be on one node.
+
+    Ray puts each part on the node with most resources free, so after small parts no node might be left for a large one.
+    """
     parts = sorted((PoolPart(pool, count) for pool in pools for count in pool.store), key=lambda part: -part.count)
     before = nodes()
     # Ray takes some seconds to free the GPUs of a run that has just ended.
@@ -116,7 +119,7 @@ def place(pools: Sequence[RayResourcePool]) -> None:
 
 @dataclass(frozen=True)
 class PoolPart:
-    """What a pool takes of one node."""
+    """The share of a pool that must be on one node."""
 
     pool: RayResourcePool
     count: int
@@ -127,7 +130,7 @@ class PoolPart:
 
 
 def fit(wants: Iterable[Resources], there: Iterable[Node]) -> bool:
-    """Whether these can be placed in this order while nothing else runs."""
+    """Whether these parts can be placed in this order while nothing else runs."""
     free = [node.total for node in there]
     for want in wants:
         large_enough = [have for have in free if want.gpus <= have.gpus and want.cpus <= have.cpus]
@@ -146,7 +149,7 @@ def nodes_of(pools: Iterable[RayResourcePool]) -> set[str]:
 
 
 def nodes() -> list[Node]:
-    """Nodes of the cluster, now."""
+    """List the nodes of the cluster with the resources that are free now."""
     free = available_resources_per_node()
     return [
         Node(node["NodeManagerAddress"], _count(node["Resources"]), _count(free.get(node["NodeID"], {})))

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from pyspiel import Game, State
 
 pyspiel = Extra("pyspiel", "open-spiel")
-OPENING = "opening"  # the option that is not one of OpenSpiel
+OPENING = "opening"  # an option of ours, not of OpenSpiel
 TOKENS = re.compile(r"\d+|[A-Za-z]+|\S")
 
 
 @register_world("open_spiel")
 class OpenSpiel(World):
-    """`options` are the parameters of the game, and `opening`: an episode begins after so many moves or less."""
+    """A game of OpenSpiel. `options` are the parameters of the game, and `opening`: an episode begins after up to so
+    many moves."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -44,7 +45,7 @@ class OpenSpiel(World):
         self.illegal = dict.fromkeys(self.names, 0)
         self.forfeited: Mapping[str, float] = {}
         self.game = game_of(self.setup)
-        if chance_of(self.game) == "sampled":  # by a generator that all states of a game share
+        if chance_of(self.game) == "sampled":  # drawn by a generator that all states of a game share
             self.game = load(self.setup.name, encoded(self.setup, rng_seed=self.setup.seed))
         self.state = self.game.new_initial_state()
         found = openings_of(self.setup)
@@ -57,15 +58,15 @@ class OpenSpiel(World):
         if losers := [player for player, action in chosen.items() if action is None]:
             self.forfeit(losers)
         elif self.state.is_simultaneous_node():
-            # Every player has an action, also one that has no choice.
+            # Every player needs an action, even one without a choice.
             self.state.apply_actions([chosen.get(player, 0) for player in self.names])
         else:
             self.state.apply_action(*chosen.values())
         return self.view()
 
     def forfeit(self, losers: Sequence[str]) -> None:
-        """They get the least of the game; the others what is left of its sum, the same where all always get the same,
-        or what they have so far."""
+        """End the episode with a loss for these players, who get the minimum of the game. The others get the rest of
+        the game's sum, the same minimum if all players always get the same, or what they have so far."""
         self.illegal = self.illegal | dict.fromkeys(losers, 1)
         least, total = self.game.min_utility(), self.game.utility_sum()
         others = [player for player in self.names if player not in losers]
@@ -107,8 +108,8 @@ class OpenSpiel(World):
 
 
 def observed(state: State, player: int, compact: bool) -> tuple[Observation, dict[str, int]]:
-    """What is seen now where that is all there is to know, else all that the player has seen, if the game has it; and
-    the legal actions by their names."""
+    """The observation of a player, and the legal actions by name. It is the current state if that is all there is to
+    know; otherwise all that the player has seen, if the game provides it."""
     kind = state.get_game().get_type()
     open_to_all = kind.information == pyspiel.GameType.Information.PERFECT_INFORMATION
     now = kind.provides_observation_string and (open_to_all or not kind.provides_information_state_string)
@@ -120,7 +121,8 @@ def observed(state: State, player: int, compact: bool) -> tuple[Observation, dic
 
 
 def named(state: State, player: int, compact: bool) -> dict[str, int]:
-    """Actions by their names; by their numbers if a name is not unique, or not one word in a compact world."""
+    """Map the names of actions to the actions. Numbers replace the names if a name is not unique, or not a single word
+    in a compact world."""
     actions = state.legal_actions(player)
     names = [" ".join(state.action_to_string(player, action).split()).strip(" ,;") for action in actions]
     fit = len({*names}) == len(names) and not (compact and not all(map(str.isalpha, names)))
@@ -128,13 +130,14 @@ def named(state: State, player: int, compact: bool) -> dict[str, int]:
 
 
 def words(text: str) -> list[str]:
-    """Numbers, words, and the characters of everything else, such as the marks in a row of a board."""
+    """Split a text into numbers, words, and the single characters of everything else, such as the marks in a row of a
+    board."""
     found = TOKENS.findall(text)
     return [part for run in found for part in ([run] if run.isdigit() or len({*run}) > 2 else run)]
 
 
 def encoded(setup: Setup, **parameters: object) -> str:
-    """The parameters of the game."""
+    """Format the parameters of the game."""
     given = {name: value for name, value in setup.options.items() if name != OPENING}
     return json.dumps(parameters | given, sort_keys=True)
 

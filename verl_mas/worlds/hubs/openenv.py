@@ -1,6 +1,7 @@
-"""Environments of OpenEnv: a server is running, and gives each connection an environment of its own.
+"""Environments of OpenEnv. A running server gives each connection its own environment.
 
-Its protocol is spoken here: OpenEnv's client imports its server, whose packages need mcp<2, and ours mcp>=2.3.
+This module implements the protocol itself, because OpenEnv's client imports its server, whose packages need mcp<2,
+while ours need mcp>=2.3.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Options:
-    base_url: Text  # http(s)://, without the page
-    action: Text  # the field that a reply is sent in; json: a reply is the whole action, an object
-    observation: Sequence[str] = ()  # the fields that a player sees; (): all but the metadata
+    base_url: Text  # http(s)://, without the path
+    action: Text  # the field in which a reply is sent; json: a reply is the whole action, an object
+    observation: Sequence[str] = ()  # the fields that a player sees; (): all except the metadata
     prompt: str = ""  # before every observation: the rules, which most servers do not send
-    illegal_reward: float = 0.0  # of an action that the server refuses; OpenEnv has no rule for it
-    steps: Count = 32  # of an episode at most: some environments never end, and a refused action changes nothing
-    reset: Mapping[str, object] = field(default_factory=dict)  # arguments of `reset` beside the seed
+    illegal_reward: float = 0.0  # reward of an action that the server refuses; OpenEnv has no rule for it
+    steps: Count = 32  # maximal steps of an episode: some environments never end, and a refused action changes nothing
+    reset: Mapping[str, object] = field(default_factory=dict)  # arguments of `reset` besides the seed
     wait_s: Positive = 30.0  # for a free environment of a server that has too few
 
     @classmethod
@@ -137,7 +138,7 @@ class OpenEnv(World):
         return action if isinstance(action, dict) else None
 
     def _ask(self, kind: str, data: Mapping[str, object]) -> Result:
-        # A full server answers and closes before it is asked; its answer can be read.
+        # A full server answers and closes before it gets a request; its answer can still be read.
         with suppress(self.closed):
             self.connection.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(self.connection.recv())

@@ -1,10 +1,10 @@
-"""PettingZoo: `pettingzoo/classic/tictactoe_v3`, or an environment of your own, `pettingzoo/my_module:make_env`.
+"""PettingZoo: `pettingzoo/classic/tictactoe_v3`, or your own environment, `pettingzoo/my_module:make_env`.
 
 Options are the arguments of the environment, and three of ours: `actions`, the names of the actions of Discrete spaces;
-`describe`, the `my_module:function` that turns an observation and its agent into what the player reads; and
-`illegal_reward`. An action that is not in the action space ends the episode for everybody, as the library's
-TerminateIllegalWrapper does, and its player earns the value of such a wrapper, or else `illegal_reward` (-1). An action
-that only the mask excludes is left to the environment.
+`describe`, the `my_module:function` that turns an observation and its agent into the text for the player; and
+`illegal_reward`. An action outside of the action space ends the episode for all players, as the library's
+TerminateIllegalWrapper does. Its player gets the value of such a wrapper, or else `illegal_reward` (-1). An action that
+only the mask excludes is left to the environment.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 zoo = Extra("pettingzoo", "pettingzoo")
 OWN = {"actions", "describe", "illegal_reward"}
-NUMBERS = 2000  # of an observation
-TRIED = 20  # steps of an episode that are compared with those of copies
+NUMBERS = 2000  # most numbers of an observation
+TRIED = 20  # steps of an episode in which copies are compared with the original
 CHANCE = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Turns:
-    """An AEC environment. Dead agents take the step without an action that the library asks of them."""
+    """An AEC environment. Dead agents take the step without an action that the library requires of them."""
 
     def __init__(self, env: AECEnv):
         self.env = env
@@ -67,7 +67,7 @@ class Turns:
 
 
 class AtOnce:
-    """A parallel environment: all its agents act."""
+    """A parallel environment, in which all agents act at once."""
 
     def __init__(self, env: ParallelEnv):
         self.env = env
@@ -124,7 +124,8 @@ class PettingZoo(World):
 
     def copy(self) -> PettingZoo:
         memo: dict[int, object] = {}
-        # Most environments are EzPickle: a deepcopy makes a new one of the same arguments. So each is copied by hand.
+        # Copy each layer by hand, because most environments are EzPickle: a deepcopy would make a new one from the same
+        # arguments.
         for env in layers(self.game.env):
             memo[id(env)] = object.__new__(type(env))
         for env in layers(self.game.env):
@@ -134,7 +135,7 @@ class PettingZoo(World):
         return twin
 
     def reseed(self, seed: int) -> None:
-        """What the environment drew at its start, such as a shuffled deck, stays."""
+        """Sample later random events again. Events that were drawn at the start, such as a shuffled deck, stay."""
         for number, chance in enumerate(self.chance, seed):
             if isinstance(chance, np.random.Generator):
                 chance.bit_generator.state = type(chance.bit_generator)(number).state
@@ -160,7 +161,7 @@ class PettingZoo(World):
         return Observation(content_of(observation, agent, self.setup), legal=legal or None)
 
     def _chosen(self, player: str, action: str | None) -> object:
-        """An element of the action space; None if there is none."""
+        """An element of the action space for an action; None if there is none."""
         space = self.game.env.action_space(self.agents[player])
         choice = actions_of(*key(self.setup))[player].get(action or "", action)
         return choice if space.contains(choice) else None
@@ -176,7 +177,7 @@ def key(setup: Setup) -> tuple[str, str]:
 
 @cache
 def actions_of(name: str, options: str) -> Mapping[str, Mapping[str, int]]:
-    """The actions of every player by their names; none where an action is a text."""
+    """The actions of every player by name; empty if an action is a text."""
     setup = Setup(name, options=json.loads(options))
     env = opened(setup).env
     agents = getattr(env, "possible_agents", [])
@@ -206,7 +207,7 @@ def named(space: object, setup: Setup) -> Mapping[str, int]:
 
 @cache
 def difference(name: str, options: str) -> str | None:
-    """Why copies are not exact, tried at each of the first steps of an episode."""
+    """The reason why copies are not exact, tested at each of the first steps of an episode; None if they are."""
     world, rng = PettingZoo(Setup(name, options=json.loads(options))), random.Random(0)
     view = world.start()
     try:
@@ -226,7 +227,7 @@ def difference(name: str, options: str) -> str | None:
 def opened(setup: Setup) -> Turns | AtOnce:
     zoo.require()
     name = setup.name
-    # Its warnings of illegal moves are in the metrics.
+    # Warnings about illegal moves are not needed, because metrics count these moves.
     logging.getLogger("pettingzoo.utils.env_logger").setLevel(logging.ERROR)
     options = {option: value for option, value in setup.options.items() if option not in OWN}
     make = function(name, "mas.workflow.args.world") if ":" in name else registered(name)
@@ -265,20 +266,20 @@ def function(path: str, setting: str) -> Callable[..., object]:
 
 
 def layers(env: object) -> Iterator[AECEnv | ParallelEnv]:
-    """An environment with its wrappers, from the outside to the inside."""
+    """Yield an environment and its wrappers, from the outermost to the innermost."""
     while hasattr(env, "possible_agents"):
         yield env
         env = vars(env).get("env", vars(env).get("aec_env"))
 
 
 def player_of(agent: object) -> str:
-    """The name of an agent as one of a team."""
+    """Convert the name of an agent to one that a team can have."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", str(agent))
     return name if name[:1].isalpha() else f"agent_{name}"
 
 
 def content_of(observation: object, agent: str, setup: Setup) -> Content:
-    """Texts as they are, pictures as pictures, arrays as rows of numbers."""
+    """Convert an observation to content: texts and pictures as they are, arrays as rows of numbers."""
     if describe := setup.options.get("describe"):
         return cast("Content", function(str(describe), "mas.workflow.args.options.describe")(observation, agent))
     if isinstance(observation, Mapping):
@@ -305,7 +306,7 @@ def rows(observation: object, world: str) -> Iterator[str]:
         fix = "set mas.workflow.args.options.describe=my_module:function, or give the environment a wrapper"
         raise ConfigError(value, rule=f"it is a text, a picture, or at most {NUMBERS} numbers", fix=fix)
     if array.ndim == 3 and array.dtype.kind != "f" and (array >= 0).all() and (array.sum(-1) <= 1).all():
-        # A cell is in at most one of several planes: the number of its plane, from 1.
+        # A cell is in at most one of several planes, so it becomes the number of its plane, from 1.
         array = array @ np.arange(1, array.shape[-1] + 1)
     for row in array.reshape(-1, array.shape[-1] if array.ndim else 1).tolist():
         yield " ".join(f"{number:.4g}" for number in row)

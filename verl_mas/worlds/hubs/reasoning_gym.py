@@ -43,7 +43,8 @@ class Item:
         return self.entry["question"].strip()
 
     def score(self, answer: str | Malformed) -> dict[str, float]:
-        """From 0 to 1; `acc` is 1 for a complete solution. An answer on which the verifier raises is `unchecked`."""
+        """Score an answer from 0 to 1. `acc` is 1 for a complete solution. An answer for which the verifier raises is
+        `unchecked`."""
         malformed, unchecked, score = isinstance(answer, Malformed), False, 0.0
         if not isinstance(answer, Malformed):
             try:
@@ -57,8 +58,10 @@ class Item:
 
 @lru_cache(maxsize=4096)
 def item(task: str, settings: str, number: int) -> Item:
-    """Cached for the sessions of a task, since slow tasks take hundreds of milliseconds per item. Most tasks add the
-    seed of a set and the place in it, so the seed of a set is the number of its first item."""
+    """Get an item, cached for the sessions of a task, since slow tasks take hundreds of milliseconds per item.
+
+    Most tasks add the seed of a set and the index in it, so the seed of a set is the number of its first item.
+    """
     items = _items(task, settings, number - number % SET)
     return Item(items[number % SET], items)
 
@@ -80,7 +83,7 @@ def _items(task: str, settings: str, seed: int) -> GymDataset:
 
 @register_world("reasoning_gym")
 class ReasoningGym(World):
-    """Options are settings of the task."""
+    """A question of reasoning-gym. Options are settings of the task."""
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:

@@ -20,9 +20,9 @@ from verl_mas.worlds.world import Observation, Setup, View, World, register_worl
 
 textarena = Extra("textarena", "textarena")
 FORM = "Answer with your action, written as the rules ask."
-GAME = -1  # who sends the messages of the game itself
-OPTIONS = ("num_players", "points", "joint")  # of this hub; others are those of the game
-# What making an environment raises, and what helps.
+GAME = -1  # sender of messages from the game itself
+OPTIONS = ("num_players", "points", "joint")  # options of this hub; all others belong to the game
+# Errors of making an environment, and their fixes.
 FIXES: dict[type[Exception], str] = {
     ImportError: "install the package that it names, on every node of the run",
     LookupError: "python -m nltk.downloader words averaged_perceptron_tagger_eng, on every node of the run",
@@ -33,8 +33,8 @@ FIXES: dict[type[Exception], str] = {
 
 
 class Chance(threading.local):
-    """`random` of the library's modules, which draw from the generator of the process: here from that of the episode
-    which this thread plays. Otherwise episodes beside each other would not repeat."""
+    """Replaces `random` in the library's modules, which would draw from the generator of the process: it draws from the
+    generator of the episode that this thread plays. Otherwise concurrent episodes would not be repeatable."""
 
     def __init__(self) -> None:
         self.rng = random.Random()
@@ -48,31 +48,32 @@ STARTS = threading.Lock()  # the generator of Sokoban's rooms has global variabl
 
 
 class Rules:
-    """The two methods of a state that all games end a turn with."""
+    """Wraps the two methods of a state with which all games end a turn."""
 
     def __init__(self, state: Untyped):
         self.state, self.kind, self.refused = state, type(state), 0
         state.set_invalid_move, state.step = self.refuse, self.step
 
     def refuse(self, *args: object, **named: object) -> object:
-        """Applies the game's penalty for an invalid action."""
+        """Apply the game's penalty for an invalid action."""
         self.refused += 1
-        # Countdown, Cryptarithm, Slitherlink and ThreeCardMonte exchange reason and reward.
+        # Countdown, Cryptarithm, Slitherlink and ThreeCardMonte swap reason and reward.
         args = args if not args or isinstance(args[0], str) else args[::-1]
         return self.kind.set_invalid_move(self.state, *args, **named)
 
     def step(self, rotate_player: bool | None = None) -> object:
         out = vars(self.state).get("elimination_order", ())
         if rotate_player is not False and len({*out}) == self.state.num_players and not self.state.done:
-            # PublicGoodsGame and MarketEntryGame look for the next player indefinitely.
+            # PublicGoodsGame and MarketEntryGame would search for the next player indefinitely.
             self.state.set_draw(reason="All players eliminated!")
         return self.kind.step(self.state, *([] if rotate_player is None else [rotate_player]))
 
 
 @register_world("textarena")
 class TextArena(World):
-    """Options: `num_players`; `points`, the part of the game's state that is the reward instead of who wins, such as
-    `scores` or `inventory_value.change`; `joint`, where each player has the mean of all rewards."""
+    """A game of TextArena. Options: `num_players`; `points`, a part of the game's state that replaces the result as the
+    reward, such as `scores` or `inventory_value.change`; `joint`, with which each player gets the mean of all rewards.
+    """
 
     @classmethod
     def players(cls, setup: Setup) -> Sequence[str]:
@@ -132,7 +133,7 @@ class TextArena(World):
 
 
 def begun(setup: Setup, players: int) -> Untyped:
-    """The environment, in its default wrappers."""
+    """Start the environment, in its default wrappers."""
     try:
         env = textarena.make(setup.name, **{key: given for key, given in setup.options.items() if key not in OPTIONS})
         for name, module in list(sys.modules.items()):
@@ -149,7 +150,7 @@ def begun(setup: Setup, players: int) -> Untyped:
 
 
 def points(env: Untyped, setup: Setup) -> list[float]:
-    """What the option `points` names, by player; empty without the option."""
+    """The values that the option `points` names, by player; empty without the option."""
     named, state = str(setup.options.get("points", "")), env.state.game_state
     if not named:
         return []

@@ -115,7 +115,8 @@ class PlanPath(Puzzle):
         return True
 
     def _slipped(self, to: int) -> int:
-        """Where a move to `to` ends: there, or by a slip on one of the other free neighbours; without any, here."""
+        """The cell in which a move to `to` ends: this cell or, by a slip, one of the other free neighbours; if there
+        are none, the current cell."""
         draw = blake2b(f"{self.seed}/{self.moved}".encode(), digest_size=8).digest()
         number = int.from_bytes(draw, "little") / 2**64
         if number >= self.board.slip:
@@ -135,7 +136,8 @@ class PlanPath(Puzzle):
         return picture[:index] + AGENT + picture[index + 1 :]
 
     def compact(self) -> str:
-        """Rows of walls, positions of agent and goal, the offset between them, the cells up, down, left and right."""
+        """Rows of walls, positions of agent and goal, the offset between them, and the cells up, down, left and
+        right."""
         board, at, size = self.board, self.at, self.board.size
         walls = board.picture.replace(GOAL, FREE).replace("\n", " ")
         places = f"{AGENT}{place(at, size)} {GOAL}{place(board.goal, size)}"

@@ -22,7 +22,7 @@ _BLANKS = {4: 9, 9: 45}
 
 
 def _peers(size: int) -> tuple[tuple[int, ...], ...]:
-    """For each cell, the other cells of its row, column and box."""
+    """The other cells in the row, column and box of each cell."""
     box = math.isqrt(size)
     zones = [(i // size, size + i % size, 2 * size + i // size // box * box + i % size // box) for i in range(size**2)]
     return tuple(tuple(j for j in range(size**2) if j != i and set(zones[i]) & set(zones[j])) for i in range(size**2))
@@ -102,7 +102,7 @@ def dig(rng: random.Random, solution: list[int], size: int, blanks: int) -> list
 
 @dataclass(frozen=True, slots=True)
 class Sheet:
-    """The constant part of a puzzle: the solution, and the digits that the printed ones allow in each cell."""
+    """The constant part of a puzzle: the solution, and the digits that each cell may have given the printed ones."""
 
     size: int
     solution: tuple[int, ...]
@@ -184,7 +184,7 @@ class Sudoku(Puzzle):
 
     def compact(self) -> str:
         """A word of letters for each cell to fill, which can be one token: its row, column and digit, and the digits
-        that no peer has."""
+        that none of its peers has."""
         cells, size = self.cells, self.sheet.size
         words = []
         for cell, digits in enumerate(self.sheet.allowed):
