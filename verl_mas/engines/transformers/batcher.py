@@ -146,8 +146,7 @@ class ContinuousBatcher:
         joining = self._admissible()
         if not joining:
             return
-        # Sort requests, so that equal prompts of one adapter are prefilled once, and similar lengths need little
-        # padding.
+        # Sorted, so that equal prompts of one adapter are prefilled once, and similar lengths need little padding.
         joining.sort(key=lambda sample: (len(sample.prompt), sample.names, sample.adapter or ""))
         columns = max(sample.max_length for sample in (*self._running, *joining))
         self._cache.reserve(len(self._running) + len(joining), -(-columns // COLUMNS_AT_ONCE) * COLUMNS_AT_ONCE)
@@ -289,10 +288,9 @@ def _bytes_per_token(model: PreTrainedModel) -> int:
 
 
 def choose(logits: torch.Tensor, rows: Sequence[Sample]) -> tuple[list[int], list[float]]:
-    """Sample the next token of each row. Returns the tokens and their log-probs under the distributions they are
-    sampled from.
+    """Return the next token of each row, and its log-prob under the distribution it is sampled from.
 
-    These are the distributions after temperature, top-k and top-p (vLLM's `processed_logprobs`). For a greedy row it is
+    This is the distribution after temperature, top-k and top-p (vLLM's `processed_logprobs`). For a greedy row it is
     the model's own distribution. A row without a valid distribution gets NaN.
     """
     log_probs = torch.log_softmax(_processed(logits.float(), rows), dim=-1)
