@@ -57,7 +57,7 @@ class Run:
     @property
     def critics(self) -> bool:
         """Whether each policy that is updated has a critic, a value model of its own."""
-        return str(self.config.algorithm.adv_estimator) == GAE
+        return bool(OmegaConf.select(self.config, "algorithm.adv_estimator") == GAE)
 
     @property
     def sessions_per_step(self) -> int:
