@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from verl_mas.config.schema import MasConfig, PolicySpec, Weighting
 
 SECTION = "actor_rollout_ref"
-ANY_MODEL = "~/models/deepseek-llm-7b-chat"  # verl's path of a model where a command gives none
+# verl's estimator by a critic, and its path of a model where a command gives none.
+GAE, ANY_MODEL = "gae", "~/models/deepseek-llm-7b-chat"
 Path = tuple[str, ...]
 
 
@@ -34,8 +35,8 @@ def finalize(config: DictConfig, mas: MasConfig) -> None:
     """Write into a composed configuration what cannot be derived any more after verl has resolved it."""
     # First, as the overrides are compared with the base configuration that the job will have.
     set_default_tokenizer_model(config, mas)
-    if config.critic.model.path == ANY_MODEL:
-        config.critic.model.path = config[SECTION].model.path  # verl's driver reads it for every critic
+    if config.algorithm.adv_estimator == GAE and config.critic.model.path == ANY_MODEL:
+        config.critic.model.path = config[SECTION].model.path  # verl's driver reads it
     materialize_interpolations(config, mas)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from verl_mas.config.engine_tag import SHARED_PREFIXES, EngineTag
-from verl_mas.config.merge import ANY_MODEL, SECTION, overridden
+from verl_mas.config.merge import ANY_MODEL, GAE, SECTION, overridden
 from verl_mas.config.modes import SEPARATE, Mode, Staleness, mode_of, staleness_of
 from verl_mas.config.schema import DEFAULT_POLICY, DEFAULT_POOL, FreeSettings, MasConfig, PolicySpec, PoolSpec
 from verl_mas.config.values import load_dataclass
@@ -19,7 +19,6 @@ from verl_mas.errors import ConfigError, raise_all
 from verl_mas.registry import nearest
 
 CORRECTION = "algorithm.rollout_correction"
-GAE = "gae"  # verl's estimator by a critic
 # Settings of the correction that read the engine's log-probs.
 READERS = ("rollout_is", "rollout_rs", "bypass_mode")
 # verl's policy losses with the gradient of a row that is 0 where its advantage is, so that such a row can be skipped.
@@ -58,7 +57,7 @@ class Run:
     @property
     def critics(self) -> bool:
         """Whether each policy that is updated has a critic, a value model of its own."""
-        return str(self.config.algorithm.adv_estimator) == GAE
+        return bool(OmegaConf.select(self.config, "algorithm.adv_estimator") == GAE)
 
     @property
     def sessions_per_step(self) -> int:

@@ -8,9 +8,9 @@ from verl_mas.checks.examined import ExaminedRun, parts_of
 from verl_mas.checks.rules import rule
 from verl_mas.checks.rules.batches import MINI, longest_row
 from verl_mas.checks.rules.modes import Wanted
-from verl_mas.config.merge import SECTION
+from verl_mas.config.merge import GAE, SECTION
 from verl_mas.config.modes import KEY
-from verl_mas.config.run import GAE, View
+from verl_mas.config.run import View
 from verl_mas.config.verl_settings import CRITIC_TOKENS
 from verl_mas.errors import ConfigError
 
@@ -34,10 +34,8 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
     unread = [f"mas.advantage.{key}={value}" for key, value in run.mas.advantage.items()]
     unread += ["mas.skip_zero_advantage=True"] if run.mas.skip_zero_advantage is True else []
     for given in unread:
-        rule = "these say which rows are compared; with gae a critic says what each token is worth, and learns from all"
-        fix = (
-            "remove it (algorithm.gamma and algorithm.lam are those of gae), or set algorithm.adv_estimator=agent_grpo"
-        )
+        rule = "no rows are compared: a critic says what each token is worth, and learns from all rows"
+        fix = "remove it (gae has algorithm.gamma and algorithm.lam), or set algorithm.adv_estimator=agent_grpo"
         yield ConfigError(f"{given} with {GAE}", rule=rule, fix=fix)
     mini, of_actor = run.get("critic.ppo_mini_batch_size"), run.get(f"{SECTION}.{MINI}")
     if mini != of_actor:
@@ -45,9 +43,7 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
         rule = "a critic makes as many optimiser steps as its policy, on the same rows"
         yield ConfigError(value, rule=rule, fix="remove it; mas.updates_per_step is the number of both")
     if run.mode and run.mode.asynchronous:
-        rule = (
-            "a value is what the present weights will earn, and the returns of rows of older weights are not corrected"
-        )
+        rule = "a value is what the present weights will earn, and rows of older weights are not corrected for it"
         fix = "remove +mas/mode, or set algorithm.adv_estimator=agent_grpo"
         yield ConfigError(f"{KEY}={run.mode.name} with {GAE}", rule=rule, fix=fix)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from verl_mas.advantage import ESTIMATORS, options_for
 from verl_mas.checks.examined import ExaminedRun, setting, stated
 from verl_mas.checks.rules import Problem, rule
-from verl_mas.config.merge import LOSS_MODES, SECTION
+from verl_mas.config.merge import GAE, LOSS_MODES, SECTION
 from verl_mas.config.modes import KEY, MODES, SYNC
-from verl_mas.config.run import GAE, View
+from verl_mas.config.run import View
 from verl_mas.errors import ConfigError, ConfigWarning
 from verl_mas.registry import closest
 from verl_mas.workflow.members import flat
