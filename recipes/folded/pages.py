@@ -2,7 +2,7 @@
 
 The pages, demonstrations of three ways to read them, and the workflows of these ways.
 
-    python recipes/folded/pages.py --out runs/folded --noise 0.2
+    python recipes/folded/pages.py --out runs/folded --noise 0.1
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def _newest(history: Sequence[str]) -> str:
 class Pages(Generated):
     """Six pages of many words, one of which is wanted of each."""
 
-    warm_up = WarmUp(steps=500, batch=64, learning_rate=3e-3, lessons=25_000, texts=2_000, vocabulary=400, initial=0.1)
+    warm_up = WarmUp(steps=600, batch=64, learning_rate=3e-3, lessons=25_000, texts=2_000, vocabulary=400, initial=0.1)
     rows = (2_000, 150)
 
     def generate(self, options: argparse.Namespace) -> Prepared:

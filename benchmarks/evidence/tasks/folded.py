@@ -6,7 +6,7 @@ from benchmarks.evidence.arms import Arm, Start, Training, Trial
 from benchmarks.evidence.claims import Claim, gain, gap, success
 from benchmarks.evidence.tasks.base import Group, Task
 
-STEPS = 16
+STEPS = 6
 # Of six values the last two are in what is left of the history; another one is guessed right in one of eight.
 FLOOR = (2 + 4 / 8) / 6
 
@@ -15,7 +15,7 @@ def tasks(count: int) -> tuple[str, ...]:
     return (f"data.train_batch_size={count}", f"actor_rollout_ref.actor.ppo_mini_batch_size={count}")
 
 
-START = Start("folded_pages", ("data", "pages", "--noise", "0.2", "--test-rows", "80"))
+START = Start("folded_pages", ("data", "pages", "--noise", "0.1", "--test-rows", "80"))
 TRIAL = Trial(
     "folded_pages",
     STEPS,
@@ -26,7 +26,7 @@ TRIAL = Trial(
         f"trainer.test_freq={STEPS}",
         *tasks(8),
         "actor_rollout_ref.rollout.n=6",
-        "actor_rollout_ref.actor.optim.lr=1.5e-3",
+        "actor_rollout_ref.actor.optim.lr=7e-4",
     ),
 )
 # As many tokens are generated per step; a prompt and its reply are as long as those of the agent that folds.
