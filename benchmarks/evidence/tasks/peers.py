@@ -13,7 +13,7 @@ from benchmarks.evidence.claims import Claim, success
 from benchmarks.evidence.tables import Run
 from benchmarks.evidence.tasks.base import Group, Task
 
-STEPS, EVERY, SEEDS = 20, 5, 3
+STEPS, EVERY, SEEDS = 12, 4, 3
 # Pair -> its policies and where each begins: blind for a first number that is low or high, or for all.
 PAIRS = {
     "agree": {"agree_a": "low", "agree_b": "high"},
@@ -32,6 +32,10 @@ TRIAL = Trial(
         "mas.workflow.name=PeerArms",
         f"mas.workflow.path={Path(__file__).parents[1] / 'peer_rewards.py'}",
         "mas.trajectories.enabled=false",
+        "data.train_batch_size=8",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+        "actor_rollout_ref.actor.optim.lr=6e-4",
+        "data.val_max_samples=80",
         f"trainer.total_training_steps={STEPS}",
         f"trainer.test_freq={EVERY}",
         *("~mas.policies.a", "~mas.policies.b", "~mas.agents.peer", "~mas.agents.peer_0", "~mas.agents.peer_1"),
@@ -80,11 +84,11 @@ TASK = Task(
     "Peers without labels",
     (Group("peers_pairs", (ARMS,), tuple(TRIAL.controls)),),
     (
-        claim("two LLMs whose errors differ gain 0.15 by agreement, without a label", of("agree"), low=0.15),
-        claim("one LLM that agrees with itself ends 0.1 lower", ends_above("agree", "alone"), low=0.1),
+        claim("two LLMs whose errors differ gain 0.1 by agreement, without a label", of("agree"), low=0.1),
+        claim("and end above one LLM that agrees with itself", ends_above("agree", "alone"), low=0.0),
         claim("agreement with answers to other tasks teaches nothing", of("shuffled"), high=0.05),
         claim("labels end at most 0.15 higher", ends_above("labels", "agree"), high=0.15),
-        claim("two LLMs that share an error agree more after training", of("alike", "agreement"), low=0.2),
-        claim("and are right less often", of("alike"), high=-0.1),
+        claim("two LLMs that mostly make the same error agree more after training", of("alike", "agreement"), low=0.1),
+        claim("and are right less often", of("alike"), high=-0.05),
     ),
 )
