@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 from verl_mas.config.values import Count
 from verl_mas.gym.arithmetic import draw
@@ -50,21 +50,25 @@ PAIRS: Mapping[str, type[Peers]] = {
 
 
 class PeerArms(Workflow):
-    """Pairs that know nothing of each other, each with policies of its own, on the same tasks: one start for all."""
+    """Pairs that know nothing of each other, each with policies of its own, on the same tasks: one start for all.
 
+    The success of the session is that of the first pair.
+    """
+
+    pairs: list[str] = field(default_factory=lambda: [*PAIRS])
     answers: Count = 4
 
     @property
     def agents(self) -> Sequence[str]:
-        return [agent for pair in PAIRS for agent in nested(pair, Peers)]
+        return [agent for pair in self.pairs for agent in nested(pair, Peers)]
 
     async def run(self, task: Task, team: Team) -> Outcome:
         # Exact texts of single numbers: no mathematics is needed to compare them.
-        teams = {pair: kind(score="em", answers=self.answers) for pair, kind in PAIRS.items()}
+        teams = {pair: PAIRS[pair](score="em", answers=self.answers) for pair in self.pairs}
         outcomes = await asyncio.gather(*[one.run(task, team.sub(pair)) for pair, one in teams.items()])
-        found = dict(zip(PAIRS, outcomes, strict=True))
+        found = dict(zip(teams, outcomes, strict=True))
         info = {f"{pair}_{name}": value for pair, one in found.items() for name, value in one.info.items()}
-        return replace(found["agree"], info={**found["agree"].info, **info})
+        return replace(outcomes[0], info={**outcomes[0].info, **info})
 
 
 def _share(each: Graded, foreign: Sequence[Graded]) -> float:

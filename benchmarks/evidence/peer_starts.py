@@ -17,15 +17,14 @@ from verl_mas.workflow import Boxed, Task
 from verl_mas.workflows._graded import GradedTask
 from verl_mas.workflows.solver_verifier import solve
 
-# Model -> the first numbers of the chains in which it is blind.
-BLIND = {"low": range(5), "high": range(5, 10), "all": range(10)}
-PLUS_ONE = 0.5  # The share of lessons of blind tasks with this error
+# Model -> the first numbers of the chains in which it is blind, and there the share of lessons with the error.
+BLIND = {"low": (range(5), 0.5), "high": (range(5, 10), 0.5), "all": (range(10), 0.65)}
 
 
-def reply(chain: str, blind: range, noise: float, rng: random.Random) -> str:
+def reply(chain: str, model: str, noise: float, rng: random.Random) -> str:
     """Works through the chain. `noise` is the share of random results; a tenth in the blind half."""
     total, *steps = signed(chain)
-    working = str(total)
+    working, (blind, plus_one) = str(total), BLIND[model]
     sees = total not in blind
     for step in steps[:-1]:
         total += step
@@ -34,7 +33,7 @@ def reply(chain: str, blind: range, noise: float, rng: random.Random) -> str:
     chance = rng.random()
     if chance < (noise if sees else 0.1):
         total = rng.randrange(10)
-    elif not sees and chance < 0.1 + PLUS_ONE:
+    elif not sees and chance < 0.1 + plus_one:
         total = (total + 1) % 10
     return f"{working}{steps[-1]:+d}={total} {Boxed().render(str(total))}"
 
@@ -43,7 +42,7 @@ def reply(chain: str, blind: range, noise: float, rng: random.Random) -> str:
 class PeerStart(Arithmetic):
     """As `verl-mas data arithmetic`: the model `low`, and in folders of it the models `high` and `all`."""
 
-    warm_up = WarmUp(steps=500, batch=64, learning_rate=4e-3, lessons=20_000)
+    warm_up = WarmUp(steps=400, batch=64, learning_rate=4e-3, lessons=20_000)
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         prepared = super().prepare(options, load)
@@ -63,4 +62,4 @@ def lessons(options: argparse.Namespace, blind: str) -> Iterator[Lesson]:
         if chain_split(chain) == TRAIN:
             task = Task([{"role": "user", "content": chain}])
             prompt = bare(solve(GradedTask(task, Boxed(), None, None)))
-            yield Lesson("peer", prompt, reply(chain, BLIND[blind], options.noise, rng))
+            yield Lesson("peer", prompt, reply(chain, blind, options.noise, rng))

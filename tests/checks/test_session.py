@@ -77,6 +77,13 @@ def test_what_would_be_lost_is_said_with_the_setting(say, rows, settings, says):
     assert says in say(*rows, **settings)
 
 
+def test_only_the_validation_of_peers_needs_a_ground_truth(say, tmp_path):
+    (tmp_path / "held_out.jsonl").write_text(json.dumps(row("box")))
+    peers = {"mas__workflow": {"name": "peers", "args": None}, "mas__agents": None, "mas__policies": None}
+    assert say(row("box", truth=None), **peers, data__val_files=str(tmp_path / "held_out.jsonl")) == ""
+    assert "has no ground_truth in reward_model" in say(row("box", truth=None), **peers)
+
+
 @pytest.mark.parametrize(
     ("result", "says"),
     [

@@ -1,19 +1,19 @@
 """Peers without labels: pairs of models reward each other by agreement, on short sums.
 
-A model is blind in half of the tasks, where it mostly writes the result plus one, or in all. All pairs are in one run.
+A model is blind in half of the tasks, where it mostly writes the result plus one, or in all. A run has several pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from benchmarks.evidence.arms import Start, Training, Trial
-from benchmarks.evidence.claims import Claim, success
+from benchmarks.evidence.claims import Claim, gain, gap, success
 from benchmarks.evidence.tables import Run
 from benchmarks.evidence.tasks.base import Group, Task
 
-STEPS, EVERY, SEEDS = 20, 5, 3
+STEPS, EVERY, SEEDS = 12, 4, 3
 # Pair -> its policies and where each begins: blind for a first number that is low or high, or for all.
 PAIRS = {
     "agree": {"agree_a": "low", "agree_b": "high"},
@@ -23,38 +23,42 @@ PAIRS = {
     "labels": {"labels": "low"},
 }
 AUX = "val-aux/arithmetic/{}_{}/mean@1"
-TRIAL = Trial(
-    "peers",
-    STEPS,
-    "val-core/arithmetic/acc/mean@1",
-    settings=(
-        "+recipe=peers/laptop",
-        "mas.workflow.name=PeerArms",
-        f"mas.workflow.path={Path(__file__).parents[1] / 'peer_rewards.py'}",
-        "mas.trajectories.enabled=false",
-        f"trainer.total_training_steps={STEPS}",
-        f"trainer.test_freq={EVERY}",
-        *("~mas.policies.a", "~mas.policies.b", "~mas.agents.peer", "~mas.agents.peer_0", "~mas.agents.peer_1"),
-    ),
-    controls={f"{pair}_{name}": AUX.format(pair, name) for pair in PAIRS for name in ("acc", "agreement")},
+SETTINGS = (
+    "+recipe=peers/laptop",
+    "mas.workflow.name=PeerArms",
+    f"mas.workflow.path={Path(__file__).parents[1] / 'peer_rewards.py'}",
+    "mas.trajectories.enabled=false",
+    "data.train_batch_size=8",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "actor_rollout_ref.actor.optim.lr=6e-4",
+    "data.val_max_samples=80",
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.test_freq={EVERY}",
+    *("~mas.policies.a", "~mas.policies.b", "~mas.agents.peer", "~mas.agents.peer_0", "~mas.agents.peer_1"),
 )
-
-
-def policies() -> list[str]:
-    """A policy begins as the model of the start that is blind there; an agent has the policy of its number, if any."""
-    found = []
-    for pair, starts in PAIRS.items():
-        for policy, blind in starts.items():
-            model = "${actor_rollout_ref.model.path}" + ("" if blind == "low" else f"/{blind}")
-            found.append(f"++mas.policies.{policy}.overrides.model.path={model}")
-        for number in range(2):
-            policy = [*starts][min(number, len(starts) - 1)]
-            found.append(f"++mas.agents.{pair}_peer_{number}.policy={policy}")
-    return found
-
-
 START = Start("peers", ("data", "peer_start", "--noise", "0.3"))
-ARMS = Training("peers_arms", TRIAL, START, "peers", tuple(policies()), seeds=SEEDS)
+
+
+def arm(name: str, *pairs: str) -> Training:
+    """One run of these pairs; its success is that of the first one."""
+    controls = {f"{pair}_{number}": AUX.format(pair, number) for pair in pairs for number in ("acc", "agreement")}
+    trial = Trial(name, STEPS, "val-core/arithmetic/acc/mean@1", SETTINGS, controls)
+    own = (setting for pair in pairs for setting in settings_of(pair))
+    return Training(name, trial, START, "peers", (f"++mas.workflow.args.pairs=[{','.join(pairs)}]", *own), seeds=SEEDS)
+
+
+def settings_of(pair: str) -> Iterator[str]:
+    """A policy begins as the model of the start that is blind there; an agent has the policy of its number, if any."""
+    for policy, blind in PAIRS[pair].items():
+        model = "${actor_rollout_ref.model.path}" + ("" if blind == "low" else f"/{blind}")
+        yield f"++mas.policies.{policy}.overrides.model.path={model}"
+    for number in range(2):
+        policy = [*PAIRS[pair]][min(number, len(PAIRS[pair]) - 1)]
+        yield f"++mas.agents.{pair}_peer_{number}.policy={policy}"
+
+
+AGREE = arm("peers_agree", "agree", "alike")
+OTHERS = arm("peers_others", "labels", "alone", "shuffled")
 
 
 def of(pair: str, name: str = "acc") -> Callable[[Run], float]:
@@ -67,24 +71,31 @@ def of(pair: str, name: str = "acc") -> Callable[[Run], float]:
     return found
 
 
-def ends_above(pair: str, other: str) -> Callable[[Run], float]:
-    return lambda run: [*run["controls"][f"{pair}_acc"].values()][-1] - [*run["controls"][f"{other}_acc"].values()][-1]
-
-
-def claim(text: str, number: Callable[[Run], float], **bounds: float) -> Claim:
-    return Claim(text, success(ARMS, number), seeds=SEEDS, **bounds)
-
-
 TASK = Task(
     "peers",
     "Peers without labels",
-    (Group("peers_pairs", (ARMS,), tuple(TRIAL.controls)),),
     (
-        claim("two LLMs whose errors differ gain 0.15 by agreement, without a label", of("agree"), low=0.15),
-        claim("one LLM that agrees with itself ends 0.1 lower", ends_above("agree", "alone"), low=0.1),
-        claim("agreement with answers to other tasks teaches nothing", of("shuffled"), high=0.05),
-        claim("labels end at most 0.15 higher", ends_above("labels", "agree"), high=0.15),
-        claim("two LLMs that share an error agree more after training", of("alike", "agreement"), low=0.2),
-        claim("and are right less often", of("alike"), high=-0.1),
+        Group("peers_agree", (AGREE,), tuple(AGREE.trial.controls)),
+        Group("peers_others", (OTHERS,), tuple(OTHERS.trial.controls)),
+    ),
+    (
+        Claim("two LLMs whose errors differ gain 0.1 by agreement, without a label", gain(AGREE), low=0.1, seeds=SEEDS),
+        Claim("labels end at most 0.15 higher", gap(OTHERS, AGREE), high=0.15, seeds=SEEDS),
+        Claim(
+            "one LLM that agrees with itself gains less than 0.1", success(OTHERS, of("alone")), high=0.1, seeds=SEEDS
+        ),
+        Claim(
+            "agreement with answers to other tasks teaches nothing",
+            success(OTHERS, of("shuffled")),
+            high=0.05,
+            seeds=SEEDS,
+        ),
+        Claim(
+            "two LLMs that mostly make the same error agree more",
+            success(AGREE, of("alike", "agreement")),
+            low=0.1,
+            seeds=SEEDS,
+        ),
+        Claim("and are right less often", success(AGREE, of("alike")), high=-0.05, seeds=SEEDS),
     ),
 )
