@@ -139,7 +139,7 @@ class Runner:
             if not done.exists() or done.read_text() != " ".join(start.command):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                main = "import sys, benchmarks.evidence.world_starts; from verl_mas.cli import main; sys.exit(main())"
+                main = "import sys, benchmarks.evidence.world_starts, benchmarks.evidence.long_list; from verl_mas.cli import main; sys.exit(main())"
                 options = ("--out", str(folder), "--seed", str(seed))
                 self._call([sys.executable, "-c", main, *start.arguments, *options], folder / "log.txt")
                 done.write_text(" ".join(start.command))

@@ -41,6 +41,7 @@ TEAMS = [
     ("debate", {"judge": True, "answer_reward": 0.5}, BOX),
     ("generate_verify_refine", {}, {"generator": BOX, "verifier": APPROVE, "refiner": BOX}),
     ("leader_workers", {"score": "em"}, {"leader": DELEGATE, "worker": "2"}),
+    ("recursive", {"score": "em"}, {"solver_0": DELEGATE, "solver_1": BOX}),
     ("ensemble", RUNS, {"reasoner": box(1), "judge": BOX}),
     ("ensemble", {"score": "math", **RUNS}, {"reasoner": box(1), "judge": BOX}),
     ("ensemble", {"score": "math", "tool_users": 1, **RUNS}, {"reasoner": BOX, "tool_user": CODE, "judge": BOX}),

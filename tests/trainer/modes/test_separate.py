@@ -59,3 +59,6 @@ def test_engines_generate_while_policies_are_trained_and_a_batch_is_of_the_weigh
     stale = {step: values["training/off_policy/trajectory_staleness/max"] for step, values in done.steps.items()}
     # The first batch and that of the warm-up are both of the first weights.
     assert stale == {1: 0, 2: 1, 3: 1}
+    # Tasks have the progress of the step that dispatched them.
+    progress = [done.steps[step]["session/progress/mean"] for step in (1, 2, 3)]
+    assert progress == pytest.approx([0, 0, 1 / 3])

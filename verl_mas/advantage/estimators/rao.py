@@ -1,0 +1,57 @@
+"""RAO (arXiv 2605.06639): an agent that spawns itself is compared with the first copies of the other sessions."""
+
+from __future__ import annotations
+
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
+from verl_mas.advantage.estimator import estimator
+from verl_mas.advantage.kernel import moments, total, units_per_group
+from verl_mas.advantage.options import REQUIRED
+from verl_mas.errors import DataError
+from verl_mas.util.later import Tensor, torch
+
+
+# It has a baseline and a scale of its own, so it reads none.
+@estimator(
+    compares_sessions=True,
+    one_baseline=True,
+    needs=("instance",),
+    main=REQUIRED,
+    baseline=None,
+    scale=None,
+    weighting=None,
+)
+def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """A = w_k (R - b), where b is the mean score of `main` in the other sessions of the task.
+
+    w_k = N / (K N_k), with N_k invocations of agent k in the step, N of all K agents: each agent has the same weight,
+    however often it is invoked. An agent is a depth of the recursion, and an invocation a copy.
+    """
+    tasks, sessions = batch.partition("task"), batch.partition("task", "session")
+    scores = batch.scores.double()
+    share = _share_of_main(batch, str(options.main))
+    there = total(share, sessions)[sessions.ids]
+    others = total(share, tasks)[tasks.ids] - there
+    summed = total(share * scores, tasks)[tasks.ids] - total(share * scores, sessions)[sessions.ids]
+    alone = others < 0.5
+    lone = scores if options.group_of_one == "raw" else torch.zeros_like(scores)
+    advantages = torch.where(alone, lone, scores - summed / others.clamp_min(1.0))
+    _, _, stats = moments(scores, tasks, options.deviation)
+    return AdvantageOutput(_weights(batch) * advantages, tasks, stats)
+
+
+def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
+    """A weight per row [N]: the acts of `main` in a session count once together, and those of others not at all."""
+    agents, owners = batch.codes("agent"), batch.partition("task", "session", "agent")
+    if main not in agents.names:
+        rule = "every row is compared with those of the agent that mas.advantage.main names"
+        fix = f"name the agent that begins a session, of {', '.join(map(str, agents.names))}"
+        raise DataError(f"mas.advantage.main={main} has no row", rule=rule, fix=fix)
+    count = torch.bincount(owners.ids, minlength=owners.count)[owners.ids].double()
+    return (agents.ids == agents.names.index(main)) / count
+
+
+def _weights(batch: AdvantageInput) -> Tensor:
+    """The weight of each row [N], by its agent."""
+    agents, invocations = batch.partition("agent"), batch.partition("task", "session", "agent", "instance")
+    counts = units_per_group(agents, invocations).double()
+    return (invocations.count / (agents.count * counts))[agents.ids]
