@@ -209,7 +209,9 @@ class LongLists(Generated):
         test = items(options.test_rows, HELD_OUT, TEST, options.seed)
         of_four = [item for item in test if item.source == "list_32"]
         shuffled = [replace(item, truth=other.truth, source=SHUFFLED) for item, other in with_next(of_four)]
-        return Prepared(train, test, [*test, *shuffled], {"lengths": list(HELD_OUT), "seed": options.seed})
+        return Prepared(
+            train, test, [*test, *shuffled], {"long_list": {"lengths": list(HELD_OUT), "seed": options.seed}}
+        )
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
         return lessons(options.noise, options.seed)

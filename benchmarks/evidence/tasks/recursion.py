@@ -41,7 +41,10 @@ TRIAL = Trial(
 
 def arm(name: str, workflow: str = "LongList", **args: object) -> Training:
     sessions = args.pop("sessions", None)
-    overrides = [f"mas.workflow.name={workflow}", *(f"++mas.workflow.args.{key}={value}" for key, value in args.items())]
+    overrides = [
+        f"mas.workflow.name={workflow}",
+        *(f"++mas.workflow.args.{key}={value}" for key, value in args.items()),
+    ]
     if sessions:
         overrides.append(f"actor_rollout_ref.rollout.n={sessions}")
     return Training(f"recursion_{name}", TRIAL, START, "recursive", tuple(overrides), seeds=SEEDS)

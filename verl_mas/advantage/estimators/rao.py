@@ -7,6 +7,7 @@ from verl_mas.advantage.estimator import estimator
 from verl_mas.advantage.kernel import moments, total, units_per_group
 from verl_mas.advantage.options import REQUIRED
 from verl_mas.errors import DataError
+from verl_mas.registry import nearest
 from verl_mas.util.later import Tensor, torch
 
 
@@ -42,12 +43,13 @@ def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
 def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
     """A weight per row [N]: the acts of `main` in a session count once together, and those of others not at all."""
     agents, owners = batch.codes("agent"), batch.partition("task", "session", "agent")
-    if main not in agents.names:
-        rule = "every row is compared with those of the agent that mas.advantage.main names"
-        fix = f"name the agent that begins a session, of {', '.join(map(str, agents.names))}"
-        raise DataError(f"mas.advantage.main={main} has no row", rule=rule, fix=fix)
+    known = list(map(str, batch.agents or agents.names))
+    if main not in known:
+        rule = "rows are compared with those of the agent that begins a session"
+        raise DataError(f"mas.advantage.main={main}", rule=rule, fix=nearest(main, known))
     count = torch.bincount(owners.ids, minlength=owners.count)[owners.ids].double()
-    return (agents.ids == agents.names.index(main)) / count
+    is_main = torch.tensor([name == main for name in agents.names], device=agents.ids.device)
+    return is_main[agents.ids] / count
 
 
 def _weights(batch: AdvantageInput) -> Tensor:
