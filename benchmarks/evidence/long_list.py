@@ -6,9 +6,12 @@ from __future__ import annotations
 import argparse
 import random
 import string
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+from verl_mas.cli import main
 from verl_mas.config.values import Count
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
@@ -78,7 +81,7 @@ class ListMoves:
 
 def parts_of(letters: range, count: int) -> list[range]:
     places = [len(letters) * number // count for number in range(count + 1)]
-    return [letters[begin:end] for begin, end in zip(places, places[1:], strict=False)]
+    return [letters[begin:end] for begin, end in pairwise(places)]
 
 
 def _name(letters: range) -> str:
@@ -198,8 +201,8 @@ def lessons(noise: float, seed: int) -> Iterator[Lesson]:
 class LongLists(Generated):
     """Lists of several lengths, and those of four windows with the answers of other lists, as a control."""
 
-    warm_up = WarmUp(steps=1_000, batch=64, lessons=15_000, texts=2_000, vocabulary=4_096, initial=0.1)
-    rows = (2_000, 400)
+    warm_up = WarmUp(steps=300, batch=64, lessons=8_000, texts=2_000, vocabulary=4_096, initial=0.1)
+    rows = (2_000, 240)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """None of its own."""
@@ -215,3 +218,7 @@ class LongLists(Generated):
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
         return lessons(options.noise, options.seed)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(["data", "long_list", *sys.argv[1:]]))

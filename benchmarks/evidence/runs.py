@@ -37,6 +37,8 @@ KEPT = (
 
 
 OWN = {"OMP_NUM_THREADS": "1"}
+# The modules that register what only the evidence starts from.
+DATA_SETS = "benchmarks.evidence.world_starts, benchmarks.evidence.long_list"
 
 
 def result_of(piece: Piece) -> Path:
@@ -139,7 +141,7 @@ class Runner:
             if not done.exists() or done.read_text() != " ".join(start.command):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                main = "import sys, benchmarks.evidence.world_starts, benchmarks.evidence.long_list; from verl_mas.cli import main; sys.exit(main())"
+                main = f"import sys, {DATA_SETS}; from verl_mas.cli import main; sys.exit(main())"
                 options = ("--out", str(folder), "--seed", str(seed))
                 self._call([sys.executable, "-c", main, *start.arguments, *options], folder / "log.txt")
                 done.write_text(" ".join(start.command))

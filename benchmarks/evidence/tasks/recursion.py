@@ -1,4 +1,4 @@
-"""The largest letter of a list of four windows: copies of one agent, each of which delegates or answers, and one agent
+"""The largest letter of a list of four windows: an agent that delegates parts of it to copies of itself, and one agent
 alone."""
 
 from __future__ import annotations
@@ -6,52 +6,74 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.evidence.arms import Arm, Start, Training, Trial
-from benchmarks.evidence.claims import Claim, Number, gap, influence, success
+from benchmarks.evidence.claims import Claim, Number, gain, gap, success
 from benchmarks.evidence.intervals import mean
 from benchmarks.evidence.tables import control
 from benchmarks.evidence.tasks.base import Group, Task
 
-SEEDS, STEPS = 3, 20
+SEEDS, STEPS = 3, 12
 HERE = Path(__file__).parents[1] / "long_list.py"
 START = Start(
     "long_list",
     (
-        *("data", "long_list", "--noise", "0.15", "--train-rows", "2000", "--test-rows", "400"),
-        *("--warm-up", "hidden=64", "layers=2", "initial=0.1", "steps=1000", "batch=64", "learning_rate=2e-3"),
-        *("lessons=15000", "texts=2000", "vocabulary=4096"),
+        *("data", "long_list", "--noise", "0.15", "--train-rows", "2000", "--test-rows", "240"),
+        *("--warm-up", "hidden=64", "layers=2", "initial=0.1", "steps=300", "batch=64", "learning_rate=2e-3"),
+        *("lessons=8000", "texts=2000", "vocabulary=4096"),
     ),
 )
-LENGTHS = ("list_8", "list_16", "list_64")
-SHUFFLED = "list_32_shuffled"
+# Half a window, two and eight windows; and four windows with the answers of other lists.
+CONTROLS = {"1 window": "list_8", "2": "list_16", "8": "list_64", "shuffled": "list_32_shuffled"}
 TRIAL = Trial(
     "recursion",
     STEPS,
     "val-core/list_32/acc/mean@1",
-    controls={name: f"val-core/{name}/acc/mean@1" for name in (*LENGTHS, SHUFFLED)},
+    controls={name: f"val-core/{source}/acc/mean@1" for name, source in CONTROLS.items()},
     held_out="validation.parquet",
     settings=(
         "+recipe=recursion/laptop",
         f"mas.workflow.path={HERE}",
         f"trainer.total_training_steps={STEPS}",
-        f"trainer.test_freq={STEPS // 2}",
+        f"trainer.test_freq={STEPS}",
         "mas.trajectories.enabled=false",
     ),
 )
 
 
-def arm(name: str, workflow: str = "LongList", **args: object) -> Training:
-    sessions = args.pop("sessions", None)
-    overrides = [
-        f"mas.workflow.name={workflow}",
-        *(f"++mas.workflow.args.{key}={value}" for key, value in args.items()),
-    ]
-    if sessions:
-        overrides.append(f"actor_rollout_ref.rollout.n={sessions}")
-    return Training(f"recursion_{name}", TRIAL, START, "recursive", tuple(overrides), seeds=SEEDS)
+def arm(name: str, workflow: str, *overrides: str) -> Training:
+    chosen = (f"mas.workflow.name={workflow}", *overrides)
+    return Training(f"recursion_{name}", TRIAL, START, "recursive", chosen, seeds=SEEDS)
 
 
-LEARNT = arm("learnt")
-# Of the same tokens: it reads every window twice, and an agent that acts once has four times the sessions.
+LEARNT = arm("learnt", "LongList")
+PARL = arm("parl", "LongList", "++mas.workflow.args.parallel=0.1")
+FIXED_1 = arm("fixed_1", "FixedList", "++mas.workflow.args.levels=1")
+FIXED_2 = arm("fixed_2", "FixedList", "++mas.workflow.args.levels=2")
+# One agent, with the tokens of the others or more: it reads each window twice, or it has four times the sessions.
 SCROLLS = arm("scrolls", "Scrolls")
-READS = arm("reads", max_depth=0, sessions=32)
-FIXED_1, FIXED_2 = arm("fixed_1", "FixedList", levels=1), arm("fixed_2", "FixedList", levels=2)
+READS = arm("reads", "LongList", "++mas.workflow.args.max_depth=0", "actor_rollout_ref.rollout.n=32")
+
+
+def under(name: str, arm: Arm, other: Arm | None = None) -> Number:
+    """The last success under a control, or what it is more than that of another arm, by seed."""
+    number = control(name)
+    if other is None:
+        return success(arm, number)
+    return lambda results: mean(pairs) if (pairs := results.paired(arm.name, other.name, number)) else None
+
+
+TASK = Task(
+    "recursion",
+    "Recursion",
+    (Group("recursion", (LEARNT, FIXED_1, FIXED_2, SCROLLS, READS, PARL), tuple(CONTROLS)),),
+    (
+        Claim("at four windows the recursion gains 0.3 by training", gain(LEARNT), low=0.3, seeds=SEEDS),
+        Claim("and ends 0.3 above one agent that reads what fits", gap(LEARNT, READS), low=0.3, seeds=SEEDS),
+        Claim("level with one agent that scrolls, or above it", gap(LEARNT, SCROLLS), low=-0.1, seeds=SEEDS),
+        Claim("with the answers of other lists it is at chance", under("shuffled", LEARNT), high=0.1, seeds=SEEDS),
+        Claim("a depth that is learnt is level with one level", gap(LEARNT, FIXED_1), low=-0.1, seeds=SEEDS),
+        Claim("and with two levels", gap(LEARNT, FIXED_2), low=-0.1, seeds=SEEDS),
+        Claim("at eight windows it is 0.3 above one level", under("8", LEARNT, FIXED_1), low=0.3, seeds=SEEDS),
+        Claim("and 0.3 above one agent that reads what fits", under("8", LEARNT, READS), low=0.3, seeds=SEEDS),
+        Claim("PARL's term changes nothing here", gap(PARL, LEARNT), low=-0.1, high=0.1, seeds=SEEDS),
+    ),
+)
