@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated
 
 from verl_mas.config.values import Count, NotNegative, Range, Share
 from verl_mas.errors import FaultKind, SessionFault
-from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, Workflow, instances, register_workflow
+from verl_mas.workflow import Codec, Malformed, Outcome, Reply, Task, Team, instances, register_workflow
 from verl_mas.workflow.codecs import visible
 from verl_mas.workflow.task import with_instruction
 from verl_mas.workflow.tasks import together
@@ -38,16 +38,14 @@ class Node:
 
     @property
     def depth(self) -> int:
-        return 0 if self.parent is None else self.parent.depth + 1
-
-    @property
-    def children(self) -> list[Node]:
-        return [child for round_ in self.rounds for child in round_]
+        return self.parent.depth + 1 if self.parent else 0
 
     def tree(self) -> Iterator[Node]:
+        """Itself, and all copies below it."""
         yield self
-        for child in self.children:
-            yield from child.tree()
+        for round_ in self.rounds:
+            for child in round_:
+                yield from child.tree()
 
     @property
     def critical_path(self) -> int:
@@ -55,39 +53,24 @@ class Node:
         return len(self.acts) + sum(max(child.critical_path for child in round_) for round_ in self.rounds)
 
     def repeats(self, part: str) -> bool:
-        """Whether the part is its own task, or that of a node above it."""
+        """Whether the part is its own task, or that of a copy above it."""
         same = " ".join(part.split()).casefold() == " ".join(self.part.split()).casefold()
-        return same or (self.parent is not None and self.parent.repeats(part))
+        return same or bool(self.parent and self.parent.repeats(part))
+
+    def reward(self, bonus: float, parallel: float) -> float:
+        """RAO's: its success, where `parallel` is the weight of PARL's term, and that of the copies just below it."""
+        at_once = any(len(round_) > 1 for round_ in self.rounds)
+        own = (1 - parallel) * self.success + parallel * at_once if self.delegates else self.success
+        below = [child.success for round_ in self.rounds for child in round_]
+        return own + bonus * fmean(below) if below else own
 
 
-M = TypeVar("M", bound=Move)
+@register_workflow("recursive")
+class Recursive(WithGrader):
+    """Parts and answers are texts; for others override `whole`, `moves`, `opening`, `following` and `success`.
 
-
-@dataclass(frozen=True)
-class Smaller(Generic[M]):
-    """The moves of a node, of which a delegation of a task that it has, or a node above it, is malformed."""
-
-    moves: Codec[M]
-    node: Node
-
-    def prompt(self) -> str:
-        return self.moves.prompt()
-
-    def render(self, value: M) -> str:
-        return self.moves.render(value)
-
-    def parse(self, text: str) -> M | Malformed:
-        move = self.moves.parse(text)
-        if isinstance(move, Delegation) and any(map(self.node.repeats, move.subtasks)):
-            return Malformed("a subtask that is the task itself")
-        return move
-
-
-class Recursing(Workflow):
-    """Base of recursive teams. The copies at depth d are the agent `solver_d`, and one copy's acts are a conversation.
-
-    A copy has a budget of acts: one to delegate, one to answer, and the rest is divided equally among the copies of a
-    round. Override `run`, which calls `play`, and the methods that raise NotImplementedError.
+    The copies at depth d are the agent `solver_d`, and a copy's acts are one conversation. A copy has a budget of acts:
+    one to delegate, one to answer, and the rest in equal parts for the copies of a round.
     """
 
     max_depth: Annotated[int, Range(0)] = 2
@@ -100,14 +83,14 @@ class Recursing(Workflow):
     """Acts of a session at most: the budget of the first copy."""
 
     max_tokens: Count | None = None
-    """Tokens that all copies of a session may generate. More end the session with a fault. null: any number."""
+    """Tokens that all copies of a session may generate; more are a fault. null: any number."""
 
     bonus: NotNegative = 0.4
     """What the mean success of the copies that a copy delegated to adds to its reward (RAO's lambda)."""
 
     parallel: Share = 0.0
-    """PARL's weight of delegating to two or more copies at once, in place of success, at the first training step. It
-    falls to 0 linearly. Kimi K2.5 has 0.1."""
+    """PARL's weight, at the first training step, of delegating to two or more copies at once, in place of success. It
+    falls to 0. Kimi K2.5 has 0.1."""
 
     @property
     def agents(self) -> Sequence[str]:
@@ -116,26 +99,19 @@ class Recursing(Workflow):
     def most_acts(self, k: int) -> int:
         return self.max_acts
 
-    async def play(self, task: Task, team: Team) -> Node:
-        """Grow the tree, and reward the acts of each copy. The reward of the session is `success` of the first one."""
+    async def run(self, task: Task, team: Team) -> Outcome:
+        self.graded(task)  # refuses a task without a ground truth before the first act
         root = Node(self.whole(task))
         await self._solve(task, team, root, self.max_acts)
         nodes = list(root.tree())
         for node in nodes:
             node.success = await self.success(task, node, root)
-        weight = 0.0 if task.progress is None else self.parallel * (1 - task.progress)
+        parallel = 0.0 if task.progress is None else self.parallel * (1 - task.progress)
         for node in nodes:
-            share = weight if node.delegates else 0.0
-            reward = (1 - share) * node.success + share * any(len(round_) > 1 for round_ in node.rounds)
-            reward += self.bonus * fmean(child.success for child in node.children) if node.children else 0.0
             for reply in node.acts:
-                reply.team_reward = reward
-        return root
-
-    def info(self, root: Node) -> dict[str, object]:
-        nodes = list(root.tree())
-        depth = max(node.depth for node in nodes)
-        return {"acc": root.success, "copies": len(nodes), "depth": depth, "critical_path": root.critical_path}
+                reply.team_reward = node.reward(self.bonus, parallel)
+        info = {"copies": len(nodes), "depth": max(node.depth for node in nodes), "critical_path": root.critical_path}
+        return Outcome(answer=root.answer, reward=root.success, info={"acc": root.success, **info})
 
     def whole(self, task: Task) -> str:
         """The part of the first copy."""
@@ -143,19 +119,29 @@ class Recursing(Workflow):
 
     def moves(self, task: Task, node: Node, at_most: int) -> Codec[Move]:
         """What a copy may reply that may delegate to so many others."""
-        raise NotImplementedError
+        return Moves(at_most, self.answer_form(task.data_source))
 
     def opening(self, task: Task, node: Node, at_most: int) -> Prompt:
         """The first prompt of a copy."""
-        raise NotImplementedError
+        instruction = self.moves(task, node, at_most).prompt()
+        return f"{node.part}\n\n{instruction}" if node.parent else with_instruction(task.messages, instruction)
 
     def following(self, task: Task, node: Node, move: Delegation | Malformed, at_most: int) -> Prompt:
         """What a copy reads after a delegation, whose copies are the last of `node.rounds`."""
-        raise NotImplementedError
+        if isinstance(move, Malformed):
+            reports = f"Your reply could not be read: {move.reason}."
+        else:
+            last = [(child.part, visible(child.acts[-1].text).strip() or "none") for child in node.rounds[-1]]
+            reports = "\n\n".join(f"Subtask: {part}\nReport: {report}" for part, report in last)
+        return f"{reports}\n\n{self.moves(task, node, at_most).prompt()}"
 
     async def success(self, task: Task, node: Node, root: Node) -> float:
-        """How well a copy solved its part. It is called for the first copy, `root`, before all others."""
-        raise NotImplementedError
+        """How well a copy solved its part. The first copy, `root`, comes before all others, whose parts have no ground
+        truth: its success is theirs."""
+        if node is not root or node.answer is None:
+            return root.success
+        graded = self.graded(task)
+        return await graded.grader(graded.truth, node.answer) or 0.0 if graded.grader else 0.0
 
     async def _solve(self, task: Task, team: Team, node: Node, budget: int) -> None:
         agent = team[f"{ROLE}_{node.depth}"].conversation()
@@ -163,89 +149,44 @@ class Recursing(Workflow):
         node.delegates = at_most > 0
         prompt = self.opening(task, node, at_most)
         while True:
-            reply = await agent.act(prompt)
-            node.acts.append(reply)
-            self._count_tokens(team)
-            move = reply.parse(Smaller(self.moves(task, node, at_most), node))
+            node.acts.append(await agent.act(prompt))
+            move = self._read(task, team, node, at_most)
             if isinstance(move, FinalAnswer):
                 node.answer = move.text
-                return
-            if isinstance(move, Delegation):
-                self._check(node, move, at_most)
-                budget -= await self._delegate(task, team, node, move, budget)
-            elif not at_most:
+            if node.answer is not None or not at_most:
                 return
             budget -= 1
-            at_most = self._at_most(node, budget)
+            if isinstance(move, Delegation):
+                copies = [Node(part, node) for part in move.subtasks]
+                node.rounds.append(copies)
+                share = (budget - 1) // len(copies)
+                await together([partial(self._solve, task, team, copy, share) for copy in copies])
+                budget -= sum(len(below.acts) for copy in copies for below in copy.tree())
+            # After a reply that cannot be read, only an answer is.
+            at_most = self._at_most(node, budget) if isinstance(move, Delegation) else 0
             prompt = self.following(task, node, move, at_most)
 
-    async def _delegate(self, task: Task, team: Team, node: Node, move: Delegation, budget: int) -> int:
-        """Play the copies of a round. Returns how many acts they took."""
-        children = [Node(part, node) for part in move.subtasks]
-        node.rounds.append(children)
-        share = (budget - 2) // len(children)
-        await together([partial(self._solve, task, team, child, share) for child in children])
-        return sum(len(below.acts) for child in children for below in child.tree())
-
     def _at_most(self, node: Node, budget: int) -> int:
-        """Copies that a node may delegate to: an act each, one to delegate, and one to answer."""
+        """How many copies a copy may delegate to: an act for each, one to delegate, and one to answer."""
         return max(0, min(self.max_parts, budget - 2)) if node.depth < self.max_depth else 0
 
-    def _check(self, node: Node, move: Delegation, at_most: int) -> None:
-        """Refuses a delegation that `moves` should not have read."""
-        if len(move.subtasks) > at_most:
-            limit = "max_acts" if node.depth < self.max_depth else "max_depth"
-            limit = "max_parts" if len(move.subtasks) > self.max_parts else limit
-            _exceeded(limit, getattr(self, limit), f"{len(move.subtasks)} copies at depth {node.depth + 1}")
-
-    def _count_tokens(self, team: Team) -> None:
-        tokens = sum(reply.generation.sampled for reply in team.replies)
-        if self.max_tokens is not None and tokens > self.max_tokens:
-            _exceeded("max_tokens", self.max_tokens, f"{tokens} generated tokens")
-
-
-def _exceeded(limit: str, most: int, what: str) -> None:
-    raise SessionFault(
-        FaultKind.LIMIT,
-        f"{what}; rule: a recursion has at most mas.workflow.args.{limit}={most}; fix: raise it, or train the agent to "
-        "delegate less",
-    )
-
-
-@register_workflow("recursive")
-class Recursive(Recursing, WithGrader):
-    """For language models: parts and answers are texts. A copy reads its part alone.
-
-    Only the first copy's answer can be compared with a ground truth: its success is that of every copy, too.
-    """
-
-    async def run(self, task: Task, team: Team) -> Outcome:
-        self.graded(task)
-        root = await self.play(task, team)
-        return Outcome(answer=root.answer, reward=root.success, info=self.info(root))
-
-    def moves(self, task: Task, node: Node, at_most: int) -> Moves:
-        return Moves(at_most, self.answer_form(task.data_source))
-
-    def opening(self, task: Task, node: Node, at_most: int) -> Prompt:
-        instruction = self.moves(task, node, at_most).prompt()
-        return f"{node.part}\n\n{instruction}" if node.parent else with_instruction(task.messages, instruction)
-
-    def following(self, task: Task, node: Node, move: Delegation | Malformed, at_most: int) -> Prompt:
-        if isinstance(move, Malformed):
-            reports = f"Your reply could not be read: {move.reason}."
-        else:
-            reports = "\n\n".join(f"Subtask: {child.part}\nReport: {_report(child)}" for child in node.rounds[-1])
-        return f"{reports}\n\n{self.moves(task, node, at_most).prompt()}"
-
-    async def success(self, task: Task, node: Node, root: Node) -> float:
-        if node is not root:
-            return root.success
-        graded = self.graded(task)
-        assert graded.grader is not None
-        return await graded.grader(graded.truth, node.answer) or 0.0 if node.answer is not None else 0.0
-
-
-def _report(node: Node) -> str:
-    """The last reply of a copy, without its thinking."""
-    return visible(node.acts[-1].text).strip() or "none"
+    def _read(self, task: Task, team: Team, node: Node, at_most: int) -> Move | Malformed:
+        """The move in the last reply. A recursion beyond its limits is a fault, as `moves` should not have read it."""
+        reply = node.acts[-1]
+        move = reply.parse(self.moves(task, node, at_most))
+        parts = move.subtasks if isinstance(move, Delegation) else ()
+        tokens = sum(one.generation.sampled for one in team.replies)
+        exceeded = {
+            "max_tokens": tokens > (self.max_tokens or tokens),
+            "max_depth": bool(parts) and node.depth >= self.max_depth,
+            "max_parts": len(parts) > self.max_parts,
+            "max_acts": len(parts) > at_most,
+        }
+        for limit in (limit for limit, is_exceeded in exceeded.items() if is_exceeded):
+            cause = f"a copy at depth {node.depth} needs more than mas.workflow.args.{limit}={getattr(self, limit)}; "
+            cause += "rule: a recursion ends within its limits; fix: raise it, or let `moves` refuse the delegation"
+            raise SessionFault(FaultKind.LIMIT, cause)
+        if any(map(node.repeats, parts)):
+            move = Malformed("a subtask that is the task itself")
+            reply.mark_malformed(move.reason)
+        return move

@@ -10,34 +10,27 @@ from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 from verl_mas.util.later import Tensor, torch
 
+# It has a baseline of its own.
+NOT_READ = dict.fromkeys(("baseline", "scale", "weighting"))
 
-# It has a baseline and a scale of its own, so it reads none.
-@estimator(
-    compares_sessions=True,
-    one_baseline=True,
-    needs=("instance",),
-    main=REQUIRED,
-    baseline=None,
-    scale=None,
-    weighting=None,
-)
+
+@estimator(compares_sessions=True, one_baseline=True, needs=("instance",), main=REQUIRED, **NOT_READ)
 def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = w_k (R - b), where b is the mean score of `main` in the other sessions of the task.
 
     w_k = N / (K N_k), with N_k invocations of agent k in the step, N of all K agents: each agent has the same weight,
     however often it is invoked. An agent is a depth of the recursion, and an invocation a copy.
     """
-    tasks, sessions = batch.partition("task"), batch.partition("task", "session")
-    scores = batch.scores.double()
+    tasks, sessions, scores = batch.partition("task"), batch.partition("task", "session"), batch.scores.double()
     share = _share_of_main(batch, str(options.main))
-    there = total(share, sessions)[sessions.ids]
-    others = total(share, tasks)[tasks.ids] - there
-    summed = total(share * scores, tasks)[tasks.ids] - total(share * scores, sessions)[sessions.ids]
-    alone = others < 0.5
-    lone = scores if options.group_of_one == "raw" else torch.zeros_like(scores)
-    advantages = torch.where(alone, lone, scores - summed / others.clamp_min(1.0))
-    _, _, stats = moments(scores, tasks, options.deviation)
-    return AdvantageOutput(_weights(batch) * advantages, tasks, stats)
+    others, summed = (
+        total(part, tasks)[tasks.ids] - total(part, sessions)[sessions.ids] for part in (share, share * scores)
+    )
+    alone = scores if options.group_of_one == "raw" else torch.zeros_like(scores)
+    advantages = torch.where(others > 0.5, scores - summed / others.clamp_min(0.5), alone)
+    agents, invocations = batch.partition("agent"), batch.partition("task", "session", "agent", "instance")
+    weights = invocations.count / (agents.count * units_per_group(agents, invocations).double())
+    return AdvantageOutput(weights[agents.ids] * advantages, tasks, moments(scores, tasks, options.deviation)[2])
 
 
 def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
@@ -47,13 +40,5 @@ def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
     if main not in known:
         rule = "rows are compared with those of the agent that begins a session"
         raise DataError(f"mas.advantage.main={main}", rule=rule, fix=nearest(main, known))
-    count = torch.bincount(owners.ids, minlength=owners.count)[owners.ids].double()
-    is_main = torch.tensor([name == main for name in agents.names], device=agents.ids.device)
-    return is_main[agents.ids] / count
-
-
-def _weights(batch: AdvantageInput) -> Tensor:
-    """The weight of each row [N], by its agent."""
-    agents, invocations = batch.partition("agent"), batch.partition("task", "session", "agent", "instance")
-    counts = units_per_group(agents, invocations).double()
-    return (invocations.count / (agents.count * counts))[agents.ids]
+    is_main = torch.tensor([name == main for name in agents.names], device=owners.ids.device)[agents.ids]
+    return is_main / torch.bincount(owners.ids).double()[owners.ids]
