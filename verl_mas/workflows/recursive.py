@@ -153,7 +153,8 @@ class Recursive(WithGrader):
             move = self._read(task, team, node, at_most)
             if isinstance(move, FinalAnswer):
                 node.answer = move.text
-            if node.answer is not None or not at_most:
+                return
+            if not at_most:
                 return
             budget -= 1
             if isinstance(move, Delegation):

@@ -10,11 +10,17 @@ from verl_mas.errors import DataError
 from verl_mas.registry import nearest
 from verl_mas.util.later import Tensor, torch
 
-# It has a baseline of its own.
-NOT_READ = dict.fromkeys(("baseline", "scale", "weighting"))
 
-
-@estimator(compares_sessions=True, one_baseline=True, needs=("instance",), main=REQUIRED, **NOT_READ)
+# It has a baseline of its own, so it does not read three common options.
+@estimator(
+    compares_sessions=True,
+    one_baseline=True,
+    needs=("instance",),
+    main=REQUIRED,
+    baseline=None,
+    scale=None,
+    weighting=None,
+)
 def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = w_k (R - b), where b is the mean score of `main` in the other sessions of the task.
 
