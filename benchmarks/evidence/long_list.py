@@ -200,7 +200,7 @@ class LongLists(Generated):
     """Lists of several lengths, and those of four windows with the answers of other lists, as a control."""
 
     warm_up = WarmUp(steps=300, batch=64, lessons=8_000, texts=2_000, vocabulary=4_096, initial=0.1)
-    rows = (2_000, 160)
+    rows = (2_000, 120)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """None of its own."""

@@ -11,12 +11,12 @@ from benchmarks.evidence.intervals import mean
 from benchmarks.evidence.tables import control
 from benchmarks.evidence.tasks.base import Group, Task
 
-SEEDS, STEPS = 3, 24
+SEEDS, STEPS = 3, 20
 HERE = Path(__file__).parents[1] / "long_list.py"
 START = Start(
     "long_list",
     (
-        *("data", "long_list", "--noise", "0.15", "--train-rows", "2000", "--test-rows", "160"),
+        *("data", "long_list", "--noise", "0.15", "--train-rows", "2000", "--test-rows", "120"),
         *("--warm-up", "hidden=64", "layers=2", "initial=0.1", "steps=300", "batch=64", "learning_rate=2e-3"),
         *("lessons=8000", "texts=2000", "vocabulary=4096"),
     ),
