@@ -9,19 +9,27 @@ import string
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
+import torch
+
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
+from verl_mas.advantage.estimator import estimator
+from verl_mas.advantage.estimators.rao import rao
+from verl_mas.advantage.kernel import moments
 from verl_mas.cli import main
 from verl_mas.config.values import Count
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
 from verl_mas.util.splits import TEST, TRAIN
-from verl_mas.workflow import Malformed, Outcome, Request, Task, Team, Workflow
+from verl_mas.workflow import Malformed, Outcome, Request, Task, Team, Workflow, nested
 from verl_mas.workflow.codecs import checked
+from verl_mas.workflow.tasks import together
 from verl_mas.workflow.team import Prompt
 from verl_mas.workflows.leader_workers import Delegation, FinalAnswer, Move
-from verl_mas.workflows.recursive import Node, Recursive
+from verl_mas.workflows.recursive import ROLE, Node, Recursive
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase  # in their order: Z is the largest
 WINDOW = 8
@@ -147,13 +155,52 @@ class Scrolls(Workflow):
     async def run(self, task: Task, team: Team) -> Outcome:
         letters = task.extra_info[LIST]
         windows = [letters[begin : begin + WINDOW] for begin in range(0, len(letters), WINDOW)] * 2
-        note = NOTHING
+        note, replies = NOTHING, []
         for window in windows:
-            reply = await team.solver_0.act(" ".join(["", *window, note, READER]))
-            move = reply.parse(ListMoves(range(0), 0))
+            replies.append(await team.solver_0.act(" ".join(["", *window, note, READER])))
+            move = replies[-1].parse(ListMoves(range(0), 0))
             note = move.text if isinstance(move, FinalAnswer) else note
         right = float(note == task.ground_truth)
+        for reply in replies:
+            reply.team_reward = right
         return Outcome(answer=note, reward=right, info={"acc": right, "critical_path": len(windows)})
+
+
+class Arms(Workflow):
+    """Three teams that share the list and nothing else, each on a policy of its own: three runs in one."""
+
+    @property
+    def agents(self) -> Sequence[str]:
+        return tuple(name for arm, team in _arms().items() for name in nested(arm, team))
+
+    async def run(self, task: Task, team: Team) -> Outcome:
+        arms = _arms()
+        outcomes = await together([partial(one.run, task, team.sub(arm)) for arm, one in arms.items()])
+        info: dict[str, float] = {}
+        for arm, outcome in zip(arms, outcomes, strict=True):
+            written = [reply.generation.sampled for reply in team.replies if reply.agent.startswith(f"{arm}_")]
+            info |= {arm: outcome.reward or 0.0, f"{arm}_tokens": sum(written)}
+            info |= {f"{arm}_{name}": float(str(value)) for name, value in outcome.info.items() if name != "acc"}
+        return Outcome(answer="", reward=info["learnt"], info={"acc": info["learnt"], **info})
+
+
+def _arms() -> dict[str, Workflow]:
+    return {"learnt": LongList(), "fixed": FixedList(), "scrolls": Scrolls()}
+
+
+@estimator(compares_sessions=True, one_baseline=True, needs=("instance",), baseline=None, scale=None, weighting=None)
+def rao_of_each(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """`rao` for the rows of each team of `Arms` by themselves."""
+    agents = batch.codes("agent")
+    advantages = torch.zeros(len(batch), dtype=torch.float64)
+    for arm in _arms():
+        own = torch.tensor([str(name).startswith(f"{arm}_") for name in agents.names])[agents.ids]
+        rows = own.nonzero().squeeze(1)
+        if len(rows):
+            found = rao.function(batch.select(rows), replace(options, main=f"{arm}_{ROLE}_0"))
+            advantages.index_copy_(0, rows, found.advantages)
+    tasks = batch.partition("task")
+    return AdvantageOutput(advantages, tasks, moments(batch.scores.double(), tasks, options.deviation)[2])
 
 
 def _range(node: Node) -> range:

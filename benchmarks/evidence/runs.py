@@ -207,6 +207,9 @@ def numbers(trial: Trial, steps: Sequence[Step]) -> dict[str, Any]:
         raise ValueError(f"a run of {trial.steps} steps logged {[step.number for step in trained]}")
     keys = sorted({key for step in trained for key in step.values if key.endswith(KEPT) and not key.startswith("val-")})
     kept = {key: [_rounded(step.values.get(key)) for step in trained] for key in keys}
+    if trial.tokens:
+        own = [step.values[trial.tokens] * step.values["session/count"] for step in trained]
+        kept["session/generated_tokens"] = list(map(_rounded, own))
     return {**validated(trial, steps), "series": kept}
 
 

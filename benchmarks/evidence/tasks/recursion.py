@@ -26,31 +26,38 @@ CONTROLS = {"1 window": "list_8", "2": "list_16", "8": "list_64", "shuffled": "l
 SHUFFLED = control("shuffled")
 # The best guess from one window of four: `benchmarks.evidence.floors.floor_of_list`, exact.
 FLOOR = 0.306
-TRIAL = Trial(
-    "recursion",
-    STEPS,
-    "val-core/list_32/acc/mean@1",
-    controls={name: f"val-core/{source}/acc/mean@1" for name, source in CONTROLS.items()},
-    held_out="validation.parquet",
-    settings=(
-        "+recipe=recursion/laptop",
-        f"mas.workflow.path={HERE}",
-        f"trainer.total_training_steps={STEPS}",
-        f"trainer.test_freq={STEPS}",
-        "mas.trajectories.enabled=false",
-    ),
+SETTINGS = (
+    "+recipe=recursion/laptop",
+    f"mas.plugins=[{HERE}]",
+    f"mas.workflow.path={HERE}",
+    "mas.workflow.name=Arms",
+    "algorithm.adv_estimator=rao_of_each",
+    "mas.advantage=null",
+    "mas.policies={learnt: {}, fixed: {}, scrolls: {}}",
+    "mas.agents={learnt_solver: {policy: learnt}, fixed_solver: {policy: fixed}, scrolls_solver: {policy: scrolls}}",
+    f"trainer.total_training_steps={STEPS}",
+    f"trainer.test_freq={STEPS}",
+    "mas.trajectories.enabled=false",
 )
 
 
-def arm(name: str, workflow: str, *overrides: str) -> Training:
-    chosen = (f"mas.workflow.name={workflow}", *overrides)
-    return Training(f"recursion_{name}", TRIAL, START, "recursive", chosen, seeds=SEEDS)
+def arm(name: str) -> Training:
+    """A team of `Arms`. All of them are trained in one run, of which each arm has its own numbers."""
+    trial = Trial(
+        f"recursion_{name}",
+        STEPS,
+        f"val-aux/list_32/{name}/mean@1",
+        controls={windows: f"val-aux/{source}/{name}/mean@1" for windows, source in CONTROLS.items()},
+        held_out="validation.parquet",
+        settings=SETTINGS,
+        tokens=f"session/{name}_tokens/mean",
+    )
+    return Training(trial.name, trial, START, "team", seeds=SEEDS)
 
 
-LEARNT = arm("learnt", "LongList")
-FIXED = arm("fixed", "FixedList", "++mas.workflow.args.levels=1")
+LEARNT, FIXED = arm("learnt"), arm("fixed")
 # One agent that generates as much or more.
-SCROLLS = arm("scrolls", "Scrolls")
+SCROLLS = arm("scrolls")
 
 
 def at(windows: str, arm: Arm, other: Arm) -> Number:

@@ -93,4 +93,4 @@ def test_the_best_reader_of_a_window_of_a_list(length, window, fewest, letters):
 
 
 def test_the_floor_of_a_list_is_that_of_the_evidence():
-    assert recursion.FLOOR == pytest.approx(float(floor_of_list(4 * WINDOW, WINDOW, WINDOW, len(LETTERS))), abs=1e-3)
+    assert pytest.approx(float(floor_of_list(4 * WINDOW, WINDOW, WINDOW, len(LETTERS))), abs=1e-3) == recursion.FLOOR
