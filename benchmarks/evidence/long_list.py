@@ -33,7 +33,7 @@ from verl_mas.workflows.recursive import ROLE, Node, Recursive
 
 LETTERS = string.ascii_lowercase + string.ascii_uppercase  # in their order: Z is the largest
 WINDOW = 8
-TRAINED, HELD_OUT = (4, 8, 16, 32), (8, 16, 32, 64)
+TRAINED, HELD_OUT = (4, 8, 16, 32), (8, 32, 64)
 SHUFFLED = "list_32_shuffled"
 LIST = "list"  # a key of `extra_info`
 # The last word of a prompt: it may delegate, it must answer, and that of an agent that reads window after window.
@@ -167,14 +167,15 @@ class Scrolls(Workflow):
 
 
 class Arms(Workflow):
-    """Three teams that share the list and nothing else, each on a policy of its own: three runs in one."""
+    """Teams that share the list and nothing else: runs in one. `fixed` acts in validation alone, by the weights of
+    `learnt`, and each of the others is trained on a policy of its own."""
 
     @property
     def agents(self) -> Sequence[str]:
         return tuple(name for arm, team in _arms().items() for name in nested(arm, team))
 
     async def run(self, task: Task, team: Team) -> Outcome:
-        arms = _arms()
+        arms = {arm: one for arm, one in _arms().items() if task.validate or arm != "fixed"}
         outcomes = await together([partial(one.run, task, team.sub(arm)) for arm, one in arms.items()])
         info: dict[str, float] = {}
         for arm, outcome in zip(arms, outcomes, strict=True):
@@ -246,8 +247,8 @@ def lessons(noise: float, seed: int) -> Iterator[Lesson]:
 class LongLists(Generated):
     """Lists of several lengths, and those of four windows with the answers of other lists, as a control."""
 
-    warm_up = WarmUp(steps=300, batch=64, lessons=8_000, texts=2_000, vocabulary=4_096, initial=0.1)
-    rows = (2_000, 120)
+    warm_up = WarmUp(steps=300, batch=64, lessons=6_000, texts=2_000, vocabulary=4_096, initial=0.1)
+    rows = (2_000, 90)
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """None of its own."""
