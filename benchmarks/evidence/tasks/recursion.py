@@ -50,7 +50,8 @@ def arm(name: str) -> Training:
         controls={windows: f"val-aux/{source}/{name}/mean@1" for windows, source in CONTROLS.items()},
         held_out="validation.parquet",
         settings=SETTINGS,
-        tokens="" if name == "fixed" else f"session/{name}_tokens/mean",
+        # The fixed depth is by the weights of the learnt one.
+        tokens=f"session/{name.replace('fixed', 'learnt')}_tokens/mean",
     )
     return Training(trial.name, trial, START, "team", seeds=SEEDS)
 
