@@ -45,6 +45,7 @@ NUM_TURNS = "num_turns"
 AGENT_NAME = "agent_name"
 RAW_PROMPT = "raw_prompt"
 DATA_SOURCE = "data_source"
+PROGRESS = "mas_progress"  # ours: the share of the run's steps that were over when the task was dispatched
 REWARD_MODEL = "reward_model"
 GROUND_TRUTH = "ground_truth"
 EXTRA_INFO = "extra_info"

@@ -36,6 +36,8 @@ class Trial:
     success: str
     settings: tuple[str, ...]
     controls: Mapping[str, str] = field(default_factory=dict)
+    # The metric of the tokens of an arm that is one of several teams of a run: per session.
+    tokens: str = ""
     # The file of held-out tasks that a start has.
     held_out: str = "test.parquet"
     # The agents' own policies, where an arm or an evaluation has one per agent.

@@ -62,3 +62,17 @@ def floor_of_lookup(shards: int, keys: int) -> Fraction:
         right += share * (chains + question_ends_a_chain + others - chains) / size
     in_different_shards = Fraction(others, size - 1)
     return right / (others - 1) / in_different_shards
+
+
+def floor_of_list(length: int, window: int, fewest: int, letters: int) -> Fraction:
+    """The share of lists whose largest letter the best guess from a window names, exactly. The largest letter is any
+    from number `fewest` on, in any place, and the others are any below it. The best guess is the largest letter seen,
+    or the next one if that is more probable, as where the largest letter seen is there twice."""
+    right = Fraction(0)
+    for seen in range(letters):
+        windows, alone = (seen + 1) ** window - seen**window, window * seen ** (window - 1)
+        here = Fraction(1, length * seen ** (window - 1)) if seen >= fewest else Fraction(0)
+        larger = max(fewest, seen + 1)
+        elsewhere = Fraction(length - window, length * larger**window) if larger < letters else Fraction(0)
+        right += alone * max(here, elsewhere) + (windows - alone) * elsewhere
+    return right / (letters - fewest)

@@ -38,6 +38,10 @@ KEPT = (
 
 
 OWN = {"OMP_NUM_THREADS": "1"}
+# The modules that register what only the evidence starts from.
+DATA_SETS = tuple(
+    f"benchmarks.evidence.{name}" for name in ("long_list", "peer_starts", "world_starts")
+)
 
 
 def result_of(piece: Piece) -> Path:
@@ -140,8 +144,7 @@ class Runner:
             if not done.exists() or done.read_text() != " ".join(start.command):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                starts = "benchmarks.evidence.peer_starts, benchmarks.evidence.world_starts"
-                main = f"import sys, {starts}; from verl_mas.cli import main; sys.exit(main())"
+                main = f"import sys, {', '.join(DATA_SETS)}; from verl_mas.cli import main; sys.exit(main())"
                 options = ("--out", str(folder), "--seed", str(seed))
                 self._call([sys.executable, "-c", main, *start.arguments, *options], folder / "log.txt")
                 done.write_text(" ".join(start.command))
@@ -207,6 +210,9 @@ def numbers(trial: Trial, steps: Sequence[Step]) -> dict[str, Any]:
         raise ValueError(f"a run of {trial.steps} steps logged {[step.number for step in trained]}")
     keys = sorted({key for step in trained for key in step.values if key.endswith(KEPT) and not key.startswith("val-")})
     kept = {key: [_rounded(step.values.get(key)) for step in trained] for key in keys}
+    if trial.tokens:
+        own = [step.values[trial.tokens] * step.values["session/count"] for step in trained]
+        kept["session/generated_tokens"] = list(map(_rounded, own))
     return {**validated(trial, steps), "series": kept}
 
 

@@ -30,6 +30,8 @@ def test_options_are_read_from_a_config_block_and_those_of_an_empty_one_are_the_
         ("agent_rae", {"baseline": "best_other"}, "agent_rae compares with running scores"),
         ("team_grpo", {"by": "role"}, "team_grpo compares the acts of all agents"),
         ("hierarchical_grpo", {}, r"set \+\+mas\.advantage\.main"),
+        ("rao", {"main": "solver_0", "scale": "std"}, "rao does not read scale"),
+        ("rao", {"main": "solver_0", "by": "role"}, "rao compares the acts of all agents"),
     ],
 )
 def test_an_option_without_effect_or_a_missing_one_is_refused_and_not_ignored(name, options, says):

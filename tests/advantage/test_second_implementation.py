@@ -85,6 +85,20 @@ def hierarchical_grpo(rows, o, past):
     return compare(rows.score, group, weights, o, alike(rows, "agent"))
 
 
+def rao(rows, o, past):
+    """2605.06639, equations 3 and 4: the first copies of other rollouts are the baseline, and depths weigh the same."""
+    copies = {(row[:3], row[3]) for row in zip(rows.task, rows.session, rows.instance, rows.agent, strict=True)}
+    depths = [depth for _, depth in copies]
+    found = np.zeros(len(rows.score))
+    for row, score in enumerate(rows.score):
+        roots = (rows.task == rows.task[row]) & (rows.session != rows.session[row]) & (rows.agent == o.main)
+        others = [rows.score[roots & (rows.session == other)].mean() for other in set(rows.session[roots])]
+        lone = score if o.group_of_one == "raw" else 0.0
+        weight = len(depths) / len(set(depths)) / depths.count(rows.agent[row])
+        found[row] = weight * (score - np.mean(others) if others else lone)
+    return found
+
+
 def agent_rae(rows, o, past):
     """2506.24119: a role's score without its running mean, of which the session itself is no part."""
     group = alike(rows, "source", "role")
@@ -93,7 +107,7 @@ def agent_rae(rows, o, past):
 
 
 PAPERS = {f.__name__: f for f in (agent_grpo, mhgpo, at_grpo, team_grpo, agent_gigpo, agent_gdpo, agent_reinforce_pp)}
-PAPERS |= {"hierarchical_grpo": hierarchical_grpo, "agent_rae": agent_rae, "agent_rloo": agent_grpo}
+PAPERS |= {"hierarchical_grpo": hierarchical_grpo, "agent_rae": agent_rae, "agent_rloo": agent_grpo, "rao": rao}
 
 
 def later(rows, gamma):
@@ -241,7 +255,11 @@ def random_step(rng):
 
 def random_options(rng, name):
     values = VALUES | OWN_VALUES.get(name, {})
+    if name == "rao":
+        values = {option: values[option] for option in ("deviation", "eps", "group_of_one")}
     options = {option: of[rng.integers(len(of))] for option, of in values.items() if rng.random() < 0.4}
+    if name == "rao":
+        options["main"] = "lead"
     if name == "hierarchical_grpo":  # With roles, the main agent may also be several agents.
         options["main"] = "scout" if options.get("by") == "role" else "lead"
     # Refused together with it: a step's deviation may be 0 where its scores differ from earlier ones, and so on.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -104,3 +105,12 @@ def test_a_batch_of_padding_only_has_no_groups():
     output = compute_advantages("agent_grpo", batch(padding=torch.ones(4, dtype=torch.bool)))
     assert output.advantages.tolist() == [0.0] * 4
     assert output.metrics == {}
+
+
+def test_the_main_agent_of_rao_is_one_of_the_team():
+    rows = AdvantageInput(torch.ones(2), task=["t"] * 2, session=[0, 1], agent=["solver_0"] * 2, instance=[1, 1])
+    with pytest.raises(DataError, match=r"main=solver(?s:.*)did you mean 'solver_0'"):
+        compute_advantages("rao", rows, AdvantageOptions(main="solver"))
+    # A step in which it has no row, as its acts failed, has nothing to compare with.
+    failed = replace(rows, agents=["solver_0", "solver_1"], agent=["solver_1"] * 2)
+    assert compute_advantages("rao", failed, AdvantageOptions(main="solver_0")).advantages.tolist() == [0, 0]

@@ -16,7 +16,8 @@ class Pair(Workflow):
 
     async def run(self, task: Task, team: Team) -> Outcome:
         draft = await team.writer.act(task.messages)
-        return Outcome(answer=await team.copier.act(f"{task.question} {draft}"))
+        known = {} if task.progress is None else {"progress": task.progress}
+        return Outcome(answer=await team.copier.act(f"{task.question} {draft}"), info=known)
 
 
 class Rehearsed(Workflow):

@@ -189,10 +189,12 @@ def test_agents_exchange_their_policies_by_the_step_and_both_policies_learn(trai
     assert played == {(1, "train"): configured, (2, "train"): exchanged, (2, "val"): configured}
     for step in (1, 2):
         metrics = done.steps[step]
+        assert metrics["session/progress/mean"] == (step - 1) / 2
         assert max(metrics[f"agent/{agent}/log_probs/max"] for agent in ("writer", "copier")) < 1e-5
         for policy in "ab":
             assert metrics[f"policy/{policy}/rows/real"] == metrics["agent/writer/acts"] == 16
             assert metrics[f"policy/{policy}/rollout_corr/rollout_is_mean"] == pytest.approx(1, abs=1e-4)
+    assert "val-session/progress/mean" not in done.steps[2]
     lines = [json.loads(line) for line in (tmp_path / "generations" / "2.jsonl").read_text().splitlines()]
     assert Counter(line["agent"] for line in lines) == {"writer": 16, "copier": 16}
     assert learned(weights_of, done, "a") and learned(weights_of, done, "b")

@@ -45,6 +45,7 @@ TEAMS = [
     ("peers", {"teacher": "review"}, [BOX, APPROVE]),
     ("generate_verify_refine", {}, {"generator": BOX, "verifier": APPROVE, "refiner": BOX}),
     ("leader_workers", {"score": "em"}, {"leader": DELEGATE, "worker": "2"}),
+    ("recursive", {"score": "em"}, {"solver_0": DELEGATE, "solver_1": BOX}),
     ("ensemble", RUNS, {"reasoner": box(1), "judge": BOX}),
     ("ensemble", {"score": "math", **RUNS}, {"reasoner": box(1), "judge": BOX}),
     ("ensemble", {"score": "math", "tool_users": 1, **RUNS}, {"reasoner": BOX, "tool_user": CODE, "judge": BOX}),

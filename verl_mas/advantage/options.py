@@ -56,7 +56,7 @@ class AdvantageOptions:
     """team_grpo: score an act by the mean over its session's acts, as the GRPO arm of Dr. MAS's code does."""
 
     main: str | None = None
-    """hierarchical_grpo: the agent that calls the others, whose acts in a session are one invocation. Required."""
+    """hierarchical_grpo, rao: the agent that calls the others, whose acts in a session are one invocation. Required."""
 
     shrinkage: Positive | None = None
     """agent_grpo, agent_rloo: pseudo-acts (or the units of `weighting`) added to every group, with the role's running
@@ -79,7 +79,8 @@ class AdvantageOptions:
 
     def resolved(self, estimator: str, defaults: Mapping[str, object]) -> AdvantageOptions:
         """These options with the estimator's own defaults where nothing was chosen."""
-        for name in _OWN_TO_ESTIMATORS - set(defaults):
+        common = {name for name in _COMMON if defaults.get(name, _COMMON[name]) is None}
+        for name in sorted((_OWN_TO_ESTIMATORS - set(defaults)) | common):
             if getattr(self, name) is not None:
                 value, rule = f"mas.advantage.{name}={getattr(self, name)}", f"{estimator} does not read {name}"
                 raise ConfigError(value, rule=rule, fix="remove it, or choose the estimator that reads it")

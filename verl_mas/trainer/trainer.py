@@ -294,6 +294,7 @@ class TeamTrainer(Recorded, Validated):
         names = [f"{step}-{self._named[step] + i}" for i in range(len(batch))]
         self._named[step] += len(batch)
         tu.assign_non_tensor_stack(batch, row.UID, names)
+        tu.assign_non_tensor_stack(batch, row.PROGRESS, [max(step - 1, 0) / self.total_training_steps] * len(batch))
         self._tasks_are_named(names)
         return batch
 

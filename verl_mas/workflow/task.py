@@ -22,6 +22,8 @@ class Task(KnownNames):
     uid: str = "task"
     session: int = 0
     step: int = 0
+    # The share of the training that is done: 0 at the first step, towards 1 at the last. None where nothing is trained.
+    progress: float | None = None
     validate: bool = False
     greedy: bool = False  # decode without sampling; overrides the settings of the agents
     fields: DatasetFields = field(default_factory=dict)
@@ -44,6 +46,7 @@ class Task(KnownNames):
             uid=str(row[names.UID]),
             session=row[names.SESSION_ID],
             step=int(row[names.GLOBAL_STEPS]),
+            progress=None if validate else row.get(names.PROGRESS),
             validate=validate,
             greedy=greedy,
             fields=row,

@@ -8,7 +8,9 @@ from fractions import Fraction
 
 import pytest
 
-from benchmarks.evidence.floors import blind_bound, floor, floor_of_lookup
+from benchmarks.evidence.floors import blind_bound, floor, floor_of_list, floor_of_lookup
+from benchmarks.evidence.long_list import LETTERS, WINDOW
+from benchmarks.evidence.tasks import recursion
 from verl_mas.gym import guide_driver
 from verl_mas.gym.guide_driver import boards_of
 from verl_mas.gym.puzzles.kinds.plan_path import distances
@@ -77,3 +79,18 @@ def test_the_floor_of_lookup_is_the_success_of_the_best_guess_from_one_shard(sha
                 answers[asked, shard][following[first]] += 1
     best, every = (sum(map(of, answers.values())) for of in (lambda seen: max(seen.values()), Counter.total))
     assert floor_of_lookup(shards, keys) == Fraction(best, every)
+
+
+@pytest.mark.parametrize(("length", "window", "fewest", "letters"), [(4, 2, 2, 5), (4, 3, 1, 4), (3, 3, 1, 4)])
+def test_the_best_reader_of_a_window_of_a_list(length, window, fewest, letters):
+    seen = defaultdict(lambda: defaultdict(Fraction))
+    for largest, place in itertools.product(range(fewest, letters), range(length)):
+        for others in itertools.product(range(largest), repeat=length - 1):
+            whole = (*others[:place], largest, *others[place:])
+            seen[whole[:window]][largest] += Fraction(1, (letters - fewest) * length * largest ** (length - 1))
+    best = sum(max(shares.values()) for shares in seen.values())
+    assert floor_of_list(length, window, fewest, letters) == best
+
+
+def test_the_floor_of_a_list_is_that_of_the_evidence():
+    assert pytest.approx(float(floor_of_list(4 * WINDOW, WINDOW, WINDOW, len(LETTERS))), abs=1e-3) == recursion.FLOOR

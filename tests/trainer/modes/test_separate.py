@@ -10,6 +10,8 @@ import pytest
 import watched_engines
 from watched_engines import fingerprints
 
+from verl_mas import read_sessions
+
 pytestmark = pytest.mark.e2e
 SUPPORT = Path(watched_engines.__file__).parent
 APART = (
@@ -59,3 +61,6 @@ def test_engines_generate_while_policies_are_trained_and_a_batch_is_of_the_weigh
     stale = {step: values["training/off_policy/trajectory_staleness/max"] for step, values in done.steps.items()}
     # The first batch and that of the warm-up are both of the first weights.
     assert stale == {1: 0, 2: 1, 3: 1}
+    # Tasks have the progress of the step that dispatched them.
+    sessions = read_sessions(done.folder / "checkpoints" / "trajectories")
+    assert {one["step"]: one["outcome"]["info"]["progress"] for one in sessions} == {0: 0, 1: 0, 2: 1 / 3}

@@ -24,7 +24,7 @@ PER_AGENT = {
 # Sampling with which every reply to a prompt is the same.
 SAME = {"temperature": 0, "top_k": 1}
 # They number the acts of a session, which forks number alike.
-WITHOUT_FORKS = ("at_grpo", "agent_gigpo", "hierarchical_grpo")
+WITHOUT_FORKS = ("at_grpo", "agent_gigpo", "hierarchical_grpo", "rao")
 
 
 @rule(seen="verl's own scripts with +mas=solver_verifier alone", team=True)

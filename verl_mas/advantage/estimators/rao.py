@@ -1,0 +1,50 @@
+"""RAO (arXiv 2605.06639): an agent that spawns itself is compared with the first copies of the other sessions."""
+
+from __future__ import annotations
+
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
+from verl_mas.advantage.estimator import estimator
+from verl_mas.advantage.kernel import moments, total, units_per_group
+from verl_mas.advantage.options import REQUIRED
+from verl_mas.errors import DataError
+from verl_mas.registry import nearest
+from verl_mas.util.later import Tensor, torch
+
+
+# It has a baseline of its own, so it does not read three common options.
+@estimator(
+    compares_sessions=True,
+    one_baseline=True,
+    needs=("instance",),
+    main=REQUIRED,
+    baseline=None,
+    scale=None,
+    weighting=None,
+)
+def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
+    """A = w_k (R - b), where b is the mean score of `main` in the other sessions of the task.
+
+    w_k = N / (K N_k), with N_k invocations of agent k in the step, N of all K agents: each agent has the same weight,
+    however often it is invoked. An agent is a depth of the recursion, and an invocation a copy.
+    """
+    tasks, sessions, scores = batch.partition("task"), batch.partition("task", "session"), batch.scores.double()
+    share = _share_of_main(batch, str(options.main))
+    others, summed = (
+        total(part, tasks)[tasks.ids] - total(part, sessions)[sessions.ids] for part in (share, share * scores)
+    )
+    alone = scores if options.group_of_one == "raw" else torch.zeros_like(scores)
+    advantages = torch.where(others > 0.5, scores - summed / others.clamp_min(0.5), alone)
+    agents, invocations = batch.partition("agent"), batch.partition("task", "session", "agent", "instance")
+    weights = invocations.count / (agents.count * units_per_group(agents, invocations).double())
+    return AdvantageOutput(weights[agents.ids] * advantages, tasks, moments(scores, tasks, options.deviation)[2])
+
+
+def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
+    """A weight per row [N]: the acts of `main` in a session count once together, and those of others not at all."""
+    agents, owners = batch.codes("agent"), batch.partition("task", "session", "agent")
+    known = list(map(str, batch.agents or agents.names))
+    if main not in known:
+        rule = "rows are compared with those of the agent that begins a session"
+        raise DataError(f"mas.advantage.main={main}", rule=rule, fix=nearest(main, known))
+    is_main = torch.tensor([name == main for name in agents.names], device=owners.ids.device)[agents.ids]
+    return is_main / torch.bincount(owners.ids).double()[owners.ids]
