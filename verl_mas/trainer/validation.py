@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from torch.random import fork_rng
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
@@ -76,7 +77,8 @@ class Validated(PPOTrainer):
         sessions: list[ScoredSession] = []
         columns: list[Columns] = []
         expected: dict[tuple[str, str], int] = {}
-        with self.timeline.span(VALIDATE):
+        # Training draws the same numbers however often it is interrupted by a validation, which draws the order of tasks.
+        with self.timeline.span(VALIDATE), fork_rng(devices=[]):
             for number, batch in enumerate(self.val_dataloader):
                 rows = self._roll_out(batch, number, expected)
                 if len(rows):
