@@ -289,7 +289,7 @@ class TeamTrainer(Recorded, Validated):
     def _fetch_one_gen_batch(self) -> TensorDict:
         """verl names a task by a random uid; step and number make a run repeatable."""
         if self.resumed and self.train_dataloader_it is None:
-            # An iterator draws a seed, which the run that is resumed drew before its checkpoint.
+            # An iterator draws a seed, which the run drew before its checkpoint.
             with fork_rng(devices=[]):
                 self.train_dataloader_it = iter(self.train_dataloader)
         batch = super()._fetch_one_gen_batch()

@@ -77,7 +77,7 @@ class Validated(PPOTrainer):
         sessions: list[ScoredSession] = []
         columns: list[Columns] = []
         expected: dict[tuple[str, str], int] = {}
-        # Training draws the same numbers however often it is interrupted by a validation, which draws the order of tasks.
+        # The order of the tasks is drawn: what training draws next does not depend on a validation.
         with self.timeline.span(VALIDATE), fork_rng(devices=[]):
             for number, batch in enumerate(self.val_dataloader):
                 rows = self._roll_out(batch, number, expected)
