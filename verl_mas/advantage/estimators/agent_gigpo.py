@@ -38,6 +38,6 @@ def step_returns(batch: AdvantageInput, gamma: float) -> Tensor:
     acts, turn = actors(batch), batch.numbers("turn")
     last = turn.new_zeros(acts.count).scatter_reduce_(0, acts.ids, turn, "amax")
     discount = torch.pow(gamma, (last[acts.ids] - turn).double())
-    team, own, penalty = (batch.given(part).to(discount) for part in PARTS)
-    earned: Tensor = batch.local_weight * (own + later_rewards(batch, gamma))
-    return discount * batch.team_weight * team + earned - penalty
+    parts: list[Tensor] = [batch.given(part).to(discount) for part in PARTS]
+    team, own, penalty = parts
+    return discount * batch.team_weight * team + batch.local_weight * (own + later_rewards(batch, gamma)) - penalty
