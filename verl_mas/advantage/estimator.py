@@ -9,17 +9,7 @@ from inspect import signature
 from typing import TypeAlias
 
 from verl_mas.advantage import validation
-from verl_mas.advantage.kernel import (
-    GroupStats,
-    Partition,
-    Prior,
-    compact,
-    moments,
-    normalise,
-    part_of_group,
-    total,
-    units_per_group,
-)
+from verl_mas.advantage.kernel import GroupStats, Partition, Prior, compact, moments, normalise, total, units_per_group
 from verl_mas.advantage.options import AdvantageOptions
 from verl_mas.advantage.record import AdvantageInput, AdvantageOutput, RunningScores, owners_of
 from verl_mas.errors import ConfigError, DataError
@@ -252,14 +242,14 @@ def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
     """A row is an act, so every row counts once; the team's baseline alone counts a session once."""
     x, task, agent = batch.scores.double(), batch.partition("task"), batch.partition("task", "agent")
     centred, _, team = moments(x, task, "population", _split(batch.partition("task", "session")))
-    offsets, _, own = moments(x, agent, "population")
-    task_of = part_of_group(agent, task)
-    signal = own.std.square().masked_fill(own.uniform, torch.nan)
-    share = signal / (signal + (own.mean - team.mean[task_of]).square())
+    own_centred, _, own = moments(x, agent, "population")
+    signal = own.std.square().masked_fill(own.uniform, torch.nan)[agent.ids]
+    offset = own.mean[agent.ids] - team.mean[task.ids]
+    variance = team.std.square().masked_fill(team.uniform, torch.nan)[task.ids]
     return {
-        "sigma": _mean(offsets.square(), batch).sqrt(),
-        "inflation": _mean(centred.square() / team.std.square().masked_fill(team.uniform, torch.nan)[task.ids], batch),
-        "signal_share": _mean(share[agent.ids], batch),
+        "sigma": _mean(own_centred.square(), batch).sqrt(),
+        "inflation": _mean(centred.square() / variance, batch),
+        "signal_share": _mean(signal / (signal + offset.square()), batch),
     }
 
 
