@@ -8,8 +8,8 @@ are compared with the formula's population moments:
 
     E||g||^2 = E||z||^2 * (sigma_k^2 + (mu_k - mu)^2) / sigma^2 + Delta_k
 
-The factor says how one baseline distributes second moments over agents, not that there are more: over all agents its
-mean, weighted as the baseline weighs them, is 1. The (mu_k - mu)^2 of it is noise, the sigma_k^2 signal.
+The factor says how one baseline distributes second moments over agents, not that there are more: over all acts,
+weighted as the baseline weighs them, the mean of A^2 is 1. The (mu_k - mu)^2 of it is noise, the sigma_k^2 signal.
 """
 
 from __future__ import annotations

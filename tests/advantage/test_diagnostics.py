@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import random
-from collections import Counter, defaultdict
+from collections import defaultdict
+from statistics import fmean, pvariance
 
 import pytest
 import torch
@@ -62,8 +63,15 @@ def test_inflation_is_the_lemmas_factor():
     assert verifier["sigma"] == pytest.approx(variance_k**0.5)
     assert verifier["inflation"] == pytest.approx((variance_k + (mu_k - mu) ** 2) / variance)
     assert verifier["signal_share"] == pytest.approx(variance_k / (variance_k + (mu_k - mu) ** 2))
-    # The solver's act of session 0 is the only one of its session, so it counts 1 and the seven others a half.
-    assert metrics(batch, "solver")["inflation"] == pytest.approx((1 * 3 + 0.5 * (3 + 6 / 3)) / 4.5)
+    assert metrics(batch, "solver")["inflation"] == pytest.approx(1.0), "it acts once in each session, as the team does"
+
+
+def test_an_agent_that_retries_is_measured_over_its_acts_and_not_over_its_sessions():
+    # One act in each of two successes, four in each of two failures.
+    sessions = [0, 1, *[2] * 4, *[3] * 4]
+    solver = metrics(team([1.0, 1.0] + [0.0] * 8, session=sessions, agent=["solver"] * 10), "solver")
+    assert solver["signal_share"] == pytest.approx(0.16 / (0.16 + 0.3**2))
+    assert solver["inflation"] == pytest.approx((0.16 + 0.3**2) / 0.25)
 
 
 def test_inflation_is_left_out_where_every_session_of_a_task_scored_the_same():
@@ -71,9 +79,25 @@ def test_inflation_is_left_out_where_every_session_of_a_task_scored_the_same():
     assert "inflation" not in metrics(batch, "solver") and "signal_share" not in metrics(batch, "solver")
 
 
+def lemma(rows, agent):
+    """Dr. MAS, Lemma 4.2, in plain Python: mu_k and sigma_k over Y_k, which has every act of the agent once."""
+    factors, shares = [], []
+    for task in sorted({task for task, _, name, _ in rows if name == agent}):
+        sessions = defaultdict(list)
+        for _, session, _, score in (row for row in rows if row[0] == task):
+            sessions[session].append(score)
+        mu = fmean(map(fmean, sessions.values()))
+        variance = fmean(fmean((score - mu) ** 2 for score in scores) for scores in sessions.values())
+        acts = [score for t, _, a, score in rows if (t, a) == (task, agent)]
+        own, offset = pvariance(acts), (fmean(acts) - mu) ** 2
+        factors += [(own + offset) / variance] * len(acts) if variance else []
+        shares += [own / (own + offset)] * len(acts) if own else []
+    return {name: fmean(x) for name, x in (("inflation", factors), ("signal_share", shares)) if x}
+
+
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_the_mean_of_the_agents_inflation_is_1_weighted_as_the_baseline_weighs_them(seed):
+def test_inflation_and_signal_share_are_the_lemmas_whatever_the_number_of_acts(seed):
     rng = random.Random(seed)
     rows = [
         (task, session, agent, rng.randint(-8, 8) / 8)
@@ -83,18 +107,11 @@ def test_the_mean_of_the_agents_inflation_is_1_weighted_as_the_baseline_weighs_t
         for _ in range(rng.randint(0, 3))
     ]
     task, session, agent, scores = ([row[i] for row in rows] for i in range(4))
-    found = compute_advantages("agent_grpo", team(scores, session, agent, task)).metrics if rows else {}
-    acts = Counter((t, s) for t, s, *_ in rows)
-    compared = {t for t in set(task) if len({r for other, *_, r in rows if other == t}) > 1}
-    weight = defaultdict(float)
-    for t, s, a, _ in rows:
-        if t in compared:
-            weight[a] += 1 / acts[t, s]
-    factors = {a: found[f"advantage/{a}/inflation"] for a in weight}
-    assert {key.split("/")[1] for key in found if key.endswith("inflation")} == set(weight)
-    if weight:
-        mean = sum(weight[a] * factors[a] for a in weight) / sum(weight.values())
-        assert mean == pytest.approx(1.0, abs=1e-9)
+    batch = team(scores, session, agent, task)
+    for name in sorted(set(agent)):
+        found = metrics(batch, name)
+        kept = {key: found[key] for key in ("inflation", "signal_share") if key in found}
+        assert kept == pytest.approx(lemma(rows, name))
 
 
 @pytest.mark.parametrize(("offset", "share"), [(0.0, 1.0), (1.0, 0.5), (3.0, 0.1)])

@@ -25,8 +25,8 @@ def test_the_value_that_we_choose(name, case):
     columns |= {key: value for key, value in case.items() if key not in ("name", "estimators", "gives", "metrics")}
     parts = zip(columns["scores"], columns["local_reward"], columns["penalty"], strict=True)
     columns["team_reward"] = [score - local + penalty for score, local, penalty in parts]
-    tensors = dict.fromkeys(("scores", "team_reward", "local_reward", "penalty"), torch.float32)
-    tensors |= {"padding": torch.bool, "tokens": torch.long}
+    tensors = dict.fromkeys(("team_reward", "local_reward", "penalty"), torch.float64)
+    tensors |= {"scores": torch.float32, "padding": torch.bool, "tokens": torch.long}
     tensors = {key: torch.tensor(columns[key], dtype=kind) for key, kind in tensors.items() if key in columns}
     batch = AdvantageInput(**{**columns, **tensors})
     for options in case["gives"]:

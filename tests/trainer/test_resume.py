@@ -22,6 +22,7 @@ from verl_mas.run_folder.session_files import advantage_lines, files_of
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.sessions.run import open_run
 from verl_mas.testing.tiny_model import byte_tokenizer, tiny_model
+from verl_mas.trainer.checkpoint import RNG_FILE
 from verl_mas.trainer.policies.weight_folder import read
 from verl_mas.trainer.running import RUNNING_FILE
 from verl_mas.workflow.team_file import read_team
@@ -106,6 +107,8 @@ def test_a_resumed_run_ends_where_the_unbroken_one_does_bit_for_bit(unbroken, re
     assert sorted(resumed.steps) == [1, 2, 3, 4], "those of the checkpoint and later ones, in one file"
     scores, found = ((run.checkpoint(4) / RUNNING_FILE).read_text() for run in (unbroken, resumed))
     assert scores == found != (unbroken.checkpoint(2) / RUNNING_FILE).read_text()
+    # Also in what torch draws next in the driver, although the iterator of a start and its validation draw, too.
+    same(*(torch.load(run.checkpoint(4) / RNG_FILE, weights_only=True)["torch"] for run in (unbroken, resumed)))
     assert resumed.steps[4]["agent/writer/group/running_count"] == pytest.approx(16 * (1 + 0.9 + 0.9**2 + 0.9**3))
     for policy in POLICIES:
         same(*(weights_of(run.checkpoint(4) / policy) for run in (unbroken, resumed)))

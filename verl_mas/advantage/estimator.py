@@ -211,8 +211,8 @@ def metrics_per_agent(batch: AdvantageInput, groups: Partition, stats: GroupStat
     signal_share                       the part of it that depends on what the agent does:
                                        sigma_k^2 / (sigma_k^2 + (mu_k - mu)^2), over the tasks where sigma_k > 0
 
-    The team's baseline counts a session once, so in these two an act of a session of n acts counts 1/n: the mean of
-    `inflation` over the agents, weighted so, is exactly 1. They are left out if there is no such task.
+    mu_k and sigma_k are over the agent's acts, each counted once; mu and sigma over the team's sessions, each counted
+    once. These two are left out if there is no such task.
     """
     agents = batch.codes("agent")
     metrics = {}
@@ -239,33 +239,24 @@ def _group_columns(batch: AdvantageInput, groups: Partition, stats: GroupStats) 
 
 
 def _lemma_columns(batch: AdvantageInput) -> dict[str, Tensor]:
-    agent, x, weight = batch.partition("agent"), batch.scores.double(), _split(batch.partition("task", "session"))
-    own = moments(x, batch.partition("task", "agent"), "population")[0]
-    inflation, share = _under_one_baseline(batch, x, weight)
+    """A row is an act, so every row counts once; the team's baseline alone counts a session once."""
+    x, task, agent = batch.scores.double(), batch.partition("task"), batch.partition("task", "agent")
+    centred, _, team = moments(x, task, "population", _split(batch.partition("task", "session")))
+    own_centred, _, own = moments(x, agent, "population")
+    signal = own.std.square().masked_fill(own.uniform, torch.nan)[agent.ids]
+    offset = own.mean[agent.ids] - team.mean[task.ids]
+    variance = team.std.square().masked_fill(team.uniform, torch.nan)[task.ids]
     return {
-        "sigma": _mean(own * own, agent, torch.ones_like(x)).sqrt(),
-        "inflation": _mean(inflation, agent, weight),
-        "signal_share": _mean(share, agent, weight),
+        "sigma": _mean(own_centred.square(), batch).sqrt(),
+        "inflation": _mean(centred.square() / variance, batch),
+        "signal_share": _mean(signal / (signal + offset.square()), batch),
     }
 
 
-def _under_one_baseline(batch: AdvantageInput, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Per row ((R - mu) / sigma)^2 and sigma_k^2 / (sigma_k^2 + (mu_k - mu)^2); NaN where sigma, or sigma_k, is 0."""
-    task, agent = batch.partition("task"), batch.partition("task", "agent")
-    centred, _, team = moments(x, task, "population", weight)
-    variance = team.std.square().masked_fill(team.uniform, torch.nan)
-    inflation = centred.square() / variance[task.ids]
-    _, _, own = moments(x, agent, "population", weight)
-    task_of = task.ids.new_empty(agent.count).index_copy_(0, agent.ids, task.ids)
-    signal = own.std.square().masked_fill(own.uniform, torch.nan)
-    share = signal / (signal + (own.mean - team.mean[task_of]).square())
-    return inflation, share[agent.ids]
-
-
-def _mean(values: Tensor, parts: Partition, weight: Tensor) -> Tensor:
-    """Over the rows of each part that have a value; NaN where none has."""
-    kept = weight.masked_fill(values.isnan(), 0.0)
-    return total(kept * values.nan_to_num(0.0), parts) / total(kept, parts)
+def _mean(values: Tensor, batch: AdvantageInput) -> Tensor:
+    """Over each agent's rows that have a value; NaN where none has."""
+    agent = batch.partition("agent")
+    return total(values.nan_to_num(0.0), agent) / total((~values.isnan()).double(), agent)
 
 
 def _distinct_pairs(agents: Partition, groups: Partition) -> tuple[Partition, Tensor]:

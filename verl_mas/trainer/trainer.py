@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from omegaconf import DictConfig, open_dict
 from tensordict import TensorDict
 from torch import Tensor
+from torch.random import fork_rng
 from verl.experimental.reward_loop import RewardLoopManager
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.utils import tensordict_utils as tu
@@ -288,6 +289,10 @@ class TeamTrainer(Recorded, Validated):
 
     def _fetch_one_gen_batch(self) -> TensorDict:
         """verl names a task by a random uid; step and number make a run repeatable."""
+        if self.resumed and self.train_dataloader_it is None:
+            # An iterator draws a seed, which the run drew before its checkpoint.
+            with fork_rng(devices=[]):
+                self.train_dataloader_it = iter(self.train_dataloader)
         batch = super()._fetch_one_gen_batch()
         # Tasks of a warm-up may have steps below 0.
         step = max(self.global_steps, 0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from torch.random import fork_rng
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils import tensordict_utils as tu
 
@@ -76,7 +77,8 @@ class Validated(PPOTrainer):
         sessions: list[ScoredSession] = []
         columns: list[Columns] = []
         expected: dict[tuple[str, str], int] = {}
-        with self.timeline.span(VALIDATE):
+        # The order of the tasks is drawn: what training draws next does not depend on a validation.
+        with self.timeline.span(VALIDATE), fork_rng(devices=[]):
             for number, batch in enumerate(self.val_dataloader):
                 rows = self._roll_out(batch, number, expected)
                 if len(rows):

@@ -26,7 +26,8 @@ def agent_gdpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOut
             rewards = batch.given(name).to(later) * (-1 if name == "penalty" else 1) + later
             summed = summed + weight * within(batch.with_scores(rewards), groups, options).advantages
     sums, acts = batch.with_scores(summed), batch.partition("agent")
-    # Their mean is 0 in every group, so nothing is subtracted, and rows of uniform groups keep exactly 0.
+    # Nothing is subtracted, so rows of uniform groups keep exactly 0. The mean is 0 with baseline=mean; best_other and
+    # group_of_one=raw have one on purpose.
     spread = within(sums, acts, options).stats
     divisor = (spread.std + options.eps).masked_fill(spread.uniform, 1.0)
     return replace(within(sums, groups, options), advantages=summed / divisor[acts.ids])

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.record import PARTS
 from verl_mas.advantage.returns import actors, later_rewards
 from verl_mas.util.later import Tensor, torch
 
 
-@estimator(compares_sessions=True, needs=("observation", "team_reward"), step_weight=1.0, gamma=0.95)
+@estimator(compares_sessions=True, needs=("observation", "team_reward", "penalty"), step_weight=1.0, gamma=0.95)
 def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """agent_grpo, plus step_weight times the advantage among agent k's acts on an equal observation of the task.
 
@@ -29,9 +30,14 @@ def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOu
 
 
 def step_returns(batch: AdvantageInput, gamma: float) -> Tensor:
-    """The row's score, in which the team's reward is discounted and own rewards of later acts are added."""
+    """The row's score, in which the team's reward is discounted and own rewards of later acts are added.
+
+    It adds up the score's parts: the score, in float32, less the team's reward would leave rounding where a return is
+    0, and the deviation of such a group is rounding, too.
+    """
     acts, turn = actors(batch), batch.numbers("turn")
     last = turn.new_zeros(acts.count).scatter_reduce_(0, acts.ids, turn, "amax")
     discount = torch.pow(gamma, (last[acts.ids] - turn).double())
-    team: Tensor = batch.team_weight * batch.given("team_reward").to(discount)
-    return batch.scores.double() - (1 - discount) * team + batch.local_weight * later_rewards(batch, gamma)
+    parts: list[Tensor] = [batch.given(part).to(discount) for part in PARTS]
+    team, own, penalty = parts
+    return discount * batch.team_weight * team + batch.local_weight * (own + later_rewards(batch, gamma)) - penalty
