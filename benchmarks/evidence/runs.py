@@ -31,11 +31,14 @@ KEPT = (
     "group/sigma",
     "reward/score",
     "session/generated_tokens",
+    "session/acc/mean",
+    "session/whole/mean",
+    "session/length/mean",
     "session/probe_tokens",
     "session/critical_path/mean",
 )
-
-
+# Modules with data sets that only the evidence has.
+DATA_SETS = ("benchmarks.evidence.world_starts", "benchmarks.evidence.offers")
 OWN = {"OMP_NUM_THREADS": "1"}
 
 
@@ -139,7 +142,7 @@ class Runner:
             if not done.exists() or done.read_text() != " ".join(start.command):
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                main = "import sys, benchmarks.evidence.world_starts; from verl_mas.cli import main; sys.exit(main())"
+                main = f"import sys, {', '.join(DATA_SETS)}; from verl_mas.cli import main; sys.exit(main())"
                 options = ("--out", str(folder), "--seed", str(seed))
                 self._call([sys.executable, "-c", main, *start.arguments, *options], folder / "log.txt")
                 done.write_text(" ".join(start.command))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -40,6 +40,10 @@ class Results:
         mine, theirs, number = self.runs.get(arm, {}), self.runs.get(other, {}), number or last
         return [number(mine[seed]) - number(theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
 
+    def hours(self, arms: Iterable[str]) -> float:
+        """The duration of all runs of these arms."""
+        return sum(run.get("seconds", 0) for arm in arms for run in self.of(arm)) / 3600
+
     def over_seeds(self, arm: str, number: Callable[[Run], float]) -> Mean | None:
         runs = self.of(arm)
         return mean([number(run) for run in runs]) if runs else None
@@ -56,6 +60,11 @@ def last(run: Run) -> float:
 def control(name: str) -> Callable[[Run], float]:
     """The last success under a control."""
     return lambda run: list(run["controls"][name].values())[-1]
+
+
+def in_training(name: str) -> Callable[[Run], float]:
+    """The mean over all steps of a number in `Outcome.info`."""
+    return lambda run: fmean(run["series"][f"session/{name}/mean"])
 
 
 def replies(run: Run) -> float:
@@ -90,7 +99,7 @@ def learning(results: Results, arms: Sequence[Arm], base: str, controls: Sequenc
         cells: list[Any] = [
             f"`{arm.name}`",
             len(results.of(arm.name)),
-            results.over_seeds(arm.name, first),
+            _untrained(results.of(arm.name)),
             results.over_seeds(arm.name, last),
             difference(results, arm.name, base),
             *(_controlled(results, arm.name, name) for name in controls),
@@ -98,6 +107,12 @@ def learning(results: Results, arms: Sequence[Arm], base: str, controls: Sequenc
         ]
         lines.append(line(cells))
     return table(columns, lines)
+
+
+def _untrained(runs: Sequence[Run]) -> Mean | str:
+    """The first success of the runs that validated before their first step."""
+    validated = [first(run) for run in runs if "0" in run["success"]]
+    return mean(validated) if validated else ""
 
 
 def _controlled(results: Results, arm: str, name: str) -> Mean | str:

@@ -23,6 +23,8 @@ class Task:
     title: str
     groups: tuple[Group, ...]
     claims: tuple[Claim, ...] = ()
+    # The arms that the gate runs again every night.
+    gated: tuple[Arm, ...] = ()
 
     @property
     def arms(self) -> tuple[Arm, ...]:
