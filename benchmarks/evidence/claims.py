@@ -55,7 +55,8 @@ class Claim:
 
 
 def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
-    return Number(lambda results: results.over_seeds(arm.name, number), (arm,), ", ".join(arm.trial.controls))
+    shuffled = "shuffled" if "shuffled" in arm.trial.controls else ""
+    return Number(lambda results: results.over_seeds(arm.name, number), (arm,), shuffled)
 
 
 def gain(arm: Arm) -> Number:

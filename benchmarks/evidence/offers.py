@@ -21,7 +21,7 @@ class Offers(DataSet):
     colours are held out. In the test every task is there twice, once with the colour of another one."""
 
     def arguments(self, parser: argparse.ArgumentParser) -> None:
-        add_rows(parser, train=512, test=48)
+        add_rows(parser, train=512, test=24)
         add_seed(parser, "seed of the tasks")
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:

@@ -64,7 +64,7 @@ def control(name: str) -> Callable[[Run], float]:
 
 def in_training(name: str) -> Callable[[Run], float]:
     """The mean over all steps of a number in `Outcome.info`."""
-    return lambda run: fmean(run["series"][f"session/{name}/mean"])
+    return _over_steps(f"session/{name}/mean")
 
 
 def replies(run: Run) -> float:
@@ -123,6 +123,27 @@ def _controlled(results: Results, arm: str, name: str) -> Mean | str:
 def _tokens(runs: Sequence[Run]) -> str:
     counted = [tokens(run) for run in runs if "session/generated_tokens" in run.get("series", {})]
     return f"{fmean(counted):,.0f}" if counted else ""
+
+
+def signals(results: Results, arms: Sequence[Arm]) -> str:
+    """What one baseline for the team would leave of each agent's signal, by the metrics of the runs."""
+    columns = ["arm", "agent", "signal share", "inflation", "deviation of its score, first step"]
+    lines = []
+    for arm in arms:
+        runs = results.of(arm.name)
+        names = [key.split("/")[1] for key in (runs[0]["series"] if runs else ()) if key.endswith("group/signal_share")]
+        for agent in names:
+            of = f"agent/{agent}/group"
+            shares = [
+                results.over_seeds(arm.name, _over_steps(f"{of}/{name}")) for name in ("signal_share", "inflation")
+            ]
+            deviation = results.over_seeds(arm.name, lambda run, of=of: run["series"][f"{of}/sigma"][0])
+            lines.append(line([f"`{arm.name}`", agent, *shares, deviation]))
+    return table(columns, lines)
+
+
+def _over_steps(key: str) -> Callable[[Run], float]:
+    return lambda run: fmean(value for value in run["series"][key] if value is not None)
 
 
 def curves(results: Results, arms: Sequence[Arm], figure: Path, *, dashed: str = "", label: str = "") -> str:

@@ -15,6 +15,8 @@ class Group:
     name: str
     arms: tuple[Arm, ...]
     controls: tuple[str, ...] = ()
+    # Whether the page shows what one baseline would leave of each agent's signal.
+    signals: bool = False
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,7 @@ def arms(kind: str, start: Start, pays: str, tasks_alone: int) -> tuple[Training
     usual = (*using("agent_grpo"), *tasks(TASKS_PER_STEP))
     alone = ("~mas.policies.scout", "mas.agents.scout.policy=judge", "++mas.workflow.args.alone=true")
     return (
-        # All arms start from the same weights, so one of them validates these.
-        arm("agent_grpo", *usual, "trainer.val_before_train=true"),
+        arm("agent_grpo", *usual),
         # verl's V1 trainer gives all rows of a session the advantage of one score; so do Uni-MARL and others on it.
         arm("team_grpo", *using("team_grpo"), *tasks(TASKS_PER_STEP), "++mas.workflow.args.rollout=true"),
         arm("agent_gdpo", *using("agent_gdpo"), *tasks(TASKS_PER_STEP)),
@@ -56,20 +55,31 @@ def arms(kind: str, start: Start, pays: str, tasks_alone: int) -> tuple[Training
     )
 
 
-PAIR = arms("pair", Start("unequal_pair", ("data", "smollm2", "--kind", "pair", "--test-rows", "48")), "scout", 12)
+PAIR = arms("pair", Start("unequal_pair", ("data", "smollm2", "--kind", "pair", "--test-rows", "24")), "scout", 12)
 OFFERS = arms("offers", Start("unequal_offers", ("data", "offers")), "judge", 12)
-CONTROLS = tuple(PAIR[0].trial.controls)
+CONTROLS, SUM = tuple(PAIR[0].trial.controls), control("all rewards")
 
 
-def claims(own: str, arms: tuple[Training, ...]) -> tuple[Claim, ...]:
+def claims(on: str, arms: tuple[Training, ...]) -> tuple[Claim, ...]:
+    """`on`: the task, as the claims name it."""
     agent, rollout, parts, rated, alone = arms
-    return ()
+    learnt = in_training("acc")
+    return (
+        Claim(f"{on}: with a baseline per agent the team ends above 0.5", success(agent), low=0.5),
+        Claim("by messages, which are worth at least 0.3", influence(agent), low=0.3),
+        Claim("one score per rollout learns more slowly", gap(rollout, agent, learnt), high=0.0),
+        Claim("and ends lower", gap(rollout, agent), high=0.0),
+        Claim("by the sum of all rewards, which it trains on, too", gap(rollout, agent, SUM), high=0.0),
+        Claim("`agent_gdpo` learns as fast as `agent_grpo`", gap(parts, agent, learnt), low=-0.1),
+        Claim("ratings of both agents make it faster", gap(rated, agent, learnt), low=0.0),
+        Claim("one agent with everything is at least as good", gap(alone, agent), low=-0.05),
+    )
 
 
 TASK = Task(
     "unequal_roles",
     "Unequal roles",
-    (Group("unequal_pair", PAIR, CONTROLS), Group("unequal_offers", OFFERS, CONTROLS)),
-    (*claims("pair", PAIR), *claims("offers", OFFERS)),
+    (Group("unequal_pair", PAIR, CONTROLS, signals=True), Group("unequal_offers", OFFERS, CONTROLS, signals=True)),
+    (*claims("colour and thing", PAIR), *claims("offers", OFFERS)),
     (PAIR[0], OFFERS[0]),
 )
