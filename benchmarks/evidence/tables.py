@@ -16,6 +16,7 @@ from benchmarks.evidence.intervals import Mean, mean
 FIGURES = "evidence/figures"
 Run = dict[str, Any]
 NOT_RUN = "Not yet run."
+SIGNALS = ("signal_share", "inflation")
 
 
 @dataclass(frozen=True)

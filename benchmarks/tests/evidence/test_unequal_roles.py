@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
+from verl import DataProto
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
+from verl_mas.advantage import AdvantageInput, AdvantageOptions, compute_advantages
 from verl_mas.testing.scripted_llm import ScriptedLLM
 from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
@@ -76,3 +81,21 @@ def test_what_is_offered_is_held_out_with_its_colour_and_in_three_colours(eviden
     for item in test:
         shown = dict(reversed(pair.split()) for pair in item.extra["own"].removeprefix("Offers: ").split(", "))
         assert len(set(shown.values())) == 3 and item.extra["known"] == f"The customer likes {shown[item.truth]}."
+
+
+def test_verl_gives_a_rollout_the_advantages_of_the_arm_with_one_score():
+    """verl's V1 trainer, which others give the rows of all policies, reads the score of a session's last row alone."""
+    sums = [0.3, 1.75, -0.5, 1.75, 0.9, 0.25, 2.0, -1.0]
+    sessions = [session for session in range(8) for _ in ("scout", "judge")]
+    rewards = torch.tensor([[0.0] if number % 2 == 0 else [sums[number // 2]] for number in range(16)])
+    data = DataProto.from_dict(
+        {"token_level_rewards": rewards, "response_mask": torch.ones(16, 1)},
+        {"uid": np.array(["task"] * 16, dtype=object)},
+    )
+    keys = [f"task_{session}_{number % 2}" for number, session in enumerate(sessions)]
+    theirs = compute_advantage_for_multi_trajectories(data, keys, "grpo").batch["advantages"][:, 0]
+    rows = AdvantageInput(
+        torch.tensor([sums[session] for session in sessions]), ["task"] * 16, sessions, ["scout", "judge"] * 8
+    )
+    ours = compute_advantages("team_grpo", rows, AdvantageOptions(weighting="per_session")).advantages
+    torch.testing.assert_close(ours.to(theirs), theirs, atol=1e-5, rtol=1e-5)
