@@ -55,7 +55,7 @@ def arms(kind: str, start: Start, pays: str, tasks_alone: int) -> tuple[Training
     )
 
 
-PAIR = arms("pair", Start("unequal_pair", ("data", "smollm2", "--kind", "pair", "--test-rows", "24")), "scout", 12)
+PAIR = arms("pair", Start("unequal_pair", ("data", "smollm2", "--kind", "pair", "--test-rows", "24")), "scout", 14)
 OFFERS = arms("offers", Start("unequal_offers", ("data", "offers")), "judge", 12)
 CONTROLS, SUM = tuple(PAIR[0].trial.controls), control("all rewards")
 
