@@ -44,5 +44,5 @@ def _offer(rng: random.Random, split: str) -> Item:
         if split_of(f"{colour} {thing}") == split:
             break
     known, own = f"The customer likes {colour}.", "Offers: " + ", ".join(map(" ".join, pairs))
-    secret = {"kind": "offers", "known": known, "own": own, "answer": thing}
-    return Item(f"{known} {own}", thing, SOURCE, extra=secret)
+    secret = {"kind": "offers", "known": known, "own": own, "answer": f"{colour} {thing}"}
+    return Item(f"{known} {own}", f"{colour} {thing}", SOURCE, extra=secret)

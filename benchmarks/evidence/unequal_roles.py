@@ -78,11 +78,7 @@ def did_its_part(reply: Reply, secret: Secret) -> bool:
         return secret.known.split()[-1].rstrip(".") in words
     if secret.kind == "pair":
         return len(words) == 2 and words[1] == secret.own.split()[-1]
-    return len(words) == 1 and words[0] in things_of(secret)
-
-
-def things_of(secret: Secret) -> list[str]:
-    return [offer.split()[-1] for offer in secret.own.removeprefix("Offers: ").split(", ")]
+    return " ".join(words) in secret.own.removeprefix("Offers: ").split(", ")
 
 
 def _telling_half(secret: Secret) -> list[Message]:
@@ -96,9 +92,9 @@ def _telling_wish(secret: Secret) -> list[Message]:
 
 def _choosing(secret: Secret, note: str) -> list[Message]:
     texts = (
-        ("system", "Read the message and answer with the one thing on offer that has the customer's colour."),
+        ("system", "Read the message and answer with the one offer that has the customer's colour."),
         ("user", "Offers: blue chair, red clock, green shirt\nMessage: The customer likes red."),
-        ("assistant", "clock"),
+        ("assistant", "red clock"),
         ("user", f"{secret.own}\nMessage: {note}"),
     )
     return [{"role": role, "content": text} for role, text in texts]

@@ -14,7 +14,7 @@ from verl_mas.workflow import Task
 from verl_mas.workflow.run import run
 
 PAIR = {"kind": "pair", "known": "Secret colour: blue", "own": "Secret thing: lamp", "answer": "blue lamp"}
-OFFERS = {"kind": "offers", "known": "The customer likes red.", "own": "Offers: red hat, blue cup", "answer": "hat"}
+OFFERS = {"kind": "offers", "known": "The customer likes red.", "own": "Offers: red hat, blue cup", "answer": "red hat"}
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def rewards(session):
         (PAIR, {"pays": "scout"}, "blue", "blue lamp", [1.0, -0.25, 1.0]),
         (PAIR, {"pays": "scout", "rated": "both"}, "blue", "red lamp", [0.0, 0.75, 1.0]),
         (PAIR, {"pays": "scout", "rated": "both"}, "lamp", "a lamp of blue", [2 * 2 / 6, -0.25, 0.0]),
-        (OFFERS, {"pays": "judge"}, "Red.", "hat", [1.0, 1.0, -0.125]),
-        (OFFERS, {"pays": "judge", "rated": "both"}, "Reds", "cup", [0.0, 0.0, 0.875]),
+        (OFFERS, {"pays": "judge"}, "Red.", "red hat", [1.0, 1.0, -0.625]),
+        (OFFERS, {"pays": "judge", "rated": "both"}, "Reds", "blue cup", [0.0, 0.0, 1 - 0.75]),
     ],
 )
 def test_one_agent_pays_and_the_other_is_rated(play, secret, args, scout, judge, expected):
@@ -79,8 +79,9 @@ def test_what_is_offered_is_held_out_with_its_colour_and_in_three_colours(eviden
 
     assert not asked(train) & asked(test)
     for item in test:
-        shown = dict(reversed(pair.split()) for pair in item.extra["own"].removeprefix("Offers: ").split(", "))
-        assert len(set(shown.values())) == 3 and item.extra["known"] == f"The customer likes {shown[item.truth]}."
+        offers = item.extra["own"].removeprefix("Offers: ").split(", ")
+        assert len({offer.split()[0] for offer in offers}) == 3 and item.truth in offers
+        assert item.extra["known"] == f"The customer likes {item.truth.split()[0]}."
 
 
 def test_verl_gives_a_rollout_the_advantages_of_the_arm_with_one_score():
