@@ -9,7 +9,19 @@ from benchmarks.evidence.arms import SEEDS, Arm
 from benchmarks.evidence.intervals import Mean, mean
 from benchmarks.evidence.tables import Results, Run, control, first, last, line, table
 
-Number = Callable[[Results], Mean | None]
+COLUMNS = ("claim", "task", "predicted", "result, 95 % interval", "verdict", "seeds", "control", "arms", "hours")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of the results, the arms whose runs it is of, and the control that it is compared with."""
+
+    of: Callable[[Results], Mean | None]
+    arms: tuple[Arm, ...]
+    control: str
+
+    def __call__(self, results: Results) -> Mean | None:
+        return self.of(results)
 
 
 @dataclass(frozen=True)
@@ -43,23 +55,24 @@ class Claim:
 
 
 def success(arm: Arm, number: Callable[[Run], float] = last) -> Number:
-    return lambda results: results.over_seeds(arm.name, number)
+    shuffled = "shuffled" if "shuffled" in arm.trial.controls else ""
+    return Number(lambda results: results.over_seeds(arm.name, number), (arm,), shuffled)
 
 
 def gain(arm: Arm) -> Number:
     """The last success less the first."""
-    return lambda results: results.over_seeds(arm.name, lambda run: last(run) - first(run))
+    return Number(lambda results: results.over_seeds(arm.name, lambda run: last(run) - first(run)), (arm,), "untrained")
 
 
-def gap(arm: Arm, other: Arm) -> Number:
-    """The last success of one arm less that of another, by seed."""
-    return lambda results: _mean(results.paired(arm.name, other.name))
+def gap(arm: Arm, other: Arm, number: Callable[[Run], float] = last) -> Number:
+    """The last success of one arm less that of another, by seed; or another number."""
+    return Number(lambda results: _mean(results.paired(arm.name, other.name, number)), (arm, other), f"`{other.name}`")
 
 
 def influence(arm: Arm, shuffled: str = "shuffled") -> Number:
     """Success less the success when messages are those of other tasks."""
     under = control(shuffled)
-    return lambda results: results.over_seeds(arm.name, lambda run: last(run) - under(run))
+    return Number(lambda results: results.over_seeds(arm.name, lambda run: last(run) - under(run)), (arm,), shuffled)
 
 
 def interaction(more: tuple[Arm, Arm], less: tuple[Arm, Arm]) -> Number:
@@ -71,7 +84,7 @@ def interaction(more: tuple[Arm, Arm], less: tuple[Arm, Arm]) -> Number:
         ends = [[last(runs[seed]) for runs in arms] for seed in seeds]
         return _mean([(a - b) - (c - d) for a, b, c, d in ends])
 
-    return found
+    return Number(found, (*more, *less), f"`{less[0].name}` less `{less[1].name}`")
 
 
 def _mean(values: list[float]) -> Mean | None:
@@ -79,9 +92,12 @@ def _mean(values: list[float]) -> Mean | None:
 
 
 def claims_table(results: Results, by_task: Iterable[tuple[str, Iterable[Claim]]]) -> str:
-    lines = []
-    for task, claims in by_task:
-        for claim in claims:
-            found = claim.number(results)
-            lines.append(line([claim.text, task, claim.predicted, found or "", claim.verdict(found)]))
-    return table(["claim", "task", "predicted", "result, 95 % interval", "verdict"], lines)
+    return table(COLUMNS, [_row(results, task, claim) for task, claims in by_task for claim in claims])
+
+
+def _row(results: Results, task: str, claim: Claim) -> str:
+    found, number = claim.number(results), claim.number
+    # An evaluation needs the runs that train its policies.
+    arms = list(dict.fromkeys(name for arm in number.arms for name in (*arm.needs, arm.name)))
+    ran = [claim.text, task, claim.predicted, found or "", claim.verdict(found), found.seeds if found else 0]
+    return line([*ran, number.control, f"`{' '.join(arms)}`", f"{results.hours(arms):.1f}"])

@@ -21,11 +21,11 @@ from typing import Any
 
 from benchmarks.evidence.arms import Piece
 from benchmarks.evidence.intervals import STUDENT
-from benchmarks.evidence.matrix import ARMS
+from benchmarks.evidence.matrix import ARMS, TASKS
 from benchmarks.evidence.runs import RESULTS, RUNS, Runner
 
-# Two teams of tiny models, and two adapters on a pretrained LLM: 3, 4 and 12 minutes a run on two cores.
-GATED = ("clues_shared", "guide_shared", "asked_adapters")
+# Of each, two runs: 2 to 12 minutes a run on two cores.
+GATED = tuple(arm.name for task in TASKS.values() for arm in task.gated)
 # The arms that the last call missed: what a bisection has to run.
 MISSED = RUNS / "missed.txt"
 # Three seeds may agree by chance.

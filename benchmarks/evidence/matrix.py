@@ -18,12 +18,14 @@ from benchmarks.evidence.tasks import (
     slippery,
     split_clues,
     sums,
+    unequal_roles,
     worlds,
 )
 from benchmarks.evidence.tasks.base import Task
 
 _TASKS = (
     secret_words.TASK,
+    unequal_roles.TASK,
     split_clues.TASK,
     split_clues.UNEVEN_TASK,
     guide_driver.TASK,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.evidence.claims import claims_table
 from benchmarks.evidence.matrix import TASKS, pieces
-from benchmarks.evidence.tables import FIGURES, Results, curves, learning
+from benchmarks.evidence.tables import FIGURES, Results, curves, learning, signals
 from benchmarks.evidence.tasks import plan_path_tables
 
 
@@ -28,6 +28,7 @@ def sections(results: Results, figures: Path) -> dict[str, str]:
             if group.name not in found:
                 drawn = curves(results, group.arms, figures / f"{group.name}.png")
                 found[group.name] = learning(results, group.arms, group.arms[0].name, group.controls) + drawn
+                found |= {f"{group.name}_signals": signals(results, group.arms)} if group.signals else {}
     return {**found, "left": left(results)}
 
 

@@ -32,11 +32,14 @@ KEPT = (
     "reward/score",
     "agreement/mean",
     "session/generated_tokens",
+    "session/acc/mean",
+    "session/whole/mean",
+    "session/length/mean",
     "session/probe_tokens",
     "session/critical_path/mean",
 )
-
-
+# Modules with data sets that only the evidence has.
+DATA_SETS = ("benchmarks.evidence.world_starts", "benchmarks.evidence.offers")
 OWN = {"OMP_NUM_THREADS": "1"}
 # The modules that register what only the evidence starts from.
 DATA_SETS = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +16,7 @@ from benchmarks.evidence.intervals import Mean, mean
 FIGURES = "evidence/figures"
 Run = dict[str, Any]
 NOT_RUN = "Not yet run."
+SIGNALS = ("signal_share", "inflation")
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Results:
         mine, theirs, number = self.runs.get(arm, {}), self.runs.get(other, {}), number or last
         return [number(mine[seed]) - number(theirs[seed]) for seed in sorted(mine.keys() & theirs.keys())]
 
+    def hours(self, arms: Iterable[str]) -> float:
+        """The duration of all runs of these arms."""
+        return sum(run.get("seconds", 0) for arm in arms for run in self.of(arm)) / 3600
+
     def over_seeds(self, arm: str, number: Callable[[Run], float]) -> Mean | None:
         runs = self.of(arm)
         return mean([number(run) for run in runs]) if runs else None
@@ -56,6 +61,11 @@ def last(run: Run) -> float:
 def control(name: str) -> Callable[[Run], float]:
     """The last success under a control."""
     return lambda run: list(run["controls"][name].values())[-1]
+
+
+def in_training(name: str) -> Callable[[Run], float]:
+    """The mean over all steps of a number in `Outcome.info`."""
+    return _over_steps(f"session/{name}/mean")
 
 
 def replies(run: Run) -> float:
@@ -90,7 +100,7 @@ def learning(results: Results, arms: Sequence[Arm], base: str, controls: Sequenc
         cells: list[Any] = [
             f"`{arm.name}`",
             len(results.of(arm.name)),
-            results.over_seeds(arm.name, first),
+            _untrained(results.of(arm.name)),
             results.over_seeds(arm.name, last),
             difference(results, arm.name, base),
             *(_controlled(results, arm.name, name) for name in controls),
@@ -98,6 +108,12 @@ def learning(results: Results, arms: Sequence[Arm], base: str, controls: Sequenc
         ]
         lines.append(line(cells))
     return table(columns, lines)
+
+
+def _untrained(runs: Sequence[Run]) -> Mean | str:
+    """The first success of the runs that validated before their first step."""
+    validated = [first(run) for run in runs if "0" in run["success"]]
+    return mean(validated) if validated else ""
 
 
 def _controlled(results: Results, arm: str, name: str) -> Mean | str:
@@ -108,6 +124,27 @@ def _controlled(results: Results, arm: str, name: str) -> Mean | str:
 def _tokens(runs: Sequence[Run]) -> str:
     counted = [tokens(run) for run in runs if "session/generated_tokens" in run.get("series", {})]
     return f"{fmean(counted):,.0f}" if counted else ""
+
+
+def signals(results: Results, arms: Sequence[Arm]) -> str:
+    """What one baseline for the team would leave of each agent's signal, by the metrics of the runs."""
+    columns = ["arm", "agent", "signal share", "inflation", "deviation of its score, first step"]
+    lines = []
+    for arm in arms:
+        runs = results.of(arm.name)
+        names = [key.split("/")[1] for key in (runs[0]["series"] if runs else ()) if key.endswith("group/signal_share")]
+        for agent in names:
+            of = f"agent/{agent}/group"
+            shares = [
+                results.over_seeds(arm.name, _over_steps(f"{of}/{name}")) for name in ("signal_share", "inflation")
+            ]
+            deviation = results.over_seeds(arm.name, lambda run, of=of: run["series"][f"{of}/sigma"][0])
+            lines.append(line([f"`{arm.name}`", agent, *shares, deviation]))
+    return table(columns, lines)
+
+
+def _over_steps(key: str) -> Callable[[Run], float]:
+    return lambda run: fmean(value for value in run["series"][key] if value is not None)
 
 
 def curves(results: Results, arms: Sequence[Arm], figure: Path, *, dashed: str = "", label: str = "") -> str:

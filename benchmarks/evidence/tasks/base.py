@@ -15,6 +15,8 @@ class Group:
     name: str
     arms: tuple[Arm, ...]
     controls: tuple[str, ...] = ()
+    # Whether the page shows what one baseline would leave of each agent's signal.
+    signals: bool = False
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Task:
     title: str
     groups: tuple[Group, ...]
     claims: tuple[Claim, ...] = ()
+    # The arms that the gate runs again every night.
+    gated: tuple[Arm, ...] = ()
 
     @property
     def arms(self) -> tuple[Arm, ...]:

@@ -118,4 +118,5 @@ TASK = Task(
         Claim("and with those of other boards below it", success(SEEING, control("shuffled")), high=FLOOR, seeds=3),
         Claim("per act or per session makes no difference", gap(OFFSET_PER_ACT, OFFSET_TEAM), low=-0.05, high=0.05),
     ),
+    (SHARED,),
 )

@@ -67,4 +67,5 @@ TASK = Task(
         Claim("where the judge has to ask first, a team gains 0.4", gain(ASKED), low=0.4, seeds=3),
         Claim("and ends 0.4 above what answers of other tasks give", influence(ASKED), low=0.4, seeds=3),
     ),
+    (ASKED,),
 )

@@ -249,6 +249,7 @@ TASK = Task(
         Group("clues_three", THREE_ARMS, ("shuffled",)),
     ),
     CLAIMS,
+    (SHARED,),
 )
 UNEVEN_TASK = Task(
     "uneven_clues",

@@ -1,17 +1,29 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
 
 @dataclass
+class Trial:
+    controls: dict = field(default_factory=lambda: {"shuffled": "metric"})
+
+
+@dataclass
 class Named:
     name: str
+    trial: Trial = field(default_factory=Trial)
+    needs: tuple = ()
 
 
 def run(end, shuffled=0.0):
-    return {"success": {"0": 0.1, "9": end}, "controls": {"shuffled": {"0": 0.1, "9": shuffled}}}
+    return {
+        "success": {"0": 0.1, "9": end},
+        "controls": {"shuffled": {"0": 0.1, "9": shuffled}},
+        "series": {"session/acc/mean": [end, None, end + 0.1]},
+        "seconds": 360,
+    }
 
 
 @pytest.fixture
@@ -49,11 +61,26 @@ def test_a_verdict_needs_the_whole_interval(evidence, results, number, low, high
     assert claim.verdict(claim.number(results)) == verdict
 
 
-def test_the_table_of_claims_has_the_prediction_beside_the_result(evidence, results):
+@pytest.mark.parametrize(
+    ("kind", "arms", "cells"),
+    [
+        ("gap", ["a", "b"], "0.394 ± 0.007 | held | 5 | `b` | `a b` | 1.0 |"),
+        ("influence", ["a"], "0.455 ± 0.004 | held | 5 | shuffled | `a` | 0.5 |"),
+        ("gain", ["a"], "0.810 ± 0.009 | held | 5 | untrained | `a` | 0.5 |"),
+        ("success", ["played"], " | not yet run | 0 | shuffled | `a b played` | 1.0 |"),
+    ],
+)
+def test_a_line_of_the_table_has_prediction_result_control_runs_and_hours(evidence, results, kind, arms, cells):
     claims = evidence("claims")
-    claim = claims.Claim("a is above b", claims.gap(Named("a"), Named("b")), low=0.0)
-    text = claims.claims_table(results, [("Clues", [claim])])
-    assert "| a is above b | Clues | above 0 | 0.394 ± 0.007 | held |" in text
+    named = [Named(name, needs=("a", "b") if name == "played" else ()) for name in arms]
+    claim = claims.Claim("a is good", getattr(claims, kind)(*named), low=0.0)
+    assert f"| a is good | Clues | above 0 | {cells}" in claims.claims_table(results, [("Clues", [claim])])
+
+
+def test_a_gap_in_training_is_over_all_steps_that_were_logged(evidence, results):
+    claims, tables = evidence("claims"), evidence("tables")
+    found = claims.gap(Named("a"), Named("b"), tables.in_training("acc"))(results)
+    assert found.value == pytest.approx(0.394)
 
 
 @pytest.mark.parametrize("seeds", [1, 4])

@@ -84,3 +84,20 @@ def test_the_page_of_the_repository_has_a_place_for_every_table(page, results, t
 def test_a_page_without_a_place_for_a_table_is_refused(page):
     with pytest.raises(ValueError, match="dense"):
         page.between("nothing", "dense", "table")
+
+
+def test_the_table_of_signals_has_each_agents_share_over_the_steps_with_a_group(evidence):
+    tables, task = evidence("tables"), evidence("tasks.unequal_roles")
+    numbers = {"signal_share": [0.2, None, 0.4], "inflation": [0.8, 0.8, 0.8], "sigma": [0.3, 0.5, 0.4]}
+    series = {f"agent/{agent}/group/{name}": values for agent in ("scout", "judge") for name, values in numbers.items()}
+    results = tables.Results({"unequal_pair_agent_grpo": {0: {"success": {"6": 0.9}, "series": series}}})
+    table = tables.signals(results, task.PAIR)
+    assert "| `unequal_pair_agent_grpo` | scout | 0.300 | 0.800 | 0.300 |" in table and table.count("\n") == 3
+
+
+def test_an_arm_that_did_not_validate_its_start_has_no_untrained_number(evidence):
+    tables, task = evidence("tables"), evidence("tasks.unequal_roles")
+    ended = {"success": {"6": 0.9}, "series": {}}
+    results = tables.Results({"unequal_pair_agent_grpo": {0: ended, 1: ended}})
+    table = tables.learning(results, task.PAIR, "unequal_pair_agent_grpo")
+    assert "| `unequal_pair_agent_grpo` | 2 |  | 0.900 ± 0.000 |" in table
