@@ -39,12 +39,9 @@ KEPT = (
     "session/critical_path/mean",
 )
 # Modules with data sets that only the evidence has.
-DATA_SETS = ("benchmarks.evidence.world_starts", "benchmarks.evidence.offers")
 OWN = {"OMP_NUM_THREADS": "1"}
 # The modules that register what only the evidence starts from.
-DATA_SETS = tuple(
-    f"benchmarks.evidence.{name}" for name in ("long_list", "peer_starts", "world_starts")
-)
+DATA_SETS = tuple(f"benchmarks.evidence.{name}" for name in ("long_list", "offers", "peer_starts", "world_starts"))
 
 
 def result_of(piece: Piece) -> Path:
