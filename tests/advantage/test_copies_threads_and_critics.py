@@ -1,0 +1,162 @@
+"""Rewards of copies and of folded contexts, and a critic's advantages, against plain Python loops on random sessions.
+
+They were written from the papers and the documentation, without reading the code that is tested.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from functools import partial
+from statistics import fmean, variance
+
+import pytest
+import torch
+from scripted_sessions import HALF, box, play
+from tensordict import TensorDict
+
+from verl_mas.row import ADVANTAGES, RESPONSE_MASK, SCORES
+from verl_mas.testing.scripted_llm import calls
+from verl_mas.trainer.step import PolicyRows, gae
+from verl_mas.workflow import Outcome, Workflow
+from verl_mas.workflow.folding import Folding, FoldingRules
+from verl_mas.workflows.recursive import Recursive
+
+CASES = 150
+
+
+class Solvable(Recursive):
+    """A copy has solved its part as far as its answer says."""
+
+    async def success(self, task, node, root):
+        return float(node.answer or 0) / 4
+
+
+def of_copies(acts, bonus, weight, last):
+    """RAO, 2605.06639: a copy's own success, and a bonus by the mean of its children's; PARL's term if it may delegate.
+
+    `acts`: (copy, its first prompt, reply, whether it could be read), where a copy is its agent and number.
+    """
+    parts, named, success = {}, {}, {}
+    for copy, prompt, reply, readable in acts:
+        parts[copy] = prompt.splitlines()[0]
+        named.setdefault(copy, []).append(re.findall(r"part \d+", reply) if readable else [])
+        success[copy] = float((re.findall(r"boxed{(\d)}", reply) or [0])[0]) / 4
+    rewards = {}
+    for copy, rounds in named.items():
+        own = success[copy] if copy[0] == last else (1 - weight) * success[copy] + weight * (max(map(len, rounds)) > 1)
+        children = [success[child] for child in named if any(parts[child] in round_ for round_ in rounds)]
+        rewards[copy] = own + bonus * sum(children) / max(1, len(children))
+    return rewards
+
+
+def test_a_copy_earns_what_rao_and_parl_say():
+    rng = random.Random(3)
+    for _ in range(CASES):
+        depth, bonus, parallel, progress = rng.randint(1, 3), rng.random(), rng.random(), rng.choice([None, 0, 0.3, 1])
+        new = iter(range(10, 99999))
+
+        def reply(request, branch, new=new):
+            if rng.random() < (0.55 if len(request.messages) < 4 else 0.1):
+                return "".join(f"<subtask>part {next(new)}</subtask>" for _ in range(rng.randint(1, 3)))
+            return rng.choice([box(rng.randint(0, 4)), "cannot say"])
+
+        team = Solvable(score="em", max_depth=depth, max_acts=9999, bonus=bonus, parallel=parallel)
+        session, _ = play(team, reply, replace(HALF, progress=progress))
+        acts = [((o.agent, o.instance), o.messages[0]["content"], o.text, not o.malformed) for o in session.replies]
+        expected = of_copies(acts, bonus, 0 if progress is None else parallel * (1 - progress), f"solver_{depth}")
+        found = {(row.first.agent, row.first.instance): row.reward.score for row in session.rows()}
+        assert found == pytest.approx(expected, abs=1e-6)
+
+
+def look(what: str) -> str:
+    """Look at something, which fails for a wall."""
+    return {"door": "a door"}[what]
+
+
+class Searcher(Workflow):
+    agents = ("solver",)
+
+    def __init__(self, rules, judge):
+        self.folding = partial(Folding, tools=[look], rules=rules, judge=judge)
+
+    async def run(self, task, team):
+        await self.folding(team.solver).act(task.messages)
+        return Outcome(reward=0.0)
+
+
+def of_a_thread(steps, called, length, rules, branch, in_scope):
+    """FoldGRPO, 2510.11967: the share of a thread's tokens in replies that failed, were not folded, or strayed.
+
+    `called`: its calls, in order. `length`: tokens of the thread after its prompt.
+    """
+    paid, sizes = 0.0, 0
+    for reply in (step for step in steps if step["role"] == "assistant"):
+        asked = [(call["function"]["name"], call["function"]["arguments"]) for call in reply.get("tool_calls", [])]
+        size = len(reply["content"] + "".join(f"<{name}>{json.dumps(arguments)}" for name, arguments in asked))
+        failed = any([called.pop(0).error for _ in asked]) or (branch and not asked)
+        unfolded = not branch and length > (rules.main_tokens or 10**9) and "branch" not in dict(asked)
+        strayed = branch and bool(asked) and in_scope is False
+        paid += size * max(failed * rules.failed, unfolded * rules.unfolded, strayed * rules.out_of_scope)
+        sizes += size
+    return -paid / sizes
+
+
+def test_threads_pay_foldgrpos_penalties():
+    rng = random.Random(4)
+    for _ in range(CASES):
+        chosen = {"unfolded": rng.random(), "out_of_scope": rng.random(), "failed": rng.random()}
+        rules, said = FoldingRules(main_tokens=rng.choice([None, 50, 400]), **chosen), {}
+
+        def reply(request, branch):
+            if rng.random() < 0.2 or len(request.messages) > 14:
+                return "I am done with it"
+            looks = [("look", {"what": rng.choice(["door", "wall"])}) for _ in range(rng.randint(1, 2))]
+            branch = ("branch", {"description": "d", "prompt": f"do {rng.random()}"})
+            back = ("return", {"message": rng.choice(["ok", "s" * 400])})
+            return calls(*rng.choice([looks, [branch], [back], [*looks, back], [*looks, branch]]))
+
+        async def judge(branch, said=said):
+            return said.setdefault(branch.reply.instance, rng.choice([True, False, None]))
+
+        session, _ = play(Searcher(rules, judge), reply, HALF)
+        for row in session.rows():
+            one, length = row.replies[-1], len(row.generation.response_ids)
+            expected = of_a_thread(
+                one.steps, list(one.tool_calls), length, rules, one.instance > 0, said.get(one.instance)
+            )
+            assert row.reward.score == pytest.approx(expected, abs=1e-6)
+
+
+def generalised(rows, gamma, lam):
+    """1506.02438 over the trained tokens of each row, whose score comes at the last; whitened over all of them."""
+    found = {}
+    for number, (mask, values, score) in enumerate(rows):
+        credit, after, trained = 0.0, 0.0, [place for place, one in enumerate(mask) if one]
+        for place in reversed(trained):
+            reward = score if place == trained[-1] else 0.0
+            credit = reward + gamma * after - values[place] + gamma * lam * credit
+            found[number, place], after = credit, values[place]
+    mean, deviation = fmean(found.values()), (variance(found.values()) + 1e-8) ** 0.5
+    return {place: (credit - mean) / deviation for place, credit in found.items()}
+
+
+def test_a_critics_advantages_are_the_generalised_ones_of_its_policys_rows():
+    rng = random.Random(5)
+    for _ in range(CASES):
+        masks = [[1, 1, *(rng.randint(0, 1) for _ in range(rng.randint(0, 8)))] for _ in range(rng.randint(1, 6))]
+        rows = [(mask, [rng.gauss(0, 1) for _ in mask], rng.randint(-4, 8) / 8) for mask in masks]
+        rows += [([0, 0], [9.0, 9.0], 0.0)] * rng.randint(0, 1)  # padding
+        ended = [[0.0] * (len(mask) - 1) + [score] for mask, _, score in rows]
+        jagged = [
+            torch.nested.as_nested_tensor([torch.tensor(row).double() for row in column], layout=torch.jagged)
+            for column in ([mask for mask, *_ in rows], ended, [values for _, values, _ in rows])
+        ]
+        part = PolicyRows(rows, TensorDict({RESPONSE_MASK: jagged[0], SCORES: jagged[1]}, len(rows)))
+        gamma, lam = rng.choice([1.0, 0.9]), rng.choice([1.0, 0.95, 0.0])
+        gae(part, jagged[2], gamma, lam)
+        advantages = part.of_tokens[ADVANTAGES].unbind()
+        expected = generalised(rows, gamma, lam)
+        assert {place: float(advantages[place[0]][place[1]]) for place in expected} == pytest.approx(expected, abs=1e-6)
