@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.nightly, pytest.mark.timeout(900)]
 OVERRIDES = (
     "mas.policies={mini:{},other:{pool:fast}} mas.pools={fast:{n_gpus_per_node:1}} ray_kwargs.ray_init.num_gpus=2",
     "mas.agents={writer:{policy:mini},earlier:{policy:mini},copier:{policy:other}} trainer.critic_warmup=3",
-    "+mas.policies.other.overrides.actor.strategy=fsdp algorithm.adv_estimator=gae critic.optim.lr=1e-3",
+    "algorithm.adv_estimator=gae critic.optim.lr=1e-3",
     "actor_rollout_ref.rollout.full_determinism=true trainer.total_training_steps=4 trainer.save_freq=2",
 )
 

@@ -269,4 +269,4 @@ if get_device_name() == "cpu":
     # FSDP1 wants its parameters on a GPU: torch when it broadcasts them at the start, verl when it reads them.
     _init_utils._check_module_states_for_sync_module_states = _nothing  # type: ignore[assignment]  # noqa: SLF001
     transformer_impl.load_fsdp_model_to_gpu = _nothing  # type: ignore[attr-defined,assignment]
-    verls_models.load_valuehead_model = _value_model  # type: ignore[assignment]
+    vars(verls_models).update(load_valuehead_model=_value_model)
