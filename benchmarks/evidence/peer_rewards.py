@@ -42,7 +42,6 @@ class LabelledPeers(Peers):
 
 PAIRS: Mapping[str, type[Peers]] = {
     "agree": Peers,
-    "alone": Peers,
     "alike": Peers,
     "shuffled": ShuffledPeers,
     "labels": LabelledPeers,

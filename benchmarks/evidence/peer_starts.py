@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+from verl_mas.cli._arguments import values
 from verl_mas.data.dataset import DATA_SETS, Loader, Prepared
 from verl_mas.gym.arithmetic import Arithmetic, chain_split, draw, signed
 from verl_mas.gym.warmup import Lesson, WarmUp, bare, log_loss, warm_up
@@ -40,19 +41,25 @@ def reply(chain: str, model: str, noise: float, rng: random.Random) -> str:
 
 @DATA_SETS.register("peer_start")
 class PeerStart(Arithmetic):
-    """As `verl-mas data arithmetic`: the model `low`, and in folders of it the models `high` and `all`."""
+    """As `verl-mas data arithmetic`: the model of the first of the names, and in folders of it those of the others."""
 
     warm_up = WarmUp(steps=400, batch=64, learning_rate=4e-3, lessons=20_000)
+    of_demonstrations = ("models",)
+
+    def options(self, parser: argparse.ArgumentParser) -> None:
+        super().options(parser)
+        parser.add_argument("--models", nargs="+", choices=BLIND, default=[*BLIND])
 
     def prepare(self, options: argparse.Namespace, load: Loader) -> Prepared:
         prepared = super().prepare(options, load)
-        for number, blind in enumerate(("high", "all"), 1):
-            config = self.warm_up.changed({"seed": options.seed + 1000 * number})
-            warm_up(Path(options.out) / "model" / blind, lessons(options, blind), config, log_loss)
+        for number, name in enumerate(options.models[1:], 1):
+            given = values(options.warm_up, "--warm-up NAME=VALUE")
+            config = self.warm_up.changed({"seed": options.seed + 1000 * number} | given)
+            warm_up(Path(options.out) / "model" / name, lessons(options, name), config, log_loss)
         return prepared
 
     def lessons(self, options: argparse.Namespace) -> Iterator[Lesson]:
-        return lessons(options, "low")
+        return lessons(options, options.models[0])
 
 
 def lessons(options: argparse.Namespace, blind: str) -> Iterator[Lesson]:

@@ -126,6 +126,17 @@ def test_answers_that_agree_more_and_are_right_less_often_are_found(agreement, s
         assert f"was {max(success)} at best. Agreement teaches" in kinds[kind][1]
 
 
+def test_peers_with_a_poor_start_are_found_in_a_recorded_run():
+    """Their agreement rises from 0.15 to 0.61, and their accuracy falls."""
+    run = json.loads((RECORDED / "peers_poor-0.json").read_text())
+    agreement, success = run["series"][AGREEMENT], {int(step): value for step, value in run["success"].items()}
+    steps = [{}, *({AGREEMENT: value, "actor/grad_norm": 0.3} for value in agreement)]
+    validated = [
+        step | ({"val-core/sums/acc/mean@1": success[i]} if i in success else {}) for i, step in enumerate(steps)
+    ]
+    assert list(found(validated)) == ["agreement_without_success"]
+
+
 def test_a_step_is_kept_in_less_than_two_kib():
     """A run of hundreds of metrics and thousands of steps; the soak found 11 KiB per step in the task runner."""
     trends, steps = Trends(), 200
