@@ -81,5 +81,5 @@ TASK = Task(
     "Unequal roles",
     (Group("unequal_pair", PAIR, CONTROLS, signals=True), Group("unequal_offers", OFFERS, CONTROLS, signals=True)),
     (*claims("colour and thing", PAIR), *claims("offers", OFFERS)),
-    (PAIR[0], OFFERS[0]),
+    (PAIR[0],),
 )
