@@ -47,7 +47,7 @@ def arms(kind: str, start: Start, pays: str, tasks_alone: int) -> tuple[Training
     alone = ("~mas.policies.scout", "mas.agents.scout.policy=judge", "++mas.workflow.args.alone=true")
     return (
         arm("agent_grpo", *usual),
-        # verl's V1 trainer gives all rows of a session the advantage of one score, and so does Uni-MARL, which calls it.
+        # verl's V1 trainer gives all rows of a session the advantage of one score; Uni-MARL calls it.
         arm("team_grpo", *using("team_grpo"), *tasks(TASKS_PER_STEP), "++mas.workflow.args.rollout=true"),
         arm("agent_gdpo", *using("agent_gdpo"), *tasks(TASKS_PER_STEP)),
         arm("rated", *usual, "++mas.workflow.args.rated=both"),
