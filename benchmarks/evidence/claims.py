@@ -14,7 +14,7 @@ COLUMNS = ("claim", "task", "predicted", "result, 95 % interval", "verdict", "se
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the results, the arms whose runs it is of, and the control that it is compared with."""
+    """A number of the results, with the arms that it is computed from and the control that it is compared with."""
 
     of: Callable[[Results], Mean | None]
     arms: tuple[Arm, ...]

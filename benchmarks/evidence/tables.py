@@ -135,9 +135,7 @@ def signals(results: Results, arms: Sequence[Arm]) -> str:
         names = [key.split("/")[1] for key in (runs[0]["series"] if runs else ()) if key.endswith("group/signal_share")]
         for agent in names:
             of = f"agent/{agent}/group"
-            shares = [
-                results.over_seeds(arm.name, _over_steps(f"{of}/{name}")) for name in ("signal_share", "inflation")
-            ]
+            shares = [results.over_seeds(arm.name, _over_steps(f"{of}/{name}")) for name in SIGNALS]
             deviation = results.over_seeds(arm.name, lambda run, of=of: run["series"][f"{of}/sigma"][0])
             lines.append(line([f"`{arm.name}`", agent, *shares, deviation]))
     return table(columns, lines)

@@ -47,7 +47,7 @@ def arms(kind: str, start: Start, pays: str, tasks_alone: int) -> tuple[Training
     alone = ("~mas.policies.scout", "mas.agents.scout.policy=judge", "++mas.workflow.args.alone=true")
     return (
         arm("agent_grpo", *usual),
-        # verl's V1 trainer gives all rows of a session the advantage of one score; so do Uni-MARL and others on it.
+        # verl's V1 trainer gives all rows of a session the advantage of one score; Uni-MARL calls it.
         arm("team_grpo", *using("team_grpo"), *tasks(TASKS_PER_STEP), "++mas.workflow.args.rollout=true"),
         arm("agent_gdpo", *using("agent_gdpo"), *tasks(TASKS_PER_STEP)),
         arm("rated", *usual, "++mas.workflow.args.rated=both"),
@@ -81,5 +81,5 @@ TASK = Task(
     "Unequal roles",
     (Group("unequal_pair", PAIR, CONTROLS, signals=True), Group("unequal_offers", OFFERS, CONTROLS, signals=True)),
     (*claims("colour and thing", PAIR), *claims("offers", OFFERS)),
-    (PAIR[0], OFFERS[0]),
+    (PAIR[0],),
 )
