@@ -73,7 +73,7 @@ def test_a_copy_earns_what_rao_and_parl_say():
 
 def look(what: str) -> str:
     """Look at something, which fails for a wall."""
-    return {"door": "a door"}[what]
+    return {"gate": "a gate"}[what]
 
 
 class Searcher(Workflow):
@@ -113,7 +113,7 @@ def test_threads_pay_foldgrpos_penalties():
         def reply(request, branch):
             if rng.random() < 0.2 or len(request.messages) > 14:
                 return "I am done with it"
-            looks = [("look", {"what": rng.choice(["door", "wall"])}) for _ in range(rng.randint(1, 2))]
+            looks = [("look", {"what": rng.choice(["gate", "wall"])}) for _ in range(rng.randint(1, 2))]
             branch = ("branch", {"description": "d", "prompt": f"do {rng.random()}"})
             back = ("return", {"message": rng.choice(["ok", "s" * 400])})
             return calls(*rng.choice([looks, [branch], [back], [*looks, back], [*looks, branch]]))

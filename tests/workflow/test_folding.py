@@ -69,8 +69,8 @@ ALONE = "the only call of its reply"
 @pytest.mark.parametrize(
     ("script", "fault"),
     [
-        (["I give up."], "it ended without `return`"),
-        ([[READ], "I give up."], "it ended without `return`"),
+        (["Never mind."], "it ended without `return`"),
+        ([[READ], "Never mind."], "it ended without `return`"),
         ([[READ], [LONG]], "its summary has 200 characters and replaces 53"),
         ([[RETURN]], "its summary has 3 characters and replaces 0"),
         ([[READ], [("return", {"message": " "})]], "`return` has a `message`, which is a text"),
@@ -87,7 +87,7 @@ def test_a_branch_without_a_summary_is_malformed_and_the_main_thread_reads_why(r
     assert main.malformed is None and main.reward is None and main.text == "end"
     last = branch.sampled[-1] / sum(branch.sampled)
     assert branch.reward == pytest.approx(-last), "of its last reply alone"
-    assert all(call.error for call in branch.tool_calls[-len(script[-1]) :]) or script[-1] == "I give up."
+    assert all(call.error for call in branch.tool_calls[-len(script[-1]) :]) or script[-1] == "Never mind."
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def update(model: ModelSize, training: TrainingLoad) -> Terms:
         "Adam": shard * adam(model, training),
     }
     step = {"Adam's step": shard * ADAM_STEP * shared}
-    own = {**beside(training), **state, **max(step, updated(model, training), key=_sum)}
+    fullest: Terms = max(step, updated(model, training), key=_sum)
+    own = {**beside(training), **state, **fullest}
     return _fuller(own, model, training, update)
 
 

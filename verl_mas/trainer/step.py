@@ -203,9 +203,9 @@ def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
         RETURNS: response_to_nested(returns, nested),
     }
     part.advantages = (advantages * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-    told, errors = returns[mask.bool()], (returns - rows[VALUES])[mask.bool()]
+    earned, errors = returns[mask.bool()], (returns - rows[VALUES])[mask.bool()]
     part.metrics["critic/values/mean"] = float(rows[VALUES][mask.bool()].mean())
-    part.metrics["critic/vf_explained_var"] = float(1 - errors.var() / (told.var() + 1e-5))
+    part.metrics["critic/vf_explained_var"] = float(1 - errors.var() / (earned.var() + 1e-5))
 
 
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:

@@ -1,7 +1,5 @@
-"""The team's trainer: data, rollout, advantages, and the order of the step.
-
-Each policy is a stock trainer of its own (`PolicyTrainer`); this one coordinates them.
-"""
+"""The team's trainer: data, rollout, advantages, and the order of the step. Each policy is a stock trainer of its own
+(`PolicyTrainer`), and this one coordinates them."""
 
 from __future__ import annotations
 
@@ -37,7 +35,6 @@ from verl_mas.planning.path import training_path
 from verl_mas.platform import DEVICE as CPU
 from verl_mas.rollout.counts import SessionCounts
 from verl_mas.rollout.team_client import Served
-from verl_mas.row import is_padding
 from verl_mas.run_folder.checkpoints import DATA_FILE, to_resume
 from verl_mas.run_folder.lock import RunLock
 from verl_mas.trainer import staleness, timeline
@@ -434,7 +431,8 @@ class TeamTrainer(Recorded, Validated):
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
         """verl's dump, with every row's agent and policy."""
         with marked_timer("dump_rollout_generations", timing_raw, color="green"):
-            rows = in_order(data_plane.select(batch, [i for i, tag in enumerate(batch.tags) if not is_padding(tag)]))
+            real = [i for i, tag in enumerate(batch.tags) if not row.is_padding(tag)]
+            rows = in_order(data_plane.select(batch, real))
             data = data_plane.read(rows, [row.PROMPTS, row.RESPONSES, row.SCORES])
             prompts, replies = (
                 [self.read_text(tag[row.POLICY], ids) for tag, ids in zip(rows.tags, data[name].unbind(), strict=True)]

@@ -23,7 +23,7 @@ from verl_mas.trainer.policies.servers import Servers
 from verl_mas.trainer.policies.worker import CriticWorker, PolicyWorker
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH, LOAD, PROCESSES
-from verl_mas.verl_.types import Actor
+from verl_mas.verl_.types import Actor, Passed
 
 T = TypeVar("T")
 # What verl's profiler reads of a trainer.
@@ -42,7 +42,7 @@ class Workers:
         self.group = group
         self._left_out = TRAINER_ONLY - reads
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Passed:
         method = getattr(self.group, name)
         return partial(self.on_rows, method) if name in _SCORES_TOKENS else method
 
@@ -118,7 +118,7 @@ class LocalPolicy(Servers, PPOTrainer):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         self.resource_pool_manager = _OnePool(self.pool, self.mapping)
-        workers = {Role.Critic: CriticWorker}
+        workers: dict[Role, Passed] = {Role.Critic: CriticWorker}
         self.role_worker_mapping = {
             role: ray.remote(workers.get(role, self.worker)) for role in self.role_worker_mapping
         }
