@@ -1,4 +1,4 @@
-"""What every estimator shares: its name, its defaults, checks of the rows it compares, and metrics of its groups."""
+"""The parts that all estimators share: a name, defaults, checks of the rows they compare, and metrics of groups."""
 
 from __future__ import annotations
 

@@ -106,8 +106,8 @@ class Folding:
     def _charge(self, reply: Reply, more: Callable[[Sequence[ToolCall]], float]) -> None:
         """Subtract the mean penalty of the act's sampled tokens. Each has the largest penalty of its reply."""
         calls = iter([call for call in reply.tool_calls if not call.left_out])
-        said = [step for step in reply.steps if step["role"] == "assistant"]
-        by_reply = [list(islice(calls, len(step.get("tool_calls") or ()))) for step in said]
+        replies = [step for step in reply.steps if step["role"] == "assistant"]
+        by_reply = [list(islice(calls, len(step.get("tool_calls") or ()))) for step in replies]
         rates = [max(self._rules.failed * any(call.error for call in made), more(made)) for made in by_reply]
         if loss := sum(rate * tokens for rate, tokens in zip(rates, reply.sampled, strict=True)):
             reply.reward = (reply.reward or 0.0) - loss / sum(reply.sampled)

@@ -207,7 +207,7 @@ def check_ready(device: str | None) -> None:
 
 
 def missing_on_cpu() -> list[str]:
-    """What vLLM lacks to run on the CPU of this environment, in the order to fix it; empty if it is ready."""
+    """List what vLLM lacks to run on the CPU of this environment, in the order to fix it; empty if it is ready."""
     if find_spec(ON_CPU) is None:
         return ["vLLM's CPU build is not installed"]
     missing: list[str] = import_module(f"{ON_CPU}.readiness").readiness()
