@@ -10,8 +10,10 @@ import os
 from pathlib import Path
 from random import SystemRandom
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from verl_mas.verl_.types import Passed
+if TYPE_CHECKING:
+    from verl_mas.verl_.types import Passed
 
 DEVICE = "cpu"
 RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # What the kernel gives to connections

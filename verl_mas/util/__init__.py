@@ -6,8 +6,10 @@ import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from verl_mas.verl_.types import Fields
+if TYPE_CHECKING:
+    from verl_mas.verl_.types import Fields
 
 
 @cache

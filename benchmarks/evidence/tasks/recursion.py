@@ -11,7 +11,7 @@ from benchmarks.evidence.intervals import mean
 from benchmarks.evidence.tables import control
 from benchmarks.evidence.tasks.base import Group, Task
 
-SEEDS, STEPS = 3, 16
+SEEDS, STEPS = 3, 24
 HERE = Path(__file__).parents[1] / "long_list.py"
 START = Start(
     "long_list",
