@@ -55,8 +55,10 @@ Judge = Callable[[Branch], Awaitable[bool | None]]
 
 
 class Folding:
-    """An agent with tools and two more. A call of `branch` starts an act of another instance, whose prompt is the main
-    thread's tokens so far. What it passes to `return` is the call's result, with which the main thread goes on.
+    """An agent that folds its context by two tools more.
+
+    A call of `branch` starts an act of another instance, whose prompt is the main thread's tokens so far. The summary
+    that it passes to `return` is the result of the call, with which the main thread continues.
     """
 
     def __init__(

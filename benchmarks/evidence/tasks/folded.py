@@ -44,12 +44,11 @@ def arm(name: str, *overrides: str) -> Arm:
 
 FOLDED = arm("folded")
 CUT = arm("cut", *WINDOW, *tasks(16))
-NOTES = arm("notes", *WINDOW, *tasks(10), "++mas.workflow.args.mark=' #'")
 
 TASK = Task(
     "folded",
     "Folded pages",
-    (Group("folded_pages", (FOLDED, CUT, NOTES)),),
+    (Group("folded_pages", (FOLDED, CUT)),),
     (
         Claim(
             "folded, the agent ends 0.2 above the same agent with its oldest turns cut",
@@ -59,12 +58,5 @@ TASK = Task(
         ),
         Claim("which ends at what its window leaves to know", success(CUT), high=FLOOR + 0.05, seeds=3),
         Claim("folding learns: it gains 0.1 over its demonstrations", gain(FOLDED), low=0.1, seeds=3),
-        Claim(
-            "an agent that carries notes in its replies is level with it",
-            gap(FOLDED, NOTES),
-            low=-0.1,
-            high=0.1,
-            seeds=3,
-        ),
     ),
 )
