@@ -192,14 +192,15 @@ def main_ppo(letters: Path, warm_python: str, ray_cluster: RayCluster) -> Callab
     def train(
         folder: Path,
         *overrides: str,
-        recipe: str = "first_run/laptop",
+        recipe: str | None = "first_run/laptop",
         timeout: float = 420,
         alone: bool = False,
     ) -> Trained:
         folder.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable if alone else warm_python,
-            *("-m", "verl.trainer.main_ppo", "+platform=cpu", f"+recipe={recipe}"),
+            *("-m", "verl.trainer.main_ppo", "+platform=cpu"),
+            *([f"+recipe={recipe}"] if recipe else []),
             f"data.train_files={letters}/train.parquet",
             f"data.val_files={letters}/test.parquet",
             f"actor_rollout_ref.model.path={letters}/model",

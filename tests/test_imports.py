@@ -11,8 +11,8 @@ import pytest
 import verl_mas
 
 ROOT = Path(verl_mas.__file__).parents[1]
-# The extension of vLLM and the program of verifiers run in environments of their own.
-ELSEWHERE = ("vllm_", "verifiers_program", "__main__")
+# The extension of vLLM and the program of verifiers run in environments of their own; `hand_over` is a script.
+ELSEWHERE = ("vllm_", "verifiers_program", "__main__", "hand_over")
 # In a fork each, of a process that has imported nothing of verl.
 EVERY_ONE = """
 import os, sys

@@ -80,10 +80,9 @@ def test_candidates_are_played_on_in_real_steps(main_ppo, tmp_path):
     assert data.main(["puzzle", "plan_path", "--out", str(made), *size, "--noise", "0.6", *BRIEF]) == 0
     two_tasks = ["data.train_batch_size=2", "actor_rollout_ref.actor.ppo_mini_batch_size=2"]
     four_each = ["mas.branch.commit=uniform", "mas.branch.k=4", "actor_rollout_ref.rollout.n=1"]
-    # The team's group comes after the recipe here, and takes its arguments back.
     played_on = "mas.workflow.args={text: compact, moves: 1, max_turns: 3, reward: sparse, continuations: 1}"
-    own = of(made, "+mas=planner_executor", played_on, *four_each, *two_tasks)
-    done = main_ppo(tmp_path / "run", *own, recipe="plan_path/laptop")
+    team = ("+mas=planner_executor", "+recipe=plan_path/laptop")
+    done = main_ppo(tmp_path / "run", *team, *of(made, played_on, *four_each, *two_tasks), recipe=None)
     assert done.exit_code == 0, done.output[-6000:]
     first = done.steps[1]
     assert first["session/dropped"] == 0 and first["session/probe_acts"] > first["session/acts/mean"] * 2

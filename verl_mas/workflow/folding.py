@@ -18,8 +18,10 @@ from verl_mas.workflow.tools import CallContext, Tool, ToolLike
 
 @dataclass(frozen=True)
 class FoldingRules(Checked):
-    """Limits and penalties of folding. A penalty is subtracted in full if it holds for all sampled tokens of a row, and
-    else by their share."""
+    """Limits and penalties of folding.
+
+    A penalty is subtracted in full if it holds for all sampled tokens of a row, and else by their share.
+    """
 
     branch_calls: Count | None = None
     """Budget of a branch: calls of tools, beyond which each is answered with an error. null: `max_tool_calls`."""

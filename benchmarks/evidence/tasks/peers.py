@@ -81,8 +81,8 @@ TASK = Task(
     "peers",
     "Peers without labels",
     (
-        Group("peers_decent", (DECENT,), tuple(DECENT.trial.controls)),
-        Group("peers_poor", (POOR,), tuple(POOR.trial.controls)),
+        Group("peers_from_decent", (DECENT,), tuple(DECENT.trial.controls)),
+        Group("peers_from_poor", (POOR,), tuple(POOR.trial.controls)),
     ),
     (
         Claim(

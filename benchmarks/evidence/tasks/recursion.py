@@ -65,7 +65,7 @@ SCROLLS = arm("scrolls")
 TASK = Task(
     "recursion",
     "Recursion",
-    (Group("recursion", (LEARNT, FIXED, SCROLLS), tuple(CONTROLS)),),
+    (Group("recursion_list", (LEARNT, FIXED, SCROLLS), tuple(CONTROLS)),),
     (
         Claim("at four windows the recursion gains 0.3 by training", gain(LEARNT), low=0.3, seeds=SEEDS),
         Claim("and ends 0.3 above the best reader of one", success(LEARNT), low=FLOOR + 0.3, seeds=SEEDS),

@@ -9,12 +9,12 @@ from fractions import Fraction
 import pytest
 
 from benchmarks.evidence.floors import blind_bound, floor, floor_of_list, floor_of_lookup
-from benchmarks.evidence.long_list import LETTERS, WINDOW
 from benchmarks.evidence.tasks import recursion
 from verl_mas.gym import guide_driver
 from verl_mas.gym.guide_driver import boards_of
 from verl_mas.gym.puzzles.kinds.plan_path import distances
 from verl_mas.gym.split_clues import Clues, clues
+from verl_mas.user_code import load_module
 from verl_mas.util.splits import TEST, TRAIN
 
 
@@ -93,4 +93,6 @@ def test_the_best_reader_of_a_window_of_a_list(length, window, fewest, letters):
 
 
 def test_the_floor_of_a_list_is_that_of_the_evidence():
-    assert pytest.approx(float(floor_of_list(4 * WINDOW, WINDOW, WINDOW, len(LETTERS))), abs=1e-3) == recursion.FLOOR
+    task = load_module(str(recursion.HERE), "the task of recursion")
+    window, letters = task.WINDOW, len(task.LETTERS)
+    assert pytest.approx(float(floor_of_list(4 * window, window, window, letters)), abs=1e-3) == recursion.FLOOR

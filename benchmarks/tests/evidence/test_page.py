@@ -63,13 +63,13 @@ def test_the_table_of_roles_starts_with_the_untrained_team(tables, results):
 
 def test_the_page_keeps_its_words_and_says_what_has_not_run(page, results, tmp_path):
     names = page.sections(results, tmp_path)
-    marks = "".join(f"Words.\n<!-- {name} -->\nold\n<!-- /{name} -->\n" for name in names)
+    marks = "".join(f"Words.\n<!-- {name} -->\noutdated\n<!-- /{name} -->\n" for name in names)
     file = tmp_path / "EVIDENCE.md"
     file.write_text(marks)
     for _ in range(2):
         page.write(file, results)
     text = file.read_text()
-    assert text.count("Words.") == len(names) and "old" not in text
+    assert text.count("Words.") == len(names) and "outdated" not in text
     assert "<!-- sparse -->\nNot yet run.\n<!-- /sparse -->" in text
     assert "- `agent_grpo`: seeds 2, 3, 4" in text
 
