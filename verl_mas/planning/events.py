@@ -19,8 +19,8 @@ class Moment:
     """Memory that one GPU holds at one moment."""
 
     phase: str
-    policy: str | None  # The policy that computes, starts or gets weights; None for a rollout of all policies together
-    own: Terms  # Bytes by purpose, of this policy, or of all policies together
+    policy: str | None  # The policy that starts, receives weights or computes; None: all policies, in a rollout
+    own: Terms  # Bytes of this policy by purpose, or of all policies if `policy` is None
     others: float  # Bytes of the pool's other policies
 
     @property
@@ -44,7 +44,7 @@ class Pool:
             self.caches[policy.name] = serving.kv_cache(policy.model, policy.serving, card, free)
 
     def of(self, policies: Iterable[Policy], *, phases: bool | None = None) -> Pool:
-        """The same GPU with other loads."""
+        """Return a pool on the same GPU with other policies, or other sizes of the same policies."""
         phases = self.phases if phases is None else phases
         return Pool(list(policies), self.card, phases=phases)
 
@@ -67,8 +67,9 @@ class Pool:
     def sync(self, policy: Policy) -> Moment:
         """The weight sync of a policy, for which engines wake in turn.
 
-        With `together`, engines that woke earlier stay awake; in phases, they sleep again. On a pool that only serves,
-        all other engines are awake, and other pools send at the same time. A snapshot has its KV cache already.
+        With serving `together`, engines that woke earlier stay awake; in phases, they sleep again. On a pool that only
+        serves, all other engines are awake, and other pools send weights to it at the same time. A snapshot already has
+        its KV cache, since its engine is awake.
         """
         others = 0.0
         for other in self._others(policy):
@@ -81,8 +82,8 @@ class Pool:
         return Moment(SYNC, policy.name, syncing, others + self._sent_meanwhile(policy))
 
     def _sent_meanwhile(self, policy: Policy) -> float:
-        """The buckets that engines here receive meanwhile from pools other than the policy's. Each pool sends one
-        policy at a time."""
+        """Bytes of buckets that this pool's engines receive at the same time from pools other than the policy's. Each
+        pool sends one policy at a time."""
         buckets: dict[str, float] = {}
         for other in self.policies if policy.receives else ():
             if other.receives and other.pool != policy.pool:
@@ -105,7 +106,7 @@ class Pool:
         return sum(total(self.waiting(other)) for other in self._others(policy))
 
     def _before(self, policy: Policy) -> float:
-        """Memory that is taken before the policy's engine starts."""
+        """Bytes in use before the policy's engine starts: engines of earlier policies, and training processes."""
         index = self.policies.index(policy)
         engines = sum(total(self._asleep(other)) for other in self.policies[:index])
         trainers = (training.at_rest(p.model, p.training, begun=False) for p in self.policies[: index + 1])
@@ -145,7 +146,7 @@ class Pool:
 
 
 def staged(policy: Policy) -> Terms:
-    """Memory for parameters that are loaded to the GPU for the sync, as FSDP1 and LoRA do."""
+    """Memory of offloaded parameters that FSDP1, and FSDP2 with LoRA, load to the GPU for the sync."""
     trained = policy.training
     if trained is None or trained.always_on_cpu or (trained.fsdp2 and not trained.lora):
         return {}

@@ -23,8 +23,8 @@ class Change:
     settings: tuple[str, ...]
     policies: tuple[Policy, ...]
     phases: bool
-    gpus: int  # of the pool
-    costs: tuple[str, ...] = ()
+    gpus: int  # number of GPUs of the pool
+    costs: tuple[str, ...] = ()  # drawbacks, shown with the settings
 
     def __str__(self) -> str:
         return " ".join(self.settings) + (f" (it costs: {', '.join(self.costs)})" if self.costs else "")
@@ -60,7 +60,7 @@ def fits(pool: Pool) -> bool:
 
 
 def fixes(pool: Pool, gpus: int, larger: Larger | None = None) -> list[str]:
-    """Find settings with which the pool of `gpus` fits, preferring few changes. Each was tried in the formulas."""
+    """Find settings with which the pool of `gpus` fits, preferring few changes. The formulas confirm each result."""
     start = Change((), tuple(pool.policies), pool.phases, gpus)
     more: Kind = partial(_more_gpus, larger)
     kinds: tuple[Kind, ...] = (_shards, more, _context, _phases, _offload, _budget, _tensor_parallel, _fractions)
@@ -84,7 +84,7 @@ def one_row(pool: Pool) -> Pool:
 
 
 def room(pool: Pool) -> float:
-    """The largest share of the tokens in its micro batches with which the pool fits."""
+    """Return the largest share of the present tokens per micro batch with which the pool fits; 0.0 if it never fits."""
     smaller = ((percent / 100, [_micro(one, percent / 100) for one in pool.policies]) for percent in range(100, 0, -1))
     return next((share for share, policies in smaller if fits(pool.of(policies))), 0.0)
 
@@ -101,7 +101,7 @@ def _micro(policy: Policy, share: float = 1.0, most: float = math.inf) -> Policy
 
 
 def odds(fitting: float, usual: float, rows: float, times: float) -> str:
-    """Say in words how often a micro batch is too long, if one of `rows` rows is drawn `times` times per step.
+    """Say in words how often a micro batch is too long, if a step has `times` micro batches of `rows` rows.
 
     `fitting` and `usual` are shares of the longest row: the mean length that just fits, and the usual mean length.
     Hoeffding's bound holds for rows with independent lengths, so the true odds are lower.
@@ -133,7 +133,7 @@ def _settings(policies: Sequence[Policy], key: str, values: Sequence[object]) ->
 
 
 def _more_gpus(larger: Larger | None, change: Change) -> Iterator[Change]:
-    """Use more GPUs: parameters that are sharded over all GPUs of the pool are then sharded over more."""
+    """Use all GPUs of `--gpus`: parameters that are sharded over the whole pool are then sharded over more GPUs."""
     if larger is not None:
         setting, gpus = larger
         policies = [
@@ -193,7 +193,7 @@ def _offload(change: Change) -> Iterator[Change]:
 
 
 def _budget(change: Change) -> Iterator[Change]:
-    """Try micro batches of a power of two of tokens, the largest first, down to one longest row."""
+    """Lower the tokens per micro batch to powers of two, the largest first, and last to one row of maximal length."""
     trained = [(policy, policy.training) for policy in change.policies if policy.training is not None]
     most = max((max(training.update_tokens, training.log_prob_tokens) for _, training in trained), default=0)
     least = max((policy.serving.row for policy, _ in trained), default=0)

@@ -9,9 +9,9 @@ from pathlib import Path
 from verl_mas.errors import ConfigError
 
 GIB = 2**30
-# A card that is sold as 80 GB has 79.2 GiB according to CUDA. Cards of 40 and 141 GB have the same share.
+# Usable GiB per nominal GB: CUDA reports 79.2 GiB for a card of 80 GB, and the same share for cards of 40 and 141 GB.
 USABLE = 0.99
-# GiB of cards that store error correction in their memory (L4, A10G; L40S), by the GB with which they are sold.
+# Nominal GB -> usable GiB of cards that store ECC data in their memory (L4 and A10G; L40S).
 WITH_ECC: dict[float, float] = {24: 22.5, 48: 44.5}
 # A run fits if its worst moment takes at most this share of the card. The rest is for fragmentation and unknown needs.
 SAFE = 0.92
@@ -23,7 +23,7 @@ class Hardware:
 
     nodes: int
     gpus_per_node: int
-    gb: float  # The memory of one GPU as it is sold
+    gb: float  # The nominal memory of one GPU
 
     @property
     def gpus(self) -> int:
@@ -31,7 +31,7 @@ class Hardware:
 
     @property
     def card(self) -> float:
-        """Bytes of a GPU that processes can use."""
+        """Bytes of a GPU's memory that processes can use."""
         return WITH_ECC.get(self.gb, USABLE * self.gb) * GIB
 
     def __str__(self) -> str:

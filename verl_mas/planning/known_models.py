@@ -10,7 +10,7 @@ _TOWER = "depth hidden_size intermediate_size num_heads patch_size out_hidden_si
 # Number of layers in Qwen3-VL's tower -> the layers whose features are added to the first layers of the text model.
 _EARLIER = {24: [5, 11, 17], 27: [8, 16, 24]}
 
-# Model type, the numbers of `_NAMES`, vocabulary, context, and whether the head is the embedding.
+# Model -> model type, values of `_NAMES`, vocabulary size, context length, and whether head and embedding are tied.
 KNOWN = {
     "Qwen/Qwen3-0.6B": ("qwen3", "1024 3072 28 16 8 128", 151936, 40960, True),
     "Qwen/Qwen3-1.7B": ("qwen3", "2048 6144 28 16 8 128", 151936, 40960, True),
@@ -32,7 +32,7 @@ KNOWN = {
     "meta-llama/Llama-3.2-3B": ("llama", "3072 8192 28 24 8 128", 128256, 131072, True),
     "meta-llama/Llama-3.1-8B": ("llama", "4096 14336 32 32 8 128", 128256, 131072, False),
 }
-# The numbers of `_TOWER`, for models that read images.
+# Model that reads images -> values of `_TOWER`.
 TOWERS = {
     "Qwen/Qwen2.5-VL-3B-Instruct": "32 1280 3420 16 14 2048",
     "Qwen/Qwen2.5-VL-7B-Instruct": "32 1280 3420 16 14 3584",
@@ -40,7 +40,7 @@ TOWERS = {
     "Qwen/Qwen3-VL-4B-Instruct": "24 1024 4096 16 16 2560",
     "Qwen/Qwen3-VL-8B-Instruct": "27 1152 4304 16 16 4096",
 }
-# The context of a variant, if it differs from that of the name without the suffix.
+# (Family, suffix) -> context length of such variants, where it differs from the context of the name without suffix.
 _CONTEXTS = {("Qwen/Qwen3", "-Base"): 32768, ("Qwen/Qwen2.5", "-Instruct"): 32768, ("Qwen/Qwen2", "-Instruct"): 32768}
 
 
@@ -54,8 +54,8 @@ def known(name: str) -> Fields | None:
 
 
 def _fields(name: str, own_context: int | None) -> Fields:
-    """Make the fields. `own_context`: the context of the variant, if it differs. For a vision tower, transformers has
-    defaults for the missing fields."""
+    """Build the fields of config.json. `own_context`: the context of the variant, if it differs. transformers has
+    defaults for the fields of a vision tower that are missing here."""
     kind, numbers, vocabulary, context, tied = KNOWN[name]
     text = {
         "model_type": f"{kind}_text" if name in TOWERS else kind,

@@ -1,4 +1,4 @@
-"""What one policy asks of its GPUs, from its configuration: the inputs of the formulas."""
+"""The load of one policy on its GPUs, read from its configuration: the inputs of the formulas."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from verl_mas.planning.model import ModelSize
 from verl_mas.planning.model_folder import size_in
 from verl_mas.planning.path import FASTEST, FLASH, TrainingPath, by_rows, training_path
 
-# Bytes by what they are for: `weights`, `KV cache`, `Adam`.
+# Bytes by purpose, such as `weights`, `KV cache` or `Adam`.
 Terms = Mapping[str, float]
 
 
@@ -28,31 +28,31 @@ Terms = Mapping[str, float]
 class TrainingLoad:
     """How verl trains a policy with FSDP."""
 
-    shards: int  # GPUs that a parameter is divided among
+    shards: int  # Number of GPUs over which a parameter is sharded
     update_tokens: int  # Tokens of a micro batch of the update, per GPU
     log_prob_tokens: int  # Tokens of a micro batch of the log-probs, per GPU
     element: int = 4  # Bytes of a trained parameter: verl trains in float32
     fsdp2: bool = True
     param_offload: bool = False
     optimizer_offload: bool = False
-    always_on_cpu: bool = False  # FSDP2's own offload policy: parameters, gradients and Adam never are on the GPU
+    always_on_cpu: bool = False  # FSDP2's offload policy: parameters, gradients and Adam stay in host memory
     checkpointing: bool = True  # Gradient checkpointing
     by_tokens: bool = True  # Micro batches are filled up to a number of tokens (`use_dynamic_bsz`)
-    path: TrainingPath = FASTEST  # Attention and log-probs
-    images: float = 0.0  # The largest share of a micro batch's tokens that images can have: only prompts have images
-    reshard: bool = True  # Parameters that a layer gathered are dropped after its forward pass
-    # Gradients are divided among the GPUs only with the last micro batch; until then every GPU has all of them.
+    path: TrainingPath = FASTEST  # The kernels of attention and log-probs
+    images: float = 0.0  # The largest possible share of image tokens in a micro batch: only prompts have images
+    reshard: bool = True  # A layer's gathered parameters are freed after its forward pass
+    # Gradients are reduce-scattered only with the last micro batch. Until then every GPU has all gradients unsharded.
     sync_once: bool = False
-    # Bytes per logit in the log-probs: 4 at a temperature other than 1, which makes a copy.
+    # Bytes per logit in the log-prob pass: 2, or 4 at a temperature other than 1, which makes a copy of the logits.
     logits: int = 2
-    # The same in the update: the logits and their gradient. flash-attn's cross entropy writes it in their place, unless
-    # entropy is in the loss; a copy has a gradient, too.
+    # Bytes per logit in the update, for the logits and their gradient. flash-attn's cross entropy writes the gradient
+    # in place of the logits, unless entropy is in the loss. A copy of the logits has a gradient, too.
     logits_update: int = 4
     old_log_probs: float = 1.0  # Forward passes for old log-probs per training step
-    skips: bool = False  # Rows without an advantage are left out of the update
-    shares: bool = False  # Prefixes of several rows are computed once
-    adapter: int = 0  # Parameters of the policy's own LoRA adapter; 0: none
-    # The parameters of each adapter on this policy, which is frozen itself. They are trained in turn.
+    skips: bool = False  # The update skips rows without an advantage
+    shares: bool = False  # A prefix that several rows share is computed once
+    adapter: int = 0  # Number of parameters of the policy's own LoRA adapter; 0: none
+    # Number of parameters of each adapter on this policy. The policy is frozen; its adapters are trained in turn.
     adapters: tuple[int, ...] = ()
     reference: bool = False  # A second model for the KL term. verl keeps it in host memory.
     saved: frozenset[str] = frozenset(("model", "optimizer", "extra"))  # actor.checkpoint.save_contents
@@ -64,15 +64,15 @@ class TrainingLoad:
 
     @property
     def trained_element(self) -> int:
-        """Bytes of a parameter with a gradient. Adapters on a base are in float32, whatever the base is in."""
+        """Bytes of a parameter with a gradient. Adapters on a base are in float32, whatever the base's dtype is."""
         return 4 if self.adapters else self.element
 
     def trained(self, model: ModelSize) -> int:
-        """The parameters that have a gradient at one time."""
+        """Number of parameters that have a gradient at one time."""
         return max(self.adapters, default=self.adapter) or model.parameters
 
     def resized(self, update: Callable[[int], int], log_prob: Callable[[int], int]) -> TrainingLoad:
-        """The same with other micro batches, given the tokens of those of now."""
+        """Return the load with other micro batches. The functions map the present number of tokens to the new one."""
         critic = self.critic and replace(self.critic, training=self.critic.training.resized(update, log_prob))
         tokens, scored = update(self.update_tokens), log_prob(self.log_prob_tokens)
         return replace(self, update_tokens=tokens, log_prob_tokens=scored, critic=critic)
@@ -80,7 +80,7 @@ class TrainingLoad:
 
 @dataclass(frozen=True)
 class CriticLoad:
-    """The value model in the processes of a policy, which is trained on the same rows."""
+    """The critic of a policy. It is in the policy's processes, and is trained on the same rows."""
 
     model: ModelSize
     training: TrainingLoad
@@ -98,15 +98,15 @@ class ServingLoad:
     data_parallel: int = 1
 
     graphs: bool = True  # CUDA graphs, which are kept while the engine sleeps
-    bucket: int = 2 << 30  # Bytes that weights are sent in
+    bucket: int = 2 << 30  # Bytes of one bucket of a weight sync
     context: int | None = None  # rollout.max_model_len; None: the model's context
     row: int = 0  # Tokens of the longest prompt and response
     sequences: int = 256  # rollout.max_num_seqs
     sleeps: bool = True  # rollout.free_cache_engine
-    cache: int | None = None  # Bytes of the KV cache on a GPU, where its options have them
-    adapter: bool = False  # It serves LoRA adapters beside the base weights, which are then kept while it sleeps
-    ranks: int = 0  # Of the adapters that it has slots for, added up. All slots are of the largest one's rank.
-    # On another pool than the policy's training processes, of which this is the pool: nothing of it is here.
+    cache: int | None = None  # Bytes of the KV cache on a GPU, if the engine's options set them
+    adapter: bool = False  # It serves LoRA adapters next to the base weights, and keeps these while it sleeps
+    ranks: int = 0  # Sum of the ranks of its adapter slots. Every slot has the rank of the largest adapter.
+    # The engine is on another pool. This pool has only the policy's training processes, and no memory of the engine.
     elsewhere: bool = False
 
     @property
@@ -116,12 +116,12 @@ class ServingLoad:
 
     @property
     def parts(self) -> int:
-        """GPUs that the weights are divided among."""
+        """Number of GPUs over which the weights are sharded."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def replica(self) -> int:
-        """GPUs of one replica."""
+        """Number of GPUs of one replica."""
         return self.parts * self.data_parallel
 
 
@@ -137,18 +137,18 @@ class Policy:
     engines: str | None = None  # The pool that serves it; None: `pool`
     snapshot: bool = False  # Its engines get weights from a folder while they are awake
     receives: bool = False  # Its engines get weights from another pool, while they serve. They never sleep.
-    section: str = SECTION  # Where a command sets what is the policy's own
-    notes: tuple[str, ...] = ()  # What the formulas leave out
+    section: str = SECTION  # The section in which a command sets this policy's own settings
+    notes: tuple[str, ...] = ()  # Costs that the formulas ignore
     path: str = ""  # model.path
-    source: str = ""  # Where the model's numbers are from
-    rows: float = 0.0  # Of a training step, with those of the adapters on it
-    updates: int = 1  # Optimiser steps per training step; of several adapters, the most
+    source: str = ""  # Where the model's sizes were read
+    rows: float = 0.0  # Rows per training step, including rows of the adapters on it
+    updates: int = 1  # Optimiser steps per training step; with several adapters, the largest number
     trainers: int = 1  # GPUs of the pool that it trains on
     servers: int = 1  # GPUs of the pool that serves it
     cache: int = 0  # KV tokens of one engine
 
     def at(self, pool: str) -> Policy:
-        """What of it is on one of its pools."""
+        """Return the part of the policy that is on one of its pools."""
         if self.engines is None:
             return self
         if pool == self.engines:
@@ -179,7 +179,7 @@ class _View:
 
 
 def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
-    """A policy that is served here, with what follows from its pool."""
+    """Read a policy whose engines the run starts, with the values that follow from its pool."""
     spec = run.mas.policies[name]
     values = _View(placed(run, name))
     served = replace(_serving(values), cache=cache_bytes(run.view(name)))
@@ -188,7 +188,7 @@ def read_policy(run: Run, name: str, model: ModelSize) -> Policy:
         training = _training(run, name, model)
         training = replace(training, critic=_critic(run, name, model, training))
     elif on_base:
-        # One after another, in its processes.
+        # The base's processes train its adapters one after another.
         each = [_training(run, adapter, model) for adapter in on_base]
         training = replace(
             each[0],
@@ -235,9 +235,9 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
     path, own = training_path(view.config), run.view(name)
     size = view.number(f"{fsdp}.fsdp_size", -1)
     copied = _temperatures(view, run.mas, name) != {1.0}
-    # Entropy needs two more tensors in the log-probs where it is not compiled. The update has logits and, unless
-    # flash-attn's cross entropy writes it in their place, their gradient; and more tensors of that size with entropy in
-    # the loss, and at a temperature other than 1.
+    # In the log-prob pass, entropy needs two more tensors of the logits' size if it is neither compiled nor chunked.
+    # The update has the logits and their gradient. flash-attn's cross entropy writes the gradient in place. Entropy in
+    # the loss adds one tensor of that size, and a temperature other than 1 adds two.
     whole = not view.on(f"{fsdp}.use_torch_compile") and not view.on(f"{fsdp}.entropy_from_logits_with_chunking")
     entropy = view.on("actor.calculate_entropy") or bool(view.get("actor.entropy_coeff"))
     in_place = path.log_probs == FLASH and not entropy
@@ -272,7 +272,7 @@ def _training(run: Run, name: str, model: ModelSize) -> TrainingLoad:
 
 
 def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticLoad | None:
-    """`model`, `own`: of its policy."""
+    """Read the critic of a policy; None without critics. `model`, `own`: the policy's model and its training load."""
     if not run.critics:
         return None
     section, view = placed(run, name).critic, run.view(name)
@@ -280,7 +280,7 @@ def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticL
         model, _ = size_in(section.model, f"the critic of policy {name}: ")
     tensors = list(model.tensors)
     if not model.tied:
-        tensors.remove(model.embedding)  # A value model has a number per token in place of the output layer.
+        tensors.remove(model.embedding)  # A value model outputs one number per token in place of logits.
     model = replace(model, tensors=tuple(tensors), tied=True)
     tokens = section.get("ppo_infer_max_token_len_per_gpu") or CRITIC_TOKENS
     load = replace(
@@ -295,7 +295,7 @@ def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticL
         checkpointing=section.model.enable_gradient_checkpointing,
         by_tokens=True,
         path=replace(own.path, log_probs=FLASH),
-        logits=0,  # A number per token
+        logits=0,  # A value model has no logits.
         logits_update=0,
         old_log_probs=1.0,
         skips=False,
@@ -308,7 +308,7 @@ def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticL
 
 
 def _tokens(view: _View, budget: str, micro: str) -> int:
-    """Tokens of a micro batch on one GPU."""
+    """Number of tokens of a micro batch on one GPU: the token budget, or that of a fixed number of longest rows."""
     if view.on("actor.use_dynamic_bsz"):
         return view.number(budget, 16384)
     return view.number(micro, 1) * _row(view) // view.number("actor.ulysses_sequence_parallel_size", 1)

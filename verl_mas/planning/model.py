@@ -10,13 +10,13 @@ from typing import cast
 
 from verl_mas.config.adapters import ALL_LINEAR, Targets, targeted
 
-# Bytes of a served number: engines serve in bfloat16, and keep keys and values in it.
+# Bytes per parameter, key or value in an engine: engines use bfloat16 for all of them.
 SERVED = 2
 # Layers without keys and values, as configurations of transformers name them. The first four keep a state of fixed
 # size.
 WITHOUT_CACHE = ("linear_attention", "mamba", "mamba2", "conv", "mlp", "moe")
 
-# Parts of parameter names in a vision tower, and between the tower and the text model.
+# Substrings in the names of parameters of a vision tower, and of the layers between the tower and the text model.
 TOWER = ("visual", "vision", "projector")
 
 
@@ -44,14 +44,14 @@ class ModelSize:
     kv_heads: int
     head_size: int
     context: int  # max_position_embeddings
-    tied: bool  # whether the head is the embedding
+    tied: bool  # whether head and embedding share their weights
     # Name, and inputs plus outputs, of every linear layer. A LoRA adapter of rank r has r times this number of
     # parameters.
     linear: tuple[tuple[str, int], ...]
     head: str = "lm_head"  # the name of the output layer, which `all-linear` excludes
     uncached: int = 0  # layers without keys and values
     tower: int = 0  # parameters of a vision tower and of the layers between it and the text model
-    vision: Vision | None = None  # None also for a tower of another kind than Qwen's, of which only weights are counted
+    vision: Vision | None = None  # None also for a tower not of Qwen's kind: only its weights are counted
 
     @cached_property
     def parameters(self) -> int:
@@ -68,7 +68,7 @@ class ModelSize:
         return max(self.tensors)
 
     def adapted(self, wanted: Targets = ALL_LINEAR, excluded: Targets = None) -> int:
-        """Sum of inputs and outputs of the layers that an adapter is on."""
+        """Sum of inputs and outputs of the layers to which an adapter is added."""
         every = wanted is None or wanted == ALL_LINEAR
         sizes = {name: size for name, size in self.linear if not (every and name == self.head)}
         return sum(sizes[name] for name in targeted(sizes, wanted, excluded))
@@ -84,12 +84,12 @@ class ModelSize:
 
     @property
     def computed(self) -> int:
-        """Parameters by which every token is multiplied: all except an embedding table that is not the head, too."""
+        """Number of parameters with which every token is multiplied. An untied embedding table is only looked up."""
         return self.parameters - (0 if self.tied else self.embedding)
 
     @property
     def attending(self) -> int:
-        """Layers that compare a token with all tokens before it."""
+        """Number of layers with full attention, which compare a token with all tokens before it."""
         return self.layers - self.uncached
 
     def kv_bytes(self, tensor_parallel: int = 1) -> int:
@@ -98,7 +98,7 @@ class ModelSize:
 
 
 def size_of(config: Mapping[str, object]) -> ModelSize:
-    """The size of the model that transformers makes from a config.json. Loads transformers, but no weights."""
+    """Return the size of the model that transformers builds from a config.json. No weights are loaded."""
     return _size_of(json.dumps(config, sort_keys=True, default=str))
 
 

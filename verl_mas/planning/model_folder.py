@@ -1,5 +1,5 @@
-"""Reads a model's folder: config.json, the headers of weights and, by transformers, the tokenizer with its chat
-template. No tensor is read."""
+"""Reads a model's folder: config.json, the headers of weight files, and the tokenizer with its chat template, which
+transformers loads. No tensor is read."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from verl_mas.verl_.types import Fields
 
 # transformers reads the first of these files that exists, or the files that it lists.
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
-# Keys, and kinds of layers, of models that carry a state from token to token: linear attention, Mamba, convolutions.
+# Models that carry a state from token to token (linear attention, Mamba, convolutions) have a key of STATE in their
+# config.json, or a kind of layer of STATEFUL.
 STATE = {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "mamba_d_state", "ssm_state_size", "state_size"}
 STATEFUL = {"linear_attention", "mamba", "conv"}
-# A model's config.json has one of these if it reads more than text.
+# Keys in config.json of models that read more than text. Such a model has at least one of them.
 READS_MEDIA = ("vision_config", "audio_config", "thinker_config")
 
 
 def local_folder(path: str) -> Path | None:
-    """The folder of a model on this machine; for a name on the hub, its latest snapshot in the cache."""
+    """Return the folder of a model on this machine; for a name on the hub, its latest snapshot in the cache."""
     folder = Path(path).expanduser()
     if folder.is_dir() or not is_hub_name(path):
         return folder if folder.is_dir() else None
@@ -49,7 +50,7 @@ def is_hub_name(path: str) -> bool:
 
 
 def readable_json(file: Path) -> Mapping[str, object]:
-    """The object in a file; empty if the file is missing or cannot be read, which `check_model` reports."""
+    """Return the JSON object in a file; empty if the file is missing or unreadable. `check_model` reports this."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):
@@ -87,8 +88,8 @@ def settings(model: DictConfig) -> Mapping[str, object]:
 
 
 def fields(model: DictConfig) -> Mapping[str, object]:
-    """The model's config.json, with the numbers of its text model if it also reads images. A known model need not be
-    here."""
+    """The model's config.json, with the fields of the text model merged into it if the model also reads images. Falls
+    back to the table of known models."""
     found = settings(model)
     if not found and not model.get("hf_config_path"):
         found = known(str(model.get("path"))) or {}
@@ -97,20 +98,20 @@ def fields(model: DictConfig) -> Mapping[str, object]:
 
 
 def model_number(model: DictConfig, key: str) -> int | None:
-    """A number in the model's config.json, as verl reads it; None if the model is neither here nor known."""
+    """An integer of the model's config.json, or its override for verl; None if the model is neither here nor known."""
     found = OmegaConf.select(model, f"override_config.{key}") or fields(model).get(key)
     return found if type(found) is int else None
 
 
 def is_stateful(model: DictConfig) -> bool:
-    """Whether tokens depend on earlier tokens by more than attention, that is, by a state."""
+    """Whether the model carries a state from token to token, in addition to attention."""
     found = fields(model)
     kinds = found.get("layer_types")
     return bool(STATE & found.keys() or (isinstance(kinds, list) and STATEFUL & {*map(str, kinds)}))
 
 
 def has_own_head(model: DictConfig) -> bool:
-    """Whether the output layer certainly has other weights than the embedding."""
+    """Whether the output layer certainly has weights of its own, not tied to the embedding."""
     tied = fields(model).get("tie_word_embeddings")
     return tied is False or (tied is None and "lm_head" in (modules(model) or ()))
 
@@ -157,8 +158,8 @@ class Chat:
 
 
 def chat_of(model: DictConfig) -> Chat | None:
-    """Load the tokenizer and chat template. `model` is verl's section; None if there is no loadable tokenizer here, for
-    the reason that `check_model` reports."""
+    """Load the tokenizer and chat template. `model` is verl's section. Returns None if no tokenizer can be loaded here;
+    `check_model` reports the reason."""
     folder = local_folder(str(model.get("tokenizer_path") or model.path))
     try:
         tokenizer = tokenizer_in(str(folder)) if folder else None
@@ -175,7 +176,7 @@ def tokenizer_in(folder: str) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder)
-    except Exception as error:  # of many kinds, from several packages
+    except Exception as error:  # Several packages raise many types
         value = f"{folder} has no tokenizer that transformers loads: {str(error).partition(chr(10))[0]:.200}"
         fix = "save the tokenizer beside the model with tokenizer.save_pretrained"
         raise ConfigError(value, rule="a model folder holds a tokenizer", fix=fix) from error
@@ -186,7 +187,7 @@ class UnknownSize(ConfigError):
 
 
 def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
-    """The size of a model, and where it was read. Raises UnknownSize. `who`: the owner of the model in messages."""
+    """Return the size of a model, and where it was read. Raises UnknownSize. `who`: the model's owner in messages."""
     found, source = settings(model), f"config.json of {model.get('hf_config_path') or model.path}"
     if not found:
         found, source = known(str(model.path)) or {}, "a table in verl-mas, as no config.json is here"
@@ -198,7 +199,7 @@ def size_in(model: DictConfig, who: str) -> tuple[ModelSize, str]:
         found = {**found, "max_position_embeddings": own}
     try:
         return size_of(found), source
-    except Exception as error:  # models raise any in their constructors
+    except Exception as error:  # constructors of models may raise any type
         # For an unknown type, transformers lists all known types, which are cut off here.
         value = f"{who}{source}: {str(error).partition('. Should contain')[0]}"
         rule = f"the plan is made with the model that transformers {installed_version('transformers')} builds from it"

@@ -1,8 +1,9 @@
-"""The path of a policy's training: what computes attention and log-probs in verl 0.9.1, and what that costs.
+"""The path of a policy's training: which kernels compute attention and log-probs in verl 0.9.1, and their costs.
 
-Log-probs: `use_fused_kernels` has them computed without logits. Otherwise verl takes flash-attn's cross entropy if that
-package is installed, whatever the attention is, unless VERL_DISABLE_FLASH_ATTN_CE=1, as `full_determinism` sets it; and
-else a function that `verl_mas.platform.log_probs` replaces.
+With `use_fused_kernels`, log-probs are computed without materialising the logits. Otherwise verl uses flash-attn's
+cross entropy if that package is installed, whichever attention is used. VERL_DISABLE_FLASH_ATTN_CE=1 prevents this, and
+`full_determinism` sets that variable. In all other cases verl uses its own function, which
+`verl_mas.platform.log_probs` replaces.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from verl_mas.planning.model_folder import fields
 from verl_mas.platform import DEVICE as CPU
 
 FUSED, FLASH, BLOCKS = "fused kernels", "flash-attn's cross entropy", "blocks"
-# Bytes that are read and written per logit, for log-probs alone and with their gradient: the sum over the kernels that
-# each starts, of logits in bfloat16.
+# Bytes read and written per bfloat16 logit, summed over all kernels of a path: (for log-probs alone, for log-probs and
+# their gradient).
 TRAFFIC = {FUSED: (66, 126), FLASH: (2, 6), BLOCKS: (30, 58)}
-# The share of its bandwidth that a GPU reaches in them.
+# The share of its memory bandwidth that a GPU reaches in these kernels.
 STREAMED = 0.8
-# The speed of the kernels that take a mask, as a share of flash-attn's: arXiv 2307.08691, figure 4.
+# The speed of attention kernels with a mask, as a share of flash-attn's speed: arXiv 2307.08691, figure 4.
 MASKED = 0.5
 PACKAGE = "flash_attn"
 
@@ -34,21 +35,21 @@ PACKAGE = "flash_attn"
 class TrainingPath:
     attention: str = DEFAULT_ATTENTION
     log_probs: str = FLASH
-    packed: bool = True  # Without padding between the rows of a micro batch
+    packed: bool = True  # Whether rows of a micro batch are concatenated without padding
 
     @property
     def masked(self) -> bool:
-        """Whether attention has a mask of all pairs of tokens of a micro batch: that of any package but flash-attn."""
+        """Whether attention has a mask of all pairs of tokens of a micro batch: packed rows, without flash-attn."""
         return self.packed and not is_flash(self.attention)
 
     @property
     def fastest(self) -> TrainingPath:
-        """The same with flash-attn."""
+        """The training path of the same policy if flash-attn were installed."""
         return TrainingPath(log_probs=FUSED if self.log_probs == FUSED else FLASH, packed=self.packed)
 
     def keys(self, row: float, batch: float) -> float:
-        """The keys that a token is compared with, as many as flash-attn would compare in the time. `row`, `batch`: the
-        tokens of a row, and of a packed micro batch."""
+        """Number of keys that a token is compared with; for slower kernels, as many as flash-attn would compare in the
+        same time. `row`, `batch`: the tokens of a row, and of a packed micro batch."""
         if is_flash(self.attention):
             return row / 2
         return (batch if self.packed else row) / MASKED
@@ -63,7 +64,7 @@ FASTEST = TrainingPath()
 
 
 def training_path(config: DictConfig) -> TrainingPath:
-    """The path that a policy's view, with the settings of a run, asks for."""
+    """Determine the path from a policy's view, which has the settings of the run."""
     model, used = config[SECTION].model, attention(config)
     return TrainingPath(used, _log_probs(config, used), bool(model.use_remove_padding))
 
@@ -73,14 +74,14 @@ def _log_probs(config: DictConfig, used: str) -> str:
         return FUSED
     deterministic = OmegaConf.select(config, f"{SECTION}.actor.fsdp_config.full_determinism")
     disabled = os.environ.get("VERL_DISABLE_FLASH_ATTN_CE", "1" if deterministic else "0") == "1"
-    # Where the package is missing and its attention is used, it is on the machines of the run; unless `kernels` is
-    # installed, with which transformers downloads the attention alone.
+    # If flash-attn is the configured attention but is missing here, assume that the machines of the run have it. With
+    # the package `kernels`, however, transformers downloads only the attention, without the cross entropy.
     there = is_installed() or (used == DEFAULT_ATTENTION and find_spec("kernels") is None)
     return FLASH if there and not disabled else BLOCKS
 
 
 def by_rows(view: View) -> str | None:
-    """Why training cannot share prefixes of a policy's rows. None: it can, or the model is not known here."""
+    """Return why training cannot share prefixes of a policy's rows; None if it can, or if the model is unknown here."""
     from verl_mas.platform.prefixes import not_covered
 
     known = fields(view.section("model"))
@@ -93,7 +94,7 @@ def is_installed() -> bool:
 
 
 def settle_attention(config: DictConfig) -> None:
-    """Choose torch's attention where none is set, and flash-attn, which verl would take, is not installed."""
+    """Set torch's attention if no attention is set and flash-attn, which verl would use, is not installed."""
     unset = OmegaConf.select(config, ATTENTION) is None
     if unset and config.trainer.device != CPU and not is_installed():
         OmegaConf.update(config, ATTENTION, "sdpa", force_add=True)

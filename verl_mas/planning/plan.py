@@ -20,7 +20,7 @@ from verl_mas.planning.load import Policy, Terms
 from verl_mas.planning.serving import SGLANG
 from verl_mas.planning.step import Step, expected, rows_of, seconds, training_line
 
-# Memory that no tensor shape determines; the numbers were measured on other machines.
+# Terms that do not follow from tensor shapes. Their values were measured on other machines.
 ROUGH = ("contexts", "CUDA graphs", "images")
 # A KV cache below this multiple of a context may in fact be smaller than one context, because its size is an estimate.
 MARGIN = 1.25
@@ -32,7 +32,7 @@ class AdapterPlan:
 
     rank: int
     parameters: int
-    disk: float  # of one checkpoint, in GiB
+    disk: float  # size of one checkpoint, in GiB
     updates: int  # optimiser steps per training step
 
 
@@ -48,14 +48,15 @@ class PolicyPlan:
     kv_tokens: int  # of one replica
     context: int  # tokens that one request may have
     concurrent: int  # requests of the whole context that all replicas hold together
-    # Phase -> memory of a GPU of the pool, including the other policies. `waiting`: what this policy holds meanwhile.
+    # Phase -> memory of a GPU of the pool, including the other policies. Key `waiting`: memory of this policy alone
+    # while another policy computes.
     gpu: Mapping[str, float]
-    # The same with rows of the usual length; `gpu` is the worst case.
+    # Like `gpu`, with rows of the usual length; `gpu` is the worst case.
     expected: Mapping[str, float]
     disk: float  # of one checkpoint, without the adapters on this policy
     updates: int | None  # optimiser steps per training step; null if it is not trained
     notes: Sequence[str]
-    path: str  # the kernels that compute attention and log-probs in training, and their time; empty if it is frozen
+    path: str  # the kernels of attention and log-probs in training, and their time; empty if frozen
     adapters: Mapping[str, AdapterPlan] = field(default_factory=dict)  # the policies that are adapters on it
 
 
@@ -77,7 +78,7 @@ class PoolPlan:
 class TimePlan:
     seconds: float  # of one step
     phases: Mapping[str, float]  # the parts of `seconds`
-    hours: float | None  # of the run; null: the number of steps is not known without the data
+    hours: float | None  # hours of the run; null if the number of steps is unknown without the data
     limit: float | None  # seconds of a step with longest replies; null: the user assumed the length of replies
     alone: float  # seconds of a step with one agent that acts once, on the first trained policy
     step: Step
@@ -192,7 +193,7 @@ def _policy(run: Run, policy: Policy, pools: Mapping[str, Pool], usual: Mapping[
 
 
 def _phases(pools: Mapping[str, Pool], policy: Policy) -> dict[str, float]:
-    """Phase -> GiB on a GPU, the larger number if the policy is on two pools."""
+    """Return the GiB on a GPU in each phase. If the policy is on two pools, the larger number counts."""
     found: dict[str, float] = {}
     for pool in [pools[policy.pool], *([pools[policy.engines]] if policy.engines else [])]:
         here = next(here for here in pool.policies if here.name == policy.name)
@@ -228,8 +229,8 @@ def _named(event: Moment, pool: Pool) -> str:
 
 
 def _worst_node(shapes: Mapping[str, Sequence[int]], host: Mapping[str, float], hardware: Hardware) -> float:
-    """Host memory of the worst node. Ray may place pools on one node while their GPUs fit, and placing the largest
-    first is the worst case."""
+    """Host memory of the worst node. Ray may place several pools on one node if their GPUs fit. In the worst case
+    the largest pools are placed together."""
     free, taken = hardware.gpus_per_node, 0.0
     for name in sorted(shapes, key=lambda name: -host[name]):
         if shapes[name][0] <= free:
@@ -272,7 +273,7 @@ def _memory(name: str, pool: Pool, change: str) -> Iterator[ConfigError | Config
     if event.total - sum(event.own.get(part, 0.0) for part in ROUGH) > pool.card:
         rule = f"a GPU has {card:.1f} GiB; with usual rows, and with one longest row, estimated: docs/plan.md"
         yield ConfigError(taken, rule=rule, fix=change)
-    elif event.total > SAFE * pool.card and not too_small(pool):  # else one warning below, with the same fix
+    elif event.total > SAFE * pool.card and not too_small(pool):  # else the loop below warns, with the same fix
         above = "only with fewer bytes of contexts, CUDA graphs and images than estimated"
         why = above if event.total > pool.card else "fragments may take more than what is left"
         yield ConfigWarning(taken, f"estimated, of {card:.1f} GiB: {why}", change)
@@ -296,7 +297,7 @@ def _crowded(
     name: str, pools: tuple[Pool, Pool], served: Mapping[str, Policy], step: Step, change: str
 ) -> ConfigWarning:
     """Warn about a pool that fits with one longest row per micro batch, but not with micro batches full of longest
-    rows. `pools`: the pool with these, and with usual rows."""
+    rows. `pools`: the pool with longest rows, and the same pool with usual rows."""
     pool, usual = pools
     event, most, share = worst(pool), SAFE * pool.card / GIB, fit.room(pool)
     policy = served[str(event.policy)]

@@ -12,19 +12,19 @@ from verl_mas.planning.load import Policy, ServingLoad, Terms
 from verl_mas.planning.model import SERVED, ModelSize
 from verl_mas.planning.training import CONTEXT, layer_activations
 
-# CUDA graphs, and the activations of the largest batch.
+# GRAPHS: captured CUDA graphs. WORKSPACE: activations of the largest batch.
 GRAPHS, WORKSPACE = 1.0 * GIB, 0.5 * GIB
-# Tokens of the largest image that Qwen's processors take by default. Engines process one when they start.
+# Tokens of the largest image that Qwen's processors accept by default. Engines process such an image when they start.
 LARGEST_IMAGE = 16_384
-# The engine whose fraction refers to the free memory.
+# The engine whose `gpu_memory_utilization` is a share of the free memory.
 SGLANG = "sglang"
-# Buckets of a checkpoint engine of verl, on the sending and on the receiving side.
+# Number of buckets that verl's checkpoint engine between pools allocates on each side, sending and receiving.
 APART_BUCKETS = 2
 
 
 def weights(model: ModelSize, serving: ServingLoad) -> float:
-    """Bytes of the weights on one GPU, with slots for adapters. vLLM has slots on all layers, whatever layers its
-    adapters are on."""
+    """Bytes of the weights on one GPU, with slots for adapters. vLLM allocates slots for all layers, even if adapters
+    are on few layers."""
     return (model.served + SERVED * serving.ranks * model.adapted()) / serving.parts
 
 
@@ -34,7 +34,7 @@ def kv_per_token(model: ModelSize, serving: ServingLoad) -> float:
 
 
 def encoder(model: ModelSize) -> float:
-    """Activations of one layer of the vision tower for the largest image."""
+    """Bytes of the activations of one layer of the vision tower, for the largest image."""
     vision = model.vision
     return layer_activations(vision, LARGEST_IMAGE * vision.merged) if vision else 0.0
 
@@ -81,7 +81,7 @@ def syncing(policy: Policy) -> Terms:
     """Memory while weights arrive: the engine has its weights but no KV cache; the trainer gathers tensors and sends
     them in buckets.
 
-    From another pool, weights come in two buckets at a time, and the engine passes them on in one bucket of its own. A
+    Weights from another pool arrive in two buckets at a time, and are passed to the engine in a third bucket. A
     snapshot reads its weights from a folder.
     """
     model, serving, training = policy.model, policy.serving, policy.training
@@ -95,7 +95,7 @@ def syncing(policy: Policy) -> Terms:
 
 
 def received(serving: ServingLoad) -> float:
-    """The buckets next to an engine that gets weights from another pool."""
+    """Bytes of the buckets next to an engine that receives weights from another pool."""
     return (APART_BUCKETS + 1) * float(serving.bucket)
 
 

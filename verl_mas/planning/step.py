@@ -1,4 +1,4 @@
-"""What a training step samples and how long it takes, by means in place of the longest rows: docs/plan.md."""
+"""Estimates what a training step samples and how long it takes, for rows of mean length: docs/plan.md."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from verl_mas.workflow.base import agents_of, resolve
 
 @dataclass(frozen=True)
 class Assumed:
-    """What a configuration does not say, and `--assume NAME=VALUE` does. `usual_step` replaces None."""
+    """Numbers that no configuration states; `--assume NAME=VALUE` sets them. `usual_step` replaces None."""
 
-    acts: Positive | None = None  # Of a session, on average
-    prompt: Positive | None = None  # Tokens of an act, on average
-    response: Positive | None = None  # Tokens of an act, on average
+    acts: Positive | None = None  # Acts per session, on average
+    prompt: Positive | None = None  # Prompt tokens per act, on average
+    response: Positive | None = None  # Response tokens per act, on average
     steps: Count | None = None  # Training steps of the run
-    tflops: Positive = 989.0  # Of a GPU in bfloat16. The numbers of GPUs are those of an H100.
-    # The share of them that training and prefill reach: torchtitan's Llama 3.1 8B has 0.33 on H100s of less power, with
-    # FSDP2, without torch.compile, and with its logits, which count apart here (its llama3_h100_202412_torchtitan.md).
+    tflops: Positive = 989.0  # Peak TFLOPS of a GPU in bfloat16. Defaults for GPUs are an H100's.
+    # The share of `tflops` that training and prefill reach. torchtitan measured 0.33 for Llama 3.1 8B with FSDP2,
+    # without torch.compile, on H100s with a lower power limit (its llama3_h100_202412_torchtitan.md). That includes the
+    # logits, which this plan counts separately.
     mfu: Share = 0.35
-    bandwidth: Positive = 3.35  # Of a GPU's memory in TB/s
-    mbu: Share = 0.5  # The share of it that decoding reaches
-    launch: Positive = 5.0  # Milliseconds of an engine for one token beside its reads
-    link: Positive = 10.0  # GB/s in which a GPU gets weights, or moves them to the host and back
-    skipped: Share = 0.0  # The share of rows without an advantage, where updates leave them out
+    bandwidth: Positive = 3.35  # Bandwidth of a GPU's memory in TB/s
+    mbu: Share = 0.5  # The share of `bandwidth` that decoding reaches
+    launch: Positive = 5.0  # Milliseconds of an engine's overhead per token, besides reading and computing
+    link: Positive = 10.0  # GB/s at which a GPU receives weights, or moves them to the host and back
+    skipped: Share = 0.0  # The share of rows without an advantage, if updates skip them
 
     def __str__(self) -> str:
         return " ".join(f"{name}={value:g}" for name, value in vars(self).items() if value is not None)
@@ -43,30 +44,30 @@ class Assumed:
 
 @dataclass(frozen=True)
 class Sample:
-    """What is known here of the training data."""
+    """Measurements of the training data on this machine."""
 
     task: float | None = None  # Tokens of a prompt, on average
-    of: int = 0  # Prompts that were measured
+    of: int = 0  # Number of prompts that were measured
     rows: int | None = None
-    by: str = "the model's tokenizer"  # What measured the prompts
+    by: str = "the model's tokenizer"  # How the prompts were measured
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step samples, on average. An act is a row."""
+    """Averages of what a step samples. Each act is one row."""
 
     sessions: int
-    acts: float  # Of a session
-    turns: float  # Acts of a session that follow each other; candidates are sampled together
-    task: float  # Tokens of the prompt of one agent alone
+    acts: float  # Acts per session
+    turns: float  # Consecutive acts per session; candidates for an act are sampled in parallel
+    task: float  # Prompt tokens of the task alone, without earlier replies
     prompt: float
     response: float
     longest: int  # data.max_response_length
-    fullest: float  # Tokens of a prompt, on average, if every reply is a longest one
-    sources: Mapping[str, str]  # Where `acts`, `prompt` and `response` are from
+    fullest: float  # Tokens of a prompt, on average, if every reply has the maximal length
+    sources: Mapping[str, str]  # The sources of `acts`, `prompt` and `response`
     assumed: Assumed
-    steps: int | None  # Of the run; null: not known without the data
-    group: int = 1  # Sessions of a task
+    steps: int | None  # Steps of the run; None if unknown without the data
+    group: int = 1  # Sessions per task
 
     @property
     def rows(self) -> float:
@@ -78,12 +79,12 @@ class Step:
 
     @property
     def computed(self) -> float:
-        """Tokens of a row that training computes where prefixes are shared: the task's once for all of its sessions."""
+        """Tokens per row that training computes if sessions share prefixes: a task's tokens are computed once."""
         return self.length - self.task * (1 - 1 / self.group)
 
     @property
     def at_limit(self) -> Step | None:
-        """The same with longest replies; None where the length of replies is not a guess."""
+        """The step with replies of maximal length; None if the length of replies is not a guess."""
         guessed = self.assumed.response is None and self.response < self.longest
         return replace(self, response=float(self.longest), prompt=self.fullest) if guessed else None
 
@@ -125,7 +126,7 @@ def usual_step(run: Run, assumed: Assumed, sample: Sample) -> Step:
 
 
 def rows_of(run: Run, step: Step) -> Mapping[str, float]:
-    """Policy -> its rows, if all agents act equally often. Those of an adapter are its base's."""
+    """Return the rows of each policy, if all agents act equally often. Rows of an adapter count as rows of its base."""
     if run.mode is None:
         return dict.fromkeys(run.mas.policies, step.rows)
     acting = [(name, member) for member in agents_of(run.mas).values() for name in member.policies]
@@ -136,7 +137,7 @@ def rows_of(run: Run, step: Step) -> Mapping[str, float]:
 
 
 def expected(policy: Policy, step: Step) -> Policy:
-    """Replace micro batches of the longest rows by those of rows of the mean length."""
+    """Return the policy with micro batches of rows of mean length in place of the longest rows."""
     training, of_gpu = policy.training, policy.rows * step.length / policy.trainers
     if training is None:
         return policy
@@ -152,7 +153,7 @@ def seconds(policies: Sequence[Policy], step: Step) -> Mapping[str, float]:
     """Phase -> seconds of a step."""
     busy: dict[str, float] = defaultdict(float)
     found: dict[str, float] = defaultdict(float, {ROLLOUT: 0.0})
-    # The longest session ends with a longest reply, and its acts wait for each other.
+    # Tokens that the longest session samples one after another. Its last reply has the maximal length.
     chain = (step.turns - 1) * step.response + step.longest
     for policy in policies:
         busy[policy.engines or policy.pool] += _sampling(policy, step)
@@ -163,12 +164,12 @@ def seconds(policies: Sequence[Policy], step: Step) -> Mapping[str, float]:
 
 
 def forward(model: ModelSize, keys: float) -> float:
-    """FLOPs of a token that is compared with so many keys: weights, scores and values."""
+    """FLOPs of the forward pass of a token that attends to `keys` keys: weights, attention scores and values."""
     return 2.0 * model.computed + 4.0 * model.attending * model.heads * model.head_size * keys
 
 
 def _flops(step: Step) -> float:
-    """That a GPU does in a second."""
+    """FLOPs per second that a GPU reaches."""
     return step.assumed.tflops * 1e12 * step.assumed.mfu
 
 
@@ -182,7 +183,10 @@ def _sampling(policy: Policy, step: Step) -> float:
 
 
 def _token(policy: Policy, step: Step, at_once: float) -> float:
-    """Seconds in which an engine samples a token of each request: it reads weights and KV caches, or computes."""
+    """Seconds in which an engine samples one token of each request.
+
+    Limited by reading weights and KV caches, or by computing, whichever takes longer.
+    """
     serving, model, assumed = policy.serving, policy.model, step.assumed
     cache = at_once * (step.prompt + step.response / 2) * kv_per_token(model, serving)
     reads = (model.served / serving.parts + cache) / (assumed.bandwidth * 1e12 * assumed.mbu)
@@ -206,7 +210,7 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
     moved = training.element * model.parameters * training.param_offload
     moved += 2 * training.trained_element * training.trained(model) * training.optimizer_offload
     pushed = model.served / policy.serving.parts + 2 * moved / training.shards
-    # A backward pass is two forward passes; with gradient checkpointing there is one more.
+    # A backward pass costs two forward passes. Gradient checkpointing adds a forward pass.
     passes = 3 + training.checkpointing
     beside = training.critic
     of_critic = _trained(replace(policy, model=beside.model, training=beside.training), step) if beside else {}
@@ -220,13 +224,13 @@ def _trained(policy: Policy, step: Step) -> Mapping[str, float]:
 
 
 def _token_pass(training: TrainingLoad, model: ModelSize, step: Step, batch: float) -> float:
-    """Seconds of a token's forward pass in a micro batch of so many tokens."""
+    """Seconds of a token's forward pass in a micro batch of `batch` tokens."""
     keys = step.length / 2 / MASKED if training.shares else training.path.keys(step.length, batch)
     return forward(model, keys) / _flops(step)
 
 
 def training_line(policy: Policy, step: Step) -> str:
-    """The path of a trained policy, what its log-probs and updates take by it, and what they would with flash-attn."""
+    """Describe a policy's training path, and the seconds of its log-probs and updates on it and with flash-attn."""
     training = policy.training
     if training is None:
         return ""

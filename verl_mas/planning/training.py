@@ -1,4 +1,4 @@
-"""What the process that trains a policy holds: on its GPU, in host memory, on disk. Bytes."""
+"""Bytes that the training process of a policy takes on its GPU, in host memory and on disk."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from verl_mas.planning.model import SERVED, ModelSize, Vision
 from verl_mas.planning.path import FUSED
 
 Moment: TypeAlias = Callable[[ModelSize, TrainingLoad], Terms]
-# CUDA context, NCCL's buffers and the allocator's rest of one process.
+# CUDA context, NCCL's buffers and fragmentation of the allocator, per process.
 CONTEXT = 1.0 * GIB
-# Adam has two numbers per trained parameter, and its step one more for a moment, of the parameter's type.
+# Adam keeps two values per trained parameter (ADAM). During its step there is one temporary value more (ADAM_STEP).
+# All have the parameter's dtype.
 ADAM, ADAM_STEP = 2, 1
-# Bytes per pair of tokens of an attention mask: of booleans for all layers; for the layer that computes a copy in
-# bfloat16 and one with padded rows (torch's `convert_boolean_attn_mask` and `pad_bias`). Its backward pass needs the
-# last one, so without checkpointing every layer keeps it.
+# Bytes of attention masks per pair of tokens. MASK: the boolean mask, which all layers share. MASK_OF_LAYER: a copy in
+# bfloat16. The current layer has two of them, one of which has padded rows (torch's `convert_boolean_attn_mask` and
+# `pad_bias`). The backward pass needs the padded copy, so every layer keeps its own without checkpointing.
 MASK, MASK_OF_LAYER = 1, 2
-# verl's fused kernels compute the logits of so many tokens at a time, in float32: bytes of each in the log-probs and in
-# the update, at the fullest line of `verl.utils.experimental.torch_functional`.
+# CHUNK: number of tokens whose logits verl's fused kernels compute at a time, in float32. CHUNK_SCORED, CHUNK_UPDATED:
+# bytes per logit of a chunk in the log-prob pass and in the update, at the line of
+# `verl.utils.experimental.torch_functional` that holds the most memory.
 CHUNK, CHUNK_SCORED, CHUNK_UPDATED = 512, 14, 22
 
 
 def parameters(model: ModelSize, training: TrainingLoad) -> float:
-    """The shard of one GPU, with that of the adapters on the model."""
+    """Bytes of one GPU's shard of the parameters, including adapters on the model."""
     adapters = training.trained_element * sum(training.adapters)
     return (training.element * model.parameters + adapters) / training.shards
 
@@ -41,7 +43,7 @@ def adam(model: ModelSize, training: TrainingLoad) -> float:
 
 
 def at_rest(model: ModelSize, training: TrainingLoad | None, *, begun: bool = True) -> Terms:
-    """What stays on the GPU while others compute. `begun`: the first optimiser step has made Adam's state.
+    """Memory that stays on the GPU while others compute. `begun`: whether an optimiser step has made Adam's state.
 
     A frozen policy has no training process.
     """
@@ -56,13 +58,13 @@ def at_rest(model: ModelSize, training: TrainingLoad | None, *, begun: bool = Tr
 
 
 def beside(training: TrainingLoad, *, begun: bool = True) -> dict[str, float]:
-    """What a policy's critic keeps on the GPU, in the same process."""
+    """Memory that a policy's critic keeps on the GPU. It runs in the same process as the policy."""
     critic = training.critic
     return {"critic": _sum(at_rest(critic.model, critic.training, begun=begun)) - CONTEXT} if critic else {}
 
 
 def _fuller(own: Terms, model: ModelSize, training: TrainingLoad, moment: Moment) -> Terms:
-    """The same moment of the policy's critic, where that takes more."""
+    """Return the policy's terms `own`, or its critic's terms at the same moment if these take more memory."""
     if training.critic is None:
         return own
     rest = _sum(at_rest(model, replace(training, critic=None))) - CONTEXT
@@ -74,12 +76,18 @@ def _sum(terms: Terms) -> float:
 
 
 def _adam_leaves(training: TrainingLoad) -> bool:
-    """That of adapters on a base stays on the GPU: it is small, and would move for each of them."""
+    """Whether Adam's state is moved to the host between updates.
+
+    The state of adapters on a base stays on the GPU: it is small, and would have to move for each adapter.
+    """
     return training.optimizer_offload and not training.adapters
 
 
 def log_probs(model: ModelSize, training: TrainingLoad) -> Terms:
-    """While the log-probs of the policy are computed, or values. Parameters are loaded for it, Adam is not."""
+    """Memory while log-probs of the policy, or values of its critic, are computed.
+
+    Offloaded parameters are loaded to the GPU for this, Adam's state is not.
+    """
     own = {
         **at_rest(model, training),
         "parameters": 0.0 if training.always_on_cpu else parameters(model, training),
@@ -105,7 +113,7 @@ def update(model: ModelSize, training: TrainingLoad) -> Terms:
 
 
 def scored(model: ModelSize, training: TrainingLoad) -> Terms:
-    """What a micro batch takes whose log-probs are computed. No layer has anything left when the logits are there."""
+    """Memory of a micro batch in the log-prob pass. The activations of all layers are freed before the logits exist."""
     tokens, layer = training.log_prob_tokens, layer_activations(model, training.log_prob_tokens)
     of_head = logits(model, training, tokens, training.logits, CHUNK_SCORED)
     return {
@@ -117,13 +125,13 @@ def scored(model: ModelSize, training: TrainingLoad) -> Terms:
 
 
 def updated(model: ModelSize, training: TrainingLoad) -> Terms:
-    """What a micro batch of the update takes at the end of its forward pass, or in the backward pass of a layer that is
-    computed again: its logits are dropped by then, as autograd frees them with the backward pass of the head."""
+    """Peak memory of a micro batch in the update: at the end of the forward pass, or in the backward pass of a
+    recomputed layer. By then the logits are gone, as autograd frees them in the backward pass of the head."""
     tokens, again = training.update_tokens, layer_activations(model, training.update_tokens)
     of_head = logits(model, training, tokens, training.logits_update, CHUNK_UPDATED)
     kept = SERVED * model.layers * tokens * model.hidden if training.checkpointing else model.layers * again
     with_logits = of_head > again or not training.checkpointing
-    # The head's gradient is whole until it is divided; with LoRA it has none.
+    # The head's gradient is unsharded until the reduce-scatter. With LoRA the head has no gradient.
     head = 0.0 if training.lora else SERVED * model.embedding
     return {
         "gathered layers": gathered(model, training) + head,
@@ -140,19 +148,19 @@ def logits(model: ModelSize, training: TrainingLoad, tokens: int, of_each: int, 
 
 
 def gathered(model: ModelSize, training: TrainingLoad) -> float:
-    """Whole parameters in bfloat16: embedding or head, what of a vision tower is in none of its layers, the layer that
-    computes, and the next one; or all of them."""
+    """Bytes of unsharded parameters in bfloat16: the embedding or head, the parts of a vision tower outside its layers,
+    the current layer and the next one. Without resharding, all parameters are unsharded."""
     beside = model.tower - (model.vision.layers * model.vision.layer if model.vision else 0)
     return SERVED * (model.embedding + beside + 2 * model.layer if training.reshard else model.parameters)
 
 
 def mask(training: TrainingLoad, tokens: int, layers: int) -> float:
-    """`layers`: those that keep what is theirs. One of them has it twice for a moment."""
+    """Bytes of attention masks. `layers`: how many layers keep a copy. The current layer has a second one."""
     return float(training.path.masked * (MASK + MASK_OF_LAYER * (layers + 1)) * tokens**2)
 
 
 def images(model: ModelSize, training: TrainingLoad, tokens: int, *, kept: bool) -> float:
-    """Pixels of the images in a micro batch, and activations of the tower, which an update keeps."""
+    """Bytes of a micro batch's pixels and of the vision tower's activations. `kept`: for a backward pass."""
     if (vision := model.vision) is None:
         return 0.0
     seen = training.images * tokens
@@ -160,7 +168,8 @@ def images(model: ModelSize, training: TrainingLoad, tokens: int, *, kept: bool)
     layer = layer_activations(vision, patches)
     if not kept:
         return seen * vision.pixels + layer
-    # With checkpointing the input of every layer, and what one layer computes again; without it all of every layer.
+    # With checkpointing, every layer's input is kept and one layer is recomputed at a time. Without it, all activations
+    # of every layer are kept.
     inputs = SERVED * vision.layers * patches * vision.hidden + layer
     return seen * vision.pixels + (inputs if training.checkpointing else vision.layers * layer)
 
@@ -171,7 +180,7 @@ def layer_activations(model: ModelSize | Vision, tokens: float) -> float:
 
 
 def host(model: ModelSize, training: TrainingLoad | None, gpus: int, *, begun: bool = True) -> Terms:
-    """Pinned memory of the `gpus` processes on one node."""
+    """Pinned host memory of the training processes on one node, which has `gpus` of them."""
     if training is None:
         return {}
     moved = training.always_on_cpu
@@ -188,12 +197,12 @@ def host(model: ModelSize, training: TrainingLoad | None, gpus: int, *, begun: b
 
 
 def pinned(elements: tuple[int, ...] | list[int], size: int, shards: int) -> float:
-    """Bytes of pinned tensors on one rank: torch rounds each one up to a power of two."""
+    """Bytes of pinned tensors on one rank: torch rounds each tensor up to a power of two."""
     return float(sum(1 << max(0, -(-count * size // shards) - 1).bit_length() for count in elements))
 
 
 def load_host(model: ModelSize, training: TrainingLoad | None, gpus: int) -> float:
-    """While the model is loaded: every process reads all of a tied model, else only the first one does."""
+    """Host memory while the model is loaded. Every process reads all of a tied model; else only the first one does."""
     if training is None:
         return 0.0
     return training.element * model.parameters * (gpus if model.tied else 1)
