@@ -1,5 +1,4 @@
-"""The team's trainer: data, rollout, advantages, and the order of the step. Each policy is a stock trainer of its own
-(`PolicyTrainer`), and this one coordinates them."""
+"""The team's trainer: it runs the steps, and coordinates one stock verl trainer per policy (`PolicyTrainer`)."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
 
 # A child of verl's logger, which has the handler in the trainer's process.
 logger = logging.getLogger(f"verl.{__name__}")
-# Between two looks whether the rollout has ended. verl's 2 were half of a step of 4.5, on a GPU.
+# Interval at which the trainer polls whether the rollout has ended. verl's 2 s were half of a step of 4.5 s on a GPU.
 POLL_SECONDS = 0.25
 
 
@@ -75,8 +74,8 @@ class TeamTrainer(Recorded, Validated):
     """Coordinates a training step; `trainer.modes` adds one class per mode."""
 
     mode: ClassVar[Mode]
-    timeline = Timeline()  # written nowhere, as in an evaluation
-    _initialized = 0.0  # the time
+    timeline = Timeline()  # without a file, for an evaluation
+    _initialized = 0.0  # when `init` ended, by `clock.now`
     agent_loop_manager: MasAgentLoopManager
 
     def __init__(self, config: DictConfig):
@@ -98,19 +97,19 @@ class TeamTrainer(Recorded, Validated):
         with open_dict(config):
             config.trainer.v1.trainer_mode = self.mode.verl
             if self.mas.filter.refill:
-                # A round of few tasks may have none with rows; verl then reads tasks one by one.
+                # In a round of few tasks, none may have rows. verl then reads further tasks one by one.
                 config.trainer.v1.sampler.sync_refill_failed_groups = True
         if self.lock is not None:
             pools = {name: spec.pool for name, spec in self.mas.policies.items()}
             self.timeline = Timeline(Path(config.trainer.default_local_dir), pools)
         super().__init__(config)
-        self.use_critic = False  # The policies have theirs.
+        self.use_critic = False  # Each policy has its own critic.
         self.members: dict[str, LocalPolicy | FrozenPolicy] = {}
         members = agents_of(self.mas)
         self.credit = Credit(self.run, list(members))
         self.filter = TaskFilter(self.mas.filter, lambda rows: self.credit.teaching(rows, self.trained))
-        self._named: Counter[int] = Counter()  # tasks, by the step of which they have their names
-        self._sessions = SessionCounts()  # of the current step
+        self._named: Counter[int] = Counter()  # step -> number of tasks that are named after it
+        self._sessions = SessionCounts()  # counts of the current step
         self.token_count = staleness.TokenCount()
         self._findings = Findings([name for name, member in members.items() if member.trainable])
 
@@ -133,7 +132,7 @@ class TeamTrainer(Recorded, Validated):
             logger.info("policy %s: %s", name, training_path(self.run.view(name).config))
         self._engines_started()
         name_actors(self._actors())
-        # verl loads through this attribute.
+        # verl loads checkpoints through this attribute.
         saved = {name: each for member in self.members.values() for name, each in member.saved.items()}
         queue = data_plane if self.mode.asynchronous else None
         facts = {**self.identity, FIRST: self.agreement.first}
@@ -148,13 +147,13 @@ class TeamTrainer(Recorded, Validated):
         self._initialized = clock.now()
 
     def fit(self, agent_loop_manager: MasAgentLoopManager) -> None:  # type: ignore[override]
-        """Train. The agent-loop workers have got their clients since `init` ended."""
+        """Train. Between `init` and this call the agent-loop workers were given their clients."""
         self.timeline.add(timeline.AGENT_LOOP_WORKERS, self._initialized, clock.now())
         super().fit(agent_loop_manager)
 
     def _start_side_by_side(self) -> None:
-        """Start the workers of sessions and of rewards, and the policies, whose settings are composed in one thread."""
-        # Imports verl's trainers, and with them this module.
+        """Start agent-loop workers, reward workers and policies in parallel. This thread composes all settings."""
+        # This import loads verl's trainers, and with them this module.
         from verl_mas.rollout.manager import early_workers
 
         self._workers = early_workers(self.config)
@@ -162,7 +161,7 @@ class TeamTrainer(Recorded, Validated):
         starts = turns(self.run, self.timeline)
         self.members = {name: make(name, self.run, self.pools, self.total_training_steps) for name in starts}
         for member in self.members.values():
-            # Two threads that import the same modules may meet them half imported.
+            # Import the engine's modules here: threads that import the same modules may see them half initialised.
             get_rollout_replica_class(member.engine)
         policies = {f"policy {name}": partial(starts[name].take, one.start) for name, one in self.members.items()}
         side_by_side({"the reward workers": self._start_reward_workers, **policies})
@@ -173,26 +172,26 @@ class TeamTrainer(Recorded, Validated):
         return {**workers, **servers}
 
     def _engines_started(self) -> None:
-        """Called once every policy has its engines, which sleep."""
+        """Hook of the modes, called when the engines of all policies have started and sleep."""
 
     def _start_reward_workers(self) -> None:
-        pool = self.pools.reward  # None is verl's default
+        pool = self.pools.reward  # None: verl's default
         workers = RewardLoopManager(config=self.config, rm_resource_pool=pool)  # type: ignore[arg-type]
         if workers.reward_model_manager and self.config.reward.reward_model.rollout.free_cache_engine:
-            # verl has put it to sleep, and wakes it only to score a whole batch. A team's sessions are scored as they
-            # end, and the GPUs of the model are its own.
+            # verl wakes the reward model only to score a whole batch. A team's sessions are scored as they end, so the
+            # model stays awake; it has its own GPUs.
             workers.reward_model_manager.wake_up()
         note_when_ready(cast("list[Actor]", workers.reward_loop_workers), timeline.REWARD_WORKERS, self.timeline)
         self.reward_loop_manager = workers
 
     @property
     def trained(self) -> dict[str, PolicyTrainer]:
-        """The policies that are updated, adapters among them."""
+        """The policies that are updated, including adapters."""
         return {name: policy for member in self.members.values() for name, policy in trained_by(member).items()}
 
     @property
     def training(self) -> dict[str, LocalPolicy]:
-        """The policies that have training processes, bases of adapters among them."""
+        """The policies that have training processes, including bases of adapters."""
         return {name: member for name, member in self.members.items() if isinstance(member, LocalPolicy)}
 
     def get_llm_client(self) -> Served:  # type: ignore[override]
@@ -201,7 +200,7 @@ class TeamTrainer(Recorded, Validated):
         return Served(served, self._workers)
 
     def _client_of(self, home: str, adapter: str | None) -> LLMServerClient:
-        """Client of a policy's engines. `adapter`: the policy whose adapter serves the requests."""
+        """Make a client of a policy's engines. `adapter`: the policy whose adapter serves the requests."""
         return self.members[home].client(adapter)
 
     def get_teacher_client(self) -> None:
@@ -230,7 +229,8 @@ class TeamTrainer(Recorded, Validated):
             self._wake()
 
     def _wake(self) -> None:
-        """Every policy that is trained gets a version, also one without rows: versions of all are comparable."""
+        """Wake all engines. Every trained policy gets the new version number, even if it had no rows in this step, so
+        that the versions of all policies can be compared."""
         refresh(self.members, self.global_steps)
         self.pools.each(self.members, self._wake_one)
 
@@ -270,7 +270,7 @@ class TeamTrainer(Recorded, Validated):
                 super()._load_checkpoint()
 
     def _save_checkpoint(self) -> None:
-        """verl writes its pointer in place, where a crash can leave it empty (patch: checkpoint-tracker)."""
+        """Save a checkpoint. verl's method would overwrite its pointer file in place (patch: checkpoint-tracker)."""
         with self.timeline.span(timeline.SAVE):
             folder = self.actor_rollout_wg.save(self.global_steps, self.train_dataloader.state_dict())
         self.checkpoint_callback.on_save(
@@ -285,13 +285,13 @@ class TeamTrainer(Recorded, Validated):
         return super().prepare_step()
 
     def _fetch_one_gen_batch(self) -> TensorDict:
-        """verl names a task by a random uid; step and number make a run repeatable."""
+        """Name each task by step and index, so that a run is repeatable. verl uses random uids."""
         if self.resumed and self.train_dataloader_it is None:
-            # An iterator draws a seed, which the run drew before its checkpoint.
+            # A new iterator samples a seed. The run did that before its checkpoint, so keep the random state.
             with fork_rng(devices=[]):
                 self.train_dataloader_it = iter(self.train_dataloader)
         batch = super()._fetch_one_gen_batch()
-        # Tasks of a warm-up may have steps below 0.
+        # Warm-up tasks may have steps below 0.
         step = max(self.global_steps, 0)
         names = [f"{step}-{self._named[step] + i}" for i in range(len(batch))]
         self._named[step] += len(batch)
@@ -301,16 +301,17 @@ class TeamTrainer(Recorded, Validated):
         return batch
 
     def _tasks_are_named(self, names: list[str]) -> None:
-        """They are about to be played."""
+        """Hook of the modes, called before the sessions of these tasks start."""
 
     def _add_prompts_to_generate(self, num_prompts: int) -> int:
-        """verl replaces tasks without rows, indefinitely if all sessions fail."""
+        """Check for failed sessions before verl replaces tasks without rows, which it would do indefinitely."""
         self._count_sessions(least=self.config.data.train_batch_size)
         added: int = super()._add_prompts_to_generate(num_prompts)
         return added
 
     def _count_sessions(self, least: int = 0) -> None:
-        """Raises EngineLost, and SessionsFailed if too many sessions of at least so many tasks of the step failed."""
+        """Update the step's counts. Raises EngineLost, and SessionsFailed if `least` or more tasks ended in the step and
+        too many of their sessions failed."""
         self._sessions += self.agent_loop_manager.pop_counts()
         if self._sessions.tasks >= least:
             self._sessions.check(self.mas.faults.max_dropped_share, f"step {self.global_steps}")
@@ -323,7 +324,7 @@ class TeamTrainer(Recorded, Validated):
                 with self.timeline.span(timeline.SAMPLE):
                     batch, sampling = self.filter.sample(sample_batch_size, self._sample, self._add_prompts_to_generate)
             finally:
-                # A lost engine or failed sessions end the run here, by name, even if there are no rows to sample.
+                # Report a lost engine or failed sessions, even if `sample` has raised because there are no rows.
                 self._count_sessions()
             metrics.update(self._sessions.metrics() | sampling)
             self.on_sample_end()
@@ -359,7 +360,7 @@ class TeamTrainer(Recorded, Validated):
         return self._whole(batch, parts)
 
     def _sample(self, tasks: int) -> tuple[Rows, dict[str, float]]:
-        """The rows of the next tasks that have ended."""
+        """Wait for this many ended tasks and return their rows."""
         sampled: tuple[Rows, dict[str, float]] = self.replay_buffer.sample(
             global_steps=self.global_steps, partition_id=data_plane.TRAIN, batch_size=tasks
         )
@@ -377,7 +378,7 @@ class TeamTrainer(Recorded, Validated):
         return parts
 
     def _each(self, names: Iterable[str], work: Callable[[str], None]) -> None:
-        """Work on policies that are updated: those of a base one after the other, with the base on the device."""
+        """Call `work` for trained policies. Adapters of a base take turns while the base is on the device."""
         at: dict[str, list[str]] = {}
         for name in names:
             at.setdefault(resident(self.mas, name), []).append(name)
@@ -404,13 +405,13 @@ class TeamTrainer(Recorded, Validated):
             policy.update(policy.rows_to_train(part), part.metrics, counted=part.weights.total)
 
     def _whole(self, batch: Rows, parts: Mapping[str, PolicyRows]) -> Rows:
-        """All rows, padding included: what verl's metrics read and what is cleared at the end of the step."""
+        """Join all rows of the step, including padding, for verl's metrics and for the clean-up after the step."""
         placed = {key for part in parts.values() for key in part.batch.keys}
         rest = data_plane.select(batch, [i for i, key in enumerate(batch.keys) if key not in placed])
         whole = data_plane.join([*(part.batch for part in parts.values()), rest])
         for tag in whole.tags:
             for version in (row.MIN_GLOBAL_STEPS, row.MAX_GLOBAL_STEPS):
-                # The engine of a frozen policy counts no versions.
+                # Engines of frozen policies count no versions.
                 tag[version] = self.global_steps - 1 if tag.get(version) is None else tag[version]
         return whole
 
@@ -425,11 +426,11 @@ class TeamTrainer(Recorded, Validated):
             logger.warning("step %d | %s", global_steps, finding.text)
 
     def read_text(self, policy: str, ids: Tensor) -> str:
-        """The text of tokens of a policy."""
+        """Decode a policy's tokens."""
         return str(self.members[resident(self.mas, policy)].tokenizer.decode(ids, skip_special_tokens=True))
 
     def _log_rollout_data(self, batch: Rows, timing_raw: dict[str, float], rollout_data_dir: str) -> None:
-        """verl's dump, with every row's agent and policy."""
+        """Write verl's dump of the rollouts, with the agent and policy of every row."""
         with marked_timer("dump_rollout_generations", timing_raw, color="green"):
             real = [i for i, tag in enumerate(batch.tags) if not row.is_padding(tag)]
             rows = in_order(data_plane.select(batch, real))

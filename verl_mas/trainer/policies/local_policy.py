@@ -26,19 +26,19 @@ from verl_mas.trainer.timeline import LAUNCH, LOAD, PROCESSES
 from verl_mas.verl_.types import Actor, Passed
 
 T = TypeVar("T")
-# What verl's profiler reads of a trainer.
+# Attributes of a trainer that verl's profiler reads.
 PROFILED = ("global_steps", "prev_step_profile", "curr_step_profile", "next_step_profile")
 _SCORES_TOKENS = {"compute_log_prob", "compute_ref_log_prob", "update_actor", "infer_batch", "train_mini_batch"}
 
 
 class Workers:
-    """A worker group that reads of the rows what it computes with, and takes log-probs at each row's own temperature.
+    """A worker group that gets only the fields that it needs, and computes log-probs at each row's own temperature.
 
     verl's trainer sends every field, and sets one temperature for the batch, which would override the row's.
     """
 
     def __init__(self, group: RayWorkerGroup, reads: frozenset[str] = frozenset()):
-        """`reads`: fields that other training processes leave out."""
+        """`reads`: fields that these workers need and other training processes do not."""
         self.group = group
         self._left_out = TRAINER_ONLY - reads
 
@@ -58,10 +58,10 @@ class Workers:
 class LocalPolicy(Servers, PPOTrainer):
     """A policy with its own configuration, training processes and engines."""
 
-    # verl then starts its training processes without engines.
+    # True: verl starts the training processes without engines, which are on another pool.
     engines_apart = False
-    worker: type[PolicyWorker] = PolicyWorker  # of its training processes
-    _turn: Turn | None = None  # while it starts
+    worker: type[PolicyWorker] = PolicyWorker  # class of its training processes
+    _turn: Turn | None = None  # set only while the policy starts
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, total_steps: int):
         self.name = name
@@ -71,7 +71,7 @@ class LocalPolicy(Servers, PPOTrainer):
         self.timing_raw: dict[str, float] = {}
         self.prev_step_profile = self.curr_step_profile = self.next_step_profile = False
         with open_dict(view):
-            # Reward workers are named actors, one set per run, and the team has them.
+            # Reward workers are named actors. There is one set per run, which the team starts.
             view.reward.num_workers = 0
             view.reward.reward_model.enable = view.reward.reward_model.enable_resource_pool = False
             view.trainer.checkpoint_callback_class = None
@@ -86,8 +86,8 @@ class LocalPolicy(Servers, PPOTrainer):
             turn.ended(LAUNCH)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """verl's set-up is one function. It sets an attribute when the training processes are made, and one when they
-        have loaded their model."""
+        """Detect phases of the start by the attributes that verl sets, since its set-up is a single function: one when
+        the training processes exist, another when they have loaded their model."""
         super().__setattr__(name, value)
         # A critic loads its model first.
         first = "critic_wg" if self._turn and self.use_critic else "actor_rollout_wg"
@@ -110,10 +110,10 @@ class LocalPolicy(Servers, PPOTrainer):
     # -- parts of verl's set-up that the team does ---------------------------------------------------------
 
     def _build_replay_buffer(self) -> None:  # type: ignore[override]
-        """The team samples."""
+        """Do nothing: the team samples."""
 
     def _init_dataloader(self) -> None:
-        """The team reads the data; the number of steps is an argument of `__init__`."""
+        """Do nothing: the team reads the data. The number of steps is an argument of `__init__`."""
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -128,35 +128,35 @@ class LocalPolicy(Servers, PPOTrainer):
         return not self.engines_apart
 
     def _load_checkpoint(self) -> None:
-        """The team loads, once every policy is there."""
+        """Do nothing: the team loads the checkpoint when all policies have started."""
 
     def on_sample_end(self) -> None:
-        """The team calls `sleep`."""
+        """Do nothing: the team calls `sleep`."""
 
     def on_step_end(self) -> None:
-        """The team calls `wake`."""
+        """Do nothing: the team calls `wake`."""
 
     def profile(self, start: bool, state: Mapping[str, object]) -> None:
-        """Start or stop verl's profiler of its processes and engines. `state`: the trainer's values of PROFILED."""
+        """Start or stop verl's profiler in processes and engines. `state`: the team's values of PROFILED."""
         vars(self).update(state)
         (self._start_profiling if start else self._stop_profiling)()
 
     # -- what verl's trainer does with rows -------------------------------------------------------------------
 
     def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
-        """Pad them to `multiple`, and give every process the same work."""
+        """Pad the rows to `multiple`, and give every process the same amount of work."""
         balanced: Rows = self._balance_batch(rows, metrics=metrics)
         return balanced
 
     def multiple(self, data_parallel: int) -> int:
-        """Number of which a batch's row count has to be a multiple."""
+        """Return the number of which the row count of a batch must be a multiple."""
         return int(super()._get_required_batch_multiple(data_parallel))
 
     def _get_required_batch_multiple(self, dp_size: int) -> int:
         return self.multiple(dp_size)
 
     def log_probs(self, rows: Rows, metrics: dict[str, float], *, old: bool) -> Rows:
-        """Compute the log-probs of the reference, if there is one, and the old ones if they are asked for."""
+        """Compute the reference model's log-probs, if there is one, and old log-probs if `old` is set."""
         if old:
             rows = self._compute_old_log_prob(rows, metrics=metrics)
         if self.use_reference_policy:
@@ -166,7 +166,7 @@ class LocalPolicy(Servers, PPOTrainer):
     # -- weights --------------------------------------------------------------------------------------------
 
     def wake(self, step: int) -> None:
-        """Send the engines the current weights and let them take their memory."""
+        """Send the engines the current weights; they allocate their GPU memory again."""
         self.checkpoint_manager.update_weights(step)
 
     def sleep(self) -> None:
@@ -174,21 +174,21 @@ class LocalPolicy(Servers, PPOTrainer):
 
     @property
     def workers(self) -> list[Actor]:
-        """Its training processes."""
+        """The training processes of the policy."""
         return list(self.actor_rollout_wg.workers)
 
     @property
     def offloads(self) -> bool:
-        """Whether its parameters are in host memory while nothing is computed with them."""
+        """Whether the parameters are in host memory while they are not in use."""
         actor = self.config.actor_rollout_ref.actor
         if actor.strategy == "fsdp2" and (actor.get("fsdp_config") or {}).get("offload_policy"):
-            # FSDP2 moves them itself, layer by layer, and fails where it finds them moved.
+            # FSDP2 moves parameters itself, layer by layer, and fails if they have been moved.
             return False
         return any((actor.get(engine) or {}).get("param_offload") for engine in TRAINING_ENGINES)
 
 
 class _OnePool(ResourcePoolManager):
-    """Every role of the policy on its pool, which exists already."""
+    """verl's pool manager, with every role of the policy on one existing pool."""
 
     def __init__(self, pool: RayResourcePool, roles: Iterable[Role]):
         name = pool.name_prefix
@@ -196,4 +196,4 @@ class _OnePool(ResourcePoolManager):
         self.resource_pool_dict = {name: pool}
 
     def create_resource_pool(self) -> None:
-        """Done by the team."""
+        """Do nothing: the team has created the pool."""

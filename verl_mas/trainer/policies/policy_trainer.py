@@ -1,4 +1,4 @@
-"""A policy that is trained: what verl's own synchronous trainer does with the rows of a step, and its checkpoints."""
+"""A trained policy: its part of a training step, as in verl's synchronous trainer, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -48,16 +48,17 @@ from verl_mas.trainer.policies.local_policy import LocalPolicy, Workers
 from verl_mas.trainer.policies.weight_folder import BACKEND
 from verl_mas.trainer.step import COLUMNS, PolicyRows, gae, kept_share, without_zero_advantage
 
-# After a start, in which every step compares the log-probs of engine and trainer: before and after the first update.
+# Number of steps after a start that always compare the log-probs of engine and trainer: one before and one after the
+# first update.
 FIRST_STEPS = 2
-# The folder of a policy's critic, in that of the policy.
+# Subfolder of the policy's folder in a checkpoint that holds its critic.
 CRITIC = "critic"
 LOSSES = tuple(f"{part}/{name}" for part in ("actor", CRITIC) for name in ("loss", "grad_norm"))
 
 
 @dataclass(frozen=True)
 class Updates:
-    """How a policy is updated. `weighting`: how much its rows count."""
+    """How a policy is updated. `weighting`: how the loss weights its rows."""
 
     per_step: int
     total_steps: int
@@ -73,7 +74,7 @@ class PolicyTrainer(LocalPolicy):
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, updates: Updates):
         self.updates = updates
         self.plan: UpdatePlan | None = None
-        self.prepared = 0  # steps since the start in which it had rows
+        self.prepared = 0  # number of steps since the start in which this policy had rows
         set_mode(view, updates.weighting)
         super().__init__(name, view, pool, updates.total_steps)
 
@@ -83,7 +84,10 @@ class PolicyTrainer(LocalPolicy):
             self.actor_rollout_wg.set_loss_fn(loss)
 
     def own_loss(self) -> Loss | None:
-        """verl's loss, where rows count differently or old log-probs are the update's own; None: as verl has it."""
+        """Wrap verl's loss if rows have weights, rows are skipped, or old log-probs come from the update itself.
+
+        Returns None if verl's loss is used unchanged.
+        """
         verls = loss = partial(ppo_loss, config=omega_conf_to_dataclass(self.config.actor_rollout_ref.actor))
         if weighs_rows(self.updates.weighting):
             loss = partial(weighted, loss=loss)
@@ -100,7 +104,7 @@ class PolicyTrainer(LocalPolicy):
     # -- the step -------------------------------------------------------------------------------------------
 
     def prepare(self, rows: Rows, metrics: dict[str, float]) -> Rows:
-        """Pad and balance the rows, and compute their log-probs that the step needs."""
+        """Pad and balance the rows, and compute the log-probs and values that the step needs."""
         rows.extra_info[TEMPERATURE] = self.config.actor_rollout_ref.rollout.temperature
         self.prepared += 1
         every = self.updates.old_log_probs_every
@@ -112,7 +116,7 @@ class PolicyTrainer(LocalPolicy):
         self._rows = len(rows)
         rows = super().balance(rows, metrics)
         assert self.plan is not None
-        # With several optimiser steps it would change which rows are in which of them.
+        # With several optimiser steps, this order would change which rows are in which optimiser step.
         if self.updates.shares_prefixes and self.plan.updates == 1:
             tasks = [RowKey.parse(key).uid for key in rows.keys]
             rows.reorder(side_by_side(tasks, [tag[LENGTH] for tag in rows.tags], self.plan.data_parallel))
@@ -126,8 +130,8 @@ class PolicyTrainer(LocalPolicy):
         return self.plan.multiple
 
     def read(self, rows: Rows, metrics: dict[str, float]) -> tuple[TensorDict, dict[str, Tensor]]:
-        """Masks and scores of the rows, after verl's importance weights and rejection between the engine's and the
-        trainer's probabilities; and the fields that these change."""
+        """Read masks and scores of the rows, and apply verl's rollout correction: importance weights and rejection by
+        the ratio of the trainer's to the engine's probabilities. Also return the fields that the correction changes."""
         correction = self.config.algorithm.get("rollout_correction")
         corrects = correction and not correction.get("bypass_mode", False)
         computed = OLD_LOG_PROBS in (rows.fields or ())
@@ -139,7 +143,7 @@ class PolicyTrainer(LocalPolicy):
             DataProto(batch=data.to_padded_tensor()), correction
         )
         metrics.update(found)
-        data[LOSS_MASK] = mask  # before tokens are rejected: verl's means over tokens are over these
+        data[LOSS_MASK] = mask  # the mask before rejection, over which verl takes means over tokens
         if not correction.rollout_is and not correction.rollout_rs:
             return data, {}  # only metrics were asked for
         fields = [RESPONSE_MASK, ROLLOUT_WEIGHTS]
@@ -148,18 +152,18 @@ class PolicyTrainer(LocalPolicy):
         return data, changed
 
     def weigh(self, part: PolicyRows) -> None:
-        """How much its rows count in the loss."""
+        """Compute the weights of the rows in the loss."""
         tokens = part.data[RESPONSE_MASK].sum(-1)
         part.weights = step_weights(self.updates.weighting, part.batch.keys, part.batch.tags, tokens)
 
     def credit(self, part: PolicyRows) -> None:
-        """Give the rows the advantages of their policy's critic, where it has one."""
+        """Compute the rows' advantages from the values of the policy's critic, if it has one."""
         if self.use_critic:
             values = data_plane.read(part.batch, [VALUES])[VALUES]
             gae(part, values, self.config.algorithm.gamma, self.config.algorithm.lam)
 
     def rows_to_train(self, part: PolicyRows) -> Rows:
-        """Return the rows that add to the loss if others are skipped, else all."""
+        """Return the rows of the update: all, or only those that add to the loss (`skip_zero_advantage`)."""
         assert self.plan is not None
         if not self.updates.skip_zero_advantage:
             return part.batch
@@ -169,27 +173,27 @@ class PolicyTrainer(LocalPolicy):
             return part.batch
         counted = part.data.get(LOSS_MASK, part.data[RESPONSE_MASK]).sum(-1)
         actor = self.config.actor_rollout_ref.actor
-        # sapo has a mode of its own.
+        # verl's loss `sapo` always has this mode.
         mode = "seq-mean-token-mean" if actor.policy_loss.loss_mode == "sapo" else actor.loss_agg_mode
         rows = self.balance(data_plane.select(part.batch, kept), {})
         rows.extra_info[KEPT_SHARE] = kept_share(counted, kept, mode)
         return rows
 
     def update(self, rows: Rows, metrics: dict[str, float], *, counted: float) -> None:
-        """The policy's optimiser steps. `counted`: what the sum over all rows is divided by, in verl's modes that take
-        it from the caller."""
+        """Do the optimiser steps of the policy and its critic. `counted`: divisor of the sum over all rows, in the loss
+        modes in which verl takes the divisor from its caller."""
         if self.use_critic:
             self.train_critic(rows, metrics)
         if self.use_critic and self.global_steps < self.config.trainer.critic_warmup:
             metrics["updated"] = 0
         else:
             self.train_policy(rows, metrics, counted)
-        # For this precision verl makes a gradient scaler.
+        # verl uses a gradient scaler if the precision is fp16.
         check_finite(self.name, metrics, scaled=PrecisionType.is_fp16(self.precision))
         self.empty_cache()
 
     def train_critic(self, rows: Rows, metrics: dict[str, float]) -> None:
-        """As many optimiser steps as the policy makes, on the same rows."""
+        """Train the critic with as many optimiser steps as the policy, on the same rows."""
         self._divide(rows, self.config.critic, sum(not is_padding(tag) for tag in rows.tags))
         metrics.update(_reported(self.critic_wg.train_mini_batch(rows).get(), "critic"))
 
@@ -208,7 +212,7 @@ class PolicyTrainer(LocalPolicy):
         metrics.update(output)
 
     def _divide(self, rows: Rows, section: DictConfig, counted: float) -> None:
-        """How verl divides the rows among the optimiser steps of an actor or a critic."""
+        """Tell verl how to divide the rows into the optimiser steps of an actor or a critic."""
         assert self.plan is not None
         rows.extra_info.update(
             global_batch_size=counted / self.plan.updates,
@@ -220,31 +224,31 @@ class PolicyTrainer(LocalPolicy):
 
     @property
     def precision(self) -> str:
-        """That the trainer computes with."""
+        """The dtype in which the trainer computes."""
         fsdp = self.config.actor_rollout_ref.actor
         return str(OmegaConf.select(fsdp, "fsdp_config.mixed_precision.param_dtype", default="bf16"))
 
     @property
     def log_prob_limit(self) -> float:
-        """Rounding moves the log-prob of a token less than this, in the mean of a step. On a GPU in bfloat16 it moved
-        the means of rows by 0.02 to 0.05; in float32 on a CPU, single tokens by 1e-6."""
+        """Limit of the mean difference that rounding causes between the log-probs of engine and trainer in a step. In
+        bfloat16 on a GPU, means of rows differed by 0.02 to 0.05; in float32 on a CPU, single tokens by 1e-6."""
         section = self.config.actor_rollout_ref
         exact = PrecisionType.is_fp32(self.precision) and section.rollout.dtype == "float32"
-        # On a GPU verl sends merged adapters in bfloat16, whatever the types of engine and trainer are.
+        # On a GPU verl sends merged adapters in bfloat16, whatever the dtypes of engine and trainer.
         merged = section.model.get("lora_rank") and section.model.lora.get("merge")
         return 1e-3 if exact and not merged else 0.1
 
     def empty_cache(self) -> None:
         engine = self.config.actor_rollout_ref.actor.get("fsdp_config") or {}
         if engine.get("param_offload") and engine.get("optimizer_offload"):
-            # verl empties the GPU's cache before it moves the optimiser, whose blocks then stay reserved. The
-            # parameters are in host memory already: this empties the cache once more.
+            # verl empties torch's cache of GPU memory before it moves the optimiser to the host, so the optimiser's
+            # blocks stay reserved. The parameters are on the host already, so this call only empties the cache again.
             self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
     # -- weights --------------------------------------------------------------------------------------------
 
     def write_weights(self, folder: Path, step: int) -> None:
-        """The current weights into a folder. Needs `use_folder` in the view with which this was made."""
+        """Write the current weights into a folder. `use_folder` must have prepared the policy's view."""
         group = self.actor_rollout_wg
         with writing(folder):
             ray.get(group.execute_checkpoint_engine(["use"] * group.world_size, [str(folder)] * group.world_size))
@@ -252,8 +256,8 @@ class PolicyTrainer(LocalPolicy):
         self.unload()
 
     def unload(self) -> None:
-        """Move parameters back that were loaded to be sent. verl does so only after it has sent them to engines on the
-        policy's own devices."""
+        """Move parameters back to the host that were loaded for a transfer. verl does so only after a transfer to
+        engines on the policy's own devices."""
         if self.offloads:
             self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
@@ -269,13 +273,13 @@ class PolicyTrainer(LocalPolicy):
 
     @property
     def _stored(self) -> list[tuple[Workers, str]]:
-        """What has weights that are trained, and its folder in a checkpoint."""
+        """The worker groups with trained weights (policy, critic), each with its folder in a checkpoint."""
         policy = [(self.actor_rollout_wg, self.name)]
         return [*policy, (self.critic_wg, os.path.join(self.name, CRITIC))] if self.use_critic else policy
 
 
 def _reported(output: TensorDict, part: str) -> dict[str, float]:
-    """verl's metrics of an update, by verl's names."""
+    """Reduce the metrics of an update, under verl's names."""
     metrics = rename_dict(output["metrics"], f"{part}/")
     metrics[f"perf/mfu/{part}"] = metrics.pop(f"{part}/mfu")
     reduced: dict[str, float] = reduce_metrics(metrics)
@@ -285,7 +289,7 @@ def _reported(output: TensorDict, part: str) -> dict[str, float]:
 def check_finite(policy: str, metrics: dict[str, float], *, scaled: bool) -> None:
     """Raises UpdateFailed if the loss or the gradient is not finite: verl skips such an optimiser step and continues.
 
-    `scaled`: of a loss that a gradient scaler multiplies. Overflows are then expected, and counted instead.
+    `scaled`: whether a gradient scaler multiplies the loss. Overflows are then expected, so they are only counted.
     """
     wrong = [name for name in LOSSES if not math.isfinite(metrics.get(name, 0.0))]
     if scaled:

@@ -16,12 +16,12 @@ from verl_mas.trainer.policies.servers import Engines
 from verl_mas.trainer.starting import Turn
 from verl_mas.trainer.timeline import LAUNCH
 
-# verl's checkpoint engine, on Ascend, too, whose group of processes is found by a name, `default` for every policy.
+# verl's checkpoint engine, also on Ascend. It finds its process group by a name, which verl sets to `default`.
 NAMED_GROUP = "nccl"
 
 
 class SeparatePolicy(PolicyTrainer):
-    """Its engines serve all the time, but for the moment in which they get new weights."""
+    """A policy whose engines serve all the time, except while they receive new weights."""
 
     engines_apart = True
 
@@ -41,18 +41,18 @@ class SeparatePolicy(PolicyTrainer):
         turn.ended(LAUNCH)
 
     def wake(self, step: int) -> None:
-        """Send the engines the current weights. What they generate is aborted and can be resumed."""
+        """Send the engines the current weights. Running requests are aborted, and can be resumed."""
         super().wake(step)
         self.unload()
 
     def sleep(self) -> None:
-        """They have GPUs of their own."""
+        """Do nothing: the engines have their own GPUs."""
 
 
 def send_apart(view: DictConfig, name: str) -> None:
-    """Write into a policy's view what its checkpoint engine needs beside those of other policies.
+    """Write settings into a policy's view that keep its checkpoint engine apart from other policies' ones.
 
-    Also for one that gets no weights: verl makes a checkpoint engine beside the engines of every policy.
+    A policy that gets no weights needs them, too: verl makes a checkpoint engine next to the engines of every policy.
     """
     with open_dict(view):
         engine = view.actor_rollout_ref.rollout.checkpoint_engine
@@ -64,10 +64,10 @@ def send_apart(view: DictConfig, name: str) -> None:
 
 
 class Standalone(Engines):
-    """Engines that get weights while they serve, several policies' on the GPUs of one pool."""
+    """Engines that get weights while they serve. One pool may have the engines of several policies."""
 
     async def start_replica(self, replica: RolloutReplica, share: RayResourcePool) -> None:
-        """verl's `init_standalone`, which would reserve GPUs for this replica alone."""
+        """Start a replica like verl's `init_standalone`, which would reserve separate GPUs for it."""
         replica.rollout_mode, replica.resource_pool = RolloutMode.STANDALONE, share
         group = RayWorkerGroup(
             resource_pool=share,

@@ -36,15 +36,16 @@ class Servers:
     name: str
     config: DictConfig
     llm_server_manager: LLMServerManager
-    metrics: Mapping[str, float] = MappingProxyType({})  # of the last `wake`
+    metrics: Mapping[str, float] = MappingProxyType({})  # metrics of the last `wake`
 
     @property
     def saved(self) -> Mapping[str, Saved]:
-        """What a checkpoint has of them, by the name of its folder."""
+        """The policies that a checkpoint contains, by the name of their folder."""
         return {}
 
     def on_device(self) -> AbstractContextManager[None]:
-        """Around work on several of its policies. verl moves the weights of one policy itself, for each call."""
+        """Context for work on several policies with these weights. It does nothing for a policy without adapters: verl
+        moves the weights to the device for each call."""
         return nullcontext()
 
     @property
@@ -57,13 +58,13 @@ class Servers:
 
     @property
     def receivers(self) -> list[Actor]:
-        """The processes beside its engines that take new weights."""
+        """The processes next to the engines that receive new weights."""
         return [worker for replica in self._replicas for worker in replica.workers]
 
     def client(self, adapter: str | None = None, slices: Actor | None = None, resumes: bool = False) -> LLMServerClient:
-        """`adapter`: the policy whose adapter serves the requests. `slices`: the time slices of its pool.
+        """Make a client. `adapter`: the policy whose adapter serves requests. `slices`: the time slices of the pool.
 
-        `resumes`: a request that an engine aborts continues when engines take requests again.
+        `resumes`: whether requests that an engine aborts continue once engines accept requests again.
         """
         handles = self.llm_server_manager.server_handles
         server: Balanced | Only | Slices = Only(handles[0]) if len(handles) == 1 else Balanced()
@@ -78,7 +79,7 @@ class Servers:
 
     @blocking
     async def resume(self) -> None:
-        """Take requests again."""
+        """Accept requests again."""
         await asyncio.gather(*[replica.resume_generation() for replica in self._replicas])
 
     @property
@@ -109,7 +110,7 @@ class FrozenPolicy(Servers):
 
     @blocking
     async def wake(self, step: int) -> None:
-        # Nothing slept, and SGLang ends where memory is resumed that was not released.
+        # The engine did not sleep, and SGLang exits if it resumes memory that was not released.
         if not self.config.actor_rollout_ref.rollout.free_cache_engine:
             return
         await asyncio.gather(*[replica.wake_up() for replica in self._replicas])
@@ -120,7 +121,7 @@ class FrozenPolicy(Servers):
 
 
 class Engines(LLMServerManager):
-    """Engines beside other policies' processes, in the same placement group."""
+    """Engines in the placement group of a pool, next to the processes of other policies."""
 
     async def _initialize_llm_servers(self, start_rank: int | None = None) -> None:
         size = gpus_of_replica(partial(getattr, self.rollout_config))
@@ -135,7 +136,7 @@ class Engines(LLMServerManager):
             )
             for rank in range(len(shares))
         ]
-        # Each has GPUs of its own.
+        # Replicas start in parallel, as each has its own GPUs.
         await asyncio.gather(*map(self.start_replica, self.rollout_replicas, shares))
         self.server_handles = [replica.server_handle for replica in self.rollout_replicas]
         self.server_addresses = [replica.server_address for replica in self.rollout_replicas]

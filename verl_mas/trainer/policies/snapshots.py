@@ -1,8 +1,8 @@
 """Snapshots: policies with the weights that a trained policy had at an earlier step, such as opponents in self-play.
 
-A refresh writes the weights to `<run>/snapshots/<policy>`, and the engines of the snapshot take them from there.
-Asleep, they keep what they have, as those of a frozen policy do. A checkpoint has the folder in use, as links where the
-file system has them, so a resumed run plays against the same snapshot.
+A refresh writes the weights to `<run>/snapshots/<policy>`, and the engines of the snapshot load them from there. While
+the engines sleep they keep their weights, like the engines of a frozen policy. A checkpoint contains the folder in use
+(as hard links if the file system supports them), so a resumed run plays against the same snapshot.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FOLDER = "snapshots"
 
 
 class Snapshot(FrozenPolicy):
-    """A local policy whose weights are replaced by those of a trained one, by a rule."""
+    """A local policy whose weights are replaced by the weights of a trained policy, by the rule `spec`."""
 
     def __init__(self, name: str, view: DictConfig, pool: RayResourcePool, spec: SnapshotSpec):
         use_folder(view)
         super().__init__(name, view, pool)
         self.spec = spec
-        # Of the weights that its engines have. None: its model's own, with which they start.
+        # Step of the weights of its engines. 0: the model's own weights, with which the engines start.
         self.step = 0
         self._folder: Path | None = None
         self._stale = False
 
     def take(self, source: PolicyTrainer, step: int) -> None:
-        """The present weights of its policy; its engines get them when they wake up."""
+        """Write the current weights of `source` to the folder. The engines load them when they wake up."""
         folder = Path(self.config.trainer.default_local_dir).absolute() / FOLDER / self.name
         source.write_weights(folder, step)
         self._replace(folder)
@@ -58,7 +58,7 @@ class Snapshot(FrozenPolicy):
         return {self.name: self}
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        """The snapshot in use, in the folder of a checkpoint."""
+        """Save the snapshot in use into the folder of a checkpoint."""
         own = Path(folder, self.name)
         if self._folder is None:
             own.mkdir()
@@ -67,7 +67,7 @@ class Snapshot(FrozenPolicy):
             shutil.copytree(self._folder, own, copy_function=_link)
 
     def load(self, folder: str, delete: bool) -> None:
-        """The snapshot in the folder of a checkpoint, which stays: the next checkpoint has it, too."""
+        """Load the snapshot from the folder of a checkpoint. It is never deleted: the next checkpoint needs it, too."""
         own = Path(folder, self.name)
         if step_of(own):
             self._replace(own)
@@ -86,7 +86,7 @@ def snapshots_in(members: Mapping[str, LocalPolicy | FrozenPolicy]) -> dict[str,
 
 
 def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> None:
-    """Every snapshot that is due after this step. An evaluation leaves the folders of the run as they are."""
+    """Refresh every snapshot that is due after this step. An evaluation does not change the folders of the run."""
     for snapshot in snapshots_in(members).values():
         if snapshot.spec.due(step) and not snapshot.config.trainer.val_only:
             source = members[snapshot.spec.of]
@@ -95,7 +95,7 @@ def refresh(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> Non
 
 
 def snapshot_metrics(members: Mapping[str, LocalPolicy | FrozenPolicy], step: int) -> dict[str, float]:
-    """Metrics of the snapshots at a step, whose replies come from the weights after the step before."""
+    """Return the metrics of snapshots. The replies of `step` come from the weights after the step before it."""
     values: dict[str, float] = {}
     for name, snapshot in snapshots_in(members).items():
         values |= of_policy(name, {"snapshot/step": snapshot.step, "snapshot/age": step - 1 - snapshot.step})

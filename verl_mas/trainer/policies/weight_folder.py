@@ -1,7 +1,7 @@
-"""Weights that go through a folder: how a snapshot gets those of a trained policy, whatever engine serves it.
+"""Transfers weights through a folder. A snapshot gets the weights of a trained policy this way, with any engine.
 
-A checkpoint engine of verl: its workers of the trained policy write, and its workers beside the snapshot's engines read
-and pass on. verl imports this module in both.
+The module is a checkpoint engine of verl. Workers of the trained policy write the folder. Workers next to the
+snapshot's engines read it and pass the weights on. verl imports this module in both.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from verl.utils.device import get_device_id, get_torch_device
 from verl_mas.run_folder.disk import replaced
 
 BACKEND = "verl_mas_folder"
-# Written last: a folder without it is not whole.
+# This file is written last: a folder without it is incomplete.
 RECORD = "snapshot.json"
 
 
 @CheckpointEngineRegistry.register(BACKEND)
 class WeightFolder(ColocatedCheckpointEngine):
-    """Each transfer is preceded by `use` with its folder."""
+    """A checkpoint engine that uses a folder. Call `use` with the folder before each transfer."""
 
     def __init__(self, bucket_size: int, is_master: bool = False):
         super().__init__(bucket_size, is_master)
@@ -43,7 +43,7 @@ class WeightFolder(ColocatedCheckpointEngine):
             for _ in weights:
                 """Every worker takes part in gathering a tensor."""
 
-    def receive_weights(  # type: ignore[override]  # as the class for one process, it does not wait
+    def receive_weights(  # type: ignore[override]  # not async, as in verl's colocated class
         self, global_steps: int | None = None
     ) -> Generator[tuple[str, torch.Tensor], None, None]:
         device = get_device_id() if get_torch_device().is_available() else "cpu"
@@ -51,14 +51,14 @@ class WeightFolder(ColocatedCheckpointEngine):
 
 
 def use_folder(view: DictConfig) -> None:
-    """Have the workers of a policy write and read folders. verl's own transfer to their engines does not change."""
+    """Make a policy's workers use this checkpoint engine. verl's transfer to the policy's own engines is unchanged."""
     with open_dict(view):
         engine = view.actor_rollout_ref.rollout.checkpoint_engine
         engine.backend, engine.custom_backend_module = BACKEND, __name__
 
 
 def write(folder: Path, weights: Iterable[tuple[str, torch.Tensor]], step: int, file_bytes: int) -> None:
-    """Replace the folder by files of about `file_bytes` with these weights, by the names of the model's checkpoint."""
+    """Replace the folder's content by files of about `file_bytes`, with weights under the model checkpoint's names."""
     with replaced(folder) as new:
         for number, tensors in enumerate(_parts(weights, file_bytes)):
             save_file(tensors, new / f"{number:05d}.safetensors")
@@ -75,8 +75,8 @@ def step_of(folder: Path) -> int:
 
 
 def read(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """One tensor after the other."""
-    step_of(folder)  # Of a folder that is not there, no weights would be sent.
+    """Yield names and tensors one by one."""
+    step_of(folder)  # Raises if the folder does not exist; else no weights would be sent.
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118  not a mapping
@@ -87,7 +87,7 @@ def _parts(weights: Iterable[tuple[str, torch.Tensor]], file_bytes: int) -> Iter
     part: dict[str, torch.Tensor] = {}
     size = 0
     for name, tensor in weights:
-        # A copy: tied weights are one tensor under two names, which a file cannot hold.
+        # Copy each tensor: tied weights share memory, which safetensors refuses.
         part[name] = tensor.detach().to("cpu", copy=True).contiguous()
         size += tensor.nbytes
         if size >= file_bytes:

@@ -1,9 +1,9 @@
 """verl's training worker of a policy, which counts the tensors of every push of weights.
 
-verl sends what it finds, and engines load what they get: neither refuses a push that lacks tensors, and the engine
-samples with the weights that it had before. All ways in which weights leave a worker ask the training engine for them
-by one method: to engines on its own devices, through a checkpoint engine, to the folder of a snapshot, as adapters, and
-merged into their base.
+Neither verl nor the engines refuse a push that lacks tensors: for these, an engine would go on with the weights that it
+had before. Every push takes its weights from one method of the training engine, so they are counted there: a push to
+engines on the same devices, through a checkpoint engine or to the folder of a snapshot, of adapters alone, or of
+adapters merged into their base.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LORA = "lora_"  # in the names of an adapter's tensors
 
 # verl's decorators have no types.
 def on_all(method: F) -> F:
-    """All workers are called."""
+    """Register a method that is called in all workers."""
     return cast(F, register(dispatch_mode=Dispatch.ONE_TO_ALL)(method))  # type: ignore[attr-defined]
 
 
@@ -69,13 +69,13 @@ class CriticWorker(TrainingWorker):
 
 
 def refuse_damaged(folder: Path, rank: int) -> None:
-    """Each rank reads its files twice: torch does not look at their checksums, and loads whatever is there."""
+    """Verify the checksums of a rank's files. torch does not verify them when it loads the files."""
     if names := damaged(folder, f"*_rank_{rank}.pt"):
         raise ValueError(f"the checksums of {', '.join(names)} are wrong: their bytes have changed")
 
 
 def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:
-    """`collect`, verl's method of a training engine, whose streams end with an error if they lack tensors."""
+    """Wrap `collect`, verl's method of a training engine. A stream that lacks tensors then ends with an error."""
 
     def counted(*, base_sync_done: bool = False, **kwargs: object) -> tuple[Weights, Fields | None]:
         weights, peft_config = collect(base_sync_done=base_sync_done, **kwargs)
@@ -86,14 +86,14 @@ def counting(collect: Collect, module: nn.Module, policy: str) -> Collect:
 
 
 def tensors_of(module: nn.Module, *, adapter: bool) -> int:
-    """How many tensors a model's adapter has, or its other weights. Tied ones count once."""
+    """Count the tensors of a model's adapter, or of its other weights. Tied tensors count once."""
     parameters = [each for name, each in module.named_parameters() if (LORA in name) is adapter]
-    # FSDP1 puts several tensors into one parameter, which has their names.
+    # FSDP1 flattens several tensors into one parameter, and keeps their names in `_fqns`.
     return sum(len(getattr(each, "_fqns", [None])) for each in parameters)
 
 
 def whole(weights: Weights, least: int, policy: str) -> Iterator[tuple[str, Tensor]]:
-    """The same tensors. Raises UpdateFailed at their end if there are fewer than `least`."""
+    """Yield the tensors unchanged. Raises UpdateFailed at the end if there were fewer than `least`."""
     count = 0
     for named in weights:
         count += 1
