@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import snapshots
+from verl_mas.config.merge import CRITIC, snapshots
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
@@ -189,7 +189,9 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
     """Why a run of this identity cannot resume from a checkpoint. Another run's is taken where it is named."""
     yield from other_adapters(checkpoint, run)
     before, now = _policies_in(checkpoint.run, STORED), _policies_in(run, STORED)
-    for name in (name for name in now if name in before and not _agree(before[name], now[name])):
+    # A checkpoint of a run without critics names none, and has none to load.
+    lacking = [name for name in now if name in before and CRITIC in now[name].keys() - before[name].keys()]
+    for name in (name for name in now if name in before and (name in lacking or not _agree(before[name], now[name]))):
         yield ConfigError(
             f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
             rule="whole weights are loaded by as many processes of the same strategy, and know one vocabulary",
@@ -263,7 +265,7 @@ def _stored(run: Run, name: str) -> dict[str, object]:
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    critic = {"critic": Path(view.critic_path).name} if run.critics else {}
+    critic = {CRITIC: Path(view.critic_path).name} if run.critics else {}
     return {
         "processes": processes,
         "strategy": strategy,

@@ -197,12 +197,18 @@ def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
     mask = rows[RESPONSE_MASK]
     last = (mask * torch.arange(mask.shape[-1])).argmax(-1, keepdim=True)
     rewards = torch.zeros_like(rows[SCORES]).scatter(-1, last, rows[SCORES].sum(-1, keepdim=True))
-    advantages, returns = compute_gae_advantage_return(rewards, rows[VALUES], mask, gamma, lam)
+    # verl cannot whiten fewer tokens, so a policy whose rows were all rejected learns nothing from the step.
+    few = int(mask.sum()) < 2
+    advantages, returns = torch.zeros_like(rewards), rows[VALUES]
+    if not few:
+        advantages, returns = compute_gae_advantage_return(rewards, rows[VALUES], mask, gamma, lam)
     part.of_tokens = {
         ADVANTAGES: response_to_nested(advantages, nested),
         RETURNS: response_to_nested(returns, nested),
     }
     part.advantages = (advantages * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    if few:
+        return
     earned, errors = returns[mask.bool()], (returns - rows[VALUES])[mask.bool()]
     part.metrics["critic/values/mean"] = float(rows[VALUES][mask.bool()].mean())
     part.metrics["critic/vf_explained_var"] = float(1 - errors.var() / (earned.var() + 1e-5))
