@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from verl_mas.cli.data import main
+from verl_mas.cli.data.search import Search
 from verl_mas.cli.data.tool_math import ToolMath
 from verl_mas.data import sources
 from verl_mas.data.dataset import FILES, Prepared
@@ -126,8 +127,8 @@ def test_a_public_set_with_another_number_of_rows_or_none_is_refused(tmp_path, n
 
 def test_search_keeps_every_accepted_answer_and_samples_each_source(tmp_path, monkeypatch):
     # The real sets have 169,615 and 51,713 rows.
-    for name in ("SEARCH_TRAIN", "SEARCH_TEST"):
-        monkeypatch.setattr(sources, name, tuple(replace(one, rows=None) for one in getattr(sources, name)))
+    for name in ("train_sets", "test_sets"):
+        monkeypatch.setattr(Search, name, tuple(replace(one, rows=None) for one in getattr(Search, name)))
     main(["search", "--out", str(tmp_path)], load=hub(SEARCH_ROWS))
     assert prepared(tmp_path, "train")[0]["reward_model"]["ground_truth"] == ["me"]
     test = prepared(tmp_path, "test")

@@ -62,6 +62,7 @@ def workplace(tmp_path_factory) -> Path:
             (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.file).write_text(block.text)
     (folder / "recipes").symlink_to(ROOT / "recipes")
+    (folder / "benchmarks").symlink_to(ROOT / "benchmarks")
     task = verl_mas.Task([{"role": "user", "content": "2 + 2?"}], step=3)
     session = verl_mas.run("solver_verifier", task, verl_mas.ScriptedLLM("<verify>approve</verify> \\boxed{4}"))
     writer = TrajectoryWriter(TrajectorySpec(), folder / "runs/math/shared/trajectories", "first")

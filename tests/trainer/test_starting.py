@@ -92,6 +92,7 @@ def test_training_processes_import_at_once_and_load_their_model_in_turn(monkeypa
     monkeypatch.setattr(module.ray, "get", lambda answers: log.append("imported"))
     policy = object.__new__(LocalPolicy)
     policy.pool, policy.use_reference_policy = SimpleNamespace(name_prefix="main"), False
+    policy.use_critic = False
     started = Thread(target=policy.start, args=[Turn("a", timeline, {"main": [earlier]})], daemon=True)
     started.start()
     started.join(0.1)

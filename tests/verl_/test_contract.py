@@ -33,7 +33,7 @@ OPEN = (
     *("mas", "hydra", "defaults"),
     "ray_kwargs.ray_init",
     "trainer.v1.sampler.sampler_kwargs",
-    "actor_rollout_ref.model.override_config",
+    *("actor_rollout_ref.model.override_config", "critic.model.override_config", "critic.fsdp.mixed_precision"),
     "actor_rollout_ref.actor.fsdp_config.mixed_precision",
     "actor_rollout_ref.ref.fsdp_config.mixed_precision",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
@@ -45,7 +45,13 @@ TOUCHING = {
     *("engines.vllm_extension", *(f"verl_mas_vllm_cpu.{name}" for name in ("adapter", "server", "worker"))),
     *("platform.fsdp", "rollout.manager", "rollout.team_client", "rollout.verl_client", "rollout.worker"),
     *("trainer.adapters.engine", "trainer.modes.asynchronous", "trainer.policies.local_policy"),
-    *("trainer.policies.servers", "trainer.trainer", "trainer.validation", "verl_.registries"),
+    *(
+        "trainer.policies.policy_trainer",
+        "trainer.policies.servers",
+        "trainer.trainer",
+        "trainer.validation",
+        "verl_.registries",
+    ),
 }
 
 

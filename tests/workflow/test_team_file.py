@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path, content):
 ASKED = {
     *("Execution.packages", "Execution.url", "ReferredProgram.command", "ReferredProgram.function"),
     *("Program.pass_env", "ReferredProgram.python", "ReferredProgram.preload"),
-    *("Rated.settings", "LeaderWorkers.retriever"),
+    *("Rated.settings", "LeaderWorkers.retriever", "FoldingRules.instruction"),
     *("Searching.retriever", "Verifiers.taskset", "Verifiers.options"),
     *("Verifiers.environment", "Verifiers.python", "Verifiers.folder"),
 }

@@ -12,7 +12,7 @@ from verl_mas.config.schema import MasConfig, PolicySpec, Weighting
 
 SECTION = "actor_rollout_ref"
 # verl's estimator by a critic, and its path of a model where a command gives none.
-GAE, ANY_MODEL = "gae", "~/models/deepseek-llm-7b-chat"
+GAE, CRITIC, ANY_MODEL = "gae", "critic", "~/models/deepseek-llm-7b-chat"
 Path = tuple[str, ...]
 
 

@@ -164,7 +164,7 @@ class VerlPolicy:
     async def _generate(self, request: Request, n: int) -> list[Generation]:
         loop = self._loop(request)
         if request.continues is not None and request.continues.generation.full:
-            return [_empty_reply(request.continues.generation)] * n
+            return [_empty_reply(request.continues)] * n
         try:
             prompt = await self._prompt(loop, request)
             branches = range(request.branch, request.branch + n)
@@ -305,7 +305,7 @@ class VerlPolicy:
         left = self._rollout.response_length - len(prompt.mask)
         if left <= 0:
             assert request.continues is not None
-            return _empty_reply(request.continues.generation)
+            return _empty_reply(request.continues)
         params = stopping(loop, request, self.sampling(request))
         if self.model.placeholders:
             params["stop_token_ids"] = sorted({*(params.get("stop_token_ids") or ()), *self.model.placeholders})
@@ -414,8 +414,12 @@ def _schemas(request: Request) -> list[JsonObject]:
     return cast("list[JsonObject]", list(request.tools) or None)
 
 
-def _empty_reply(before: Generation) -> Generation:
-    """Make the empty reply of a full row: no token is sampled, and the row does not get the last messages."""
+def _empty_reply(continues: Continuation) -> Generation:
+    """Make the empty reply of a full row: no token is sampled, and the row does not get the last messages. A new row
+    that begins from a full one stays empty, as the tokens of the full row are trained in that row."""
+    before = continues.generation
+    if continues.row is None:
+        before = replace(before, response_ids=(), response_mask=(), log_probs=None)
     return replace(before, text="", tool_calls=(), stop_reason="length", sampled=0, full=True, versions=(), aborts=0)
 
 

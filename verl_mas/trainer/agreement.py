@@ -21,9 +21,9 @@ from verl_mas.verl_.types import Fields
 
 # Key of the first distances in the `run.json` of a checkpoint.
 FIRST = "first distance of engine and trainer"
-TIMES = 3  # the distance in sound steps varies by less, with the tokens and the policy's entropy
-AT_ONCE = 2  # comparisons after a start
-FEWEST = 64  # tokens; in bfloat16 single tokens may be apart by more than the limit
+TIMES = 3  # limit as a multiple of the first distance; in sound steps, tokens and entropy change it by less
+AT_ONCE = 2  # number of comparisons after a start in which a single one above the limit ends the run
+FEWEST = 64  # minimum tokens of a comparison; in bfloat16, single tokens may differ by more than the limit
 
 
 class Agreement:
@@ -31,7 +31,7 @@ class Agreement:
 
     `resumed`: the checkpoint from which the run continues; it has the first distances of its agents.
 
-    `corrected`: the loss corrects for engines that compute other probabilities, whose distance may grow in a long run.
+    `corrected`: whether the loss corrects for other probabilities in the engines. The distance may then grow over time.
     """
 
     def __init__(self, resumed: Checkpoint | None = None, *, corrected: bool = False):

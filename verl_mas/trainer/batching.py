@@ -71,7 +71,7 @@ class UpdatePlan:
 def plan(rows: int, updates: int, data_parallel: int, micro: MicroBatches = BY_TOKENS) -> UpdatePlan:
     """Plan as many optimiser steps as requested, but never more than there are rows.
 
-    verl requires that a fixed micro batch divides what is cut into micro batches.
+    verl requires that the size of a fixed micro batch divides the number of rows that are split into micro batches.
     """
     updates = max(1, min(updates, rows))
     return UpdatePlan(rows, updates, data_parallel, data_parallel * math.lcm(updates * micro.update, micro.scoring))
@@ -101,7 +101,7 @@ def spread_padding(tags: Tags, data_parallel: int, updates: int) -> list[int]:
 
 
 def evenly(rows: Sequence[int], padding: Sequence[int]) -> list[int]:
-    """Rows with padding among them at equal distances."""
+    """Merge padding into rows at equal distances."""
     places = [((i + 1) / len(rows), row) for i, row in enumerate(rows)]
     places += [((i + 1) / len(padding), row) for i, row in enumerate(padding)]
     return [row for _, row in sorted(places, key=lambda place: place[0])]

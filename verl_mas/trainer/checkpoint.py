@@ -1,4 +1,4 @@
-"""Every policy under its own name in one checkpoint, which counts only when all its parts are written."""
+"""Checkpoints of a run: one folder per policy, and the run's state. A checkpoint counts only if it is complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from omegaconf import DictConfig, ListConfig
 from ray.exceptions import RayActorError, RayTaskError
 
 from verl_mas.config.adapters import bases
-from verl_mas.config.merge import snapshots
+from verl_mas.config.merge import CRITIC, snapshots
 from verl_mas.config.modes import COLOCATED, KEY, SEPARATE
 from verl_mas.config.placement import pool_shape
 from verl_mas.config.run import Run, View
@@ -44,55 +44,57 @@ if TYPE_CHECKING:
     from verl_mas.trainer.running import RunningState
 
 RNG_FILE = "driver_rng.pt"
-# How many tasks those are, in `run.json`.
+# Key in `run.json` of the number of tasks in flight.
 IN_FLIGHT = "tasks in flight"
-# The adapters of a run and their bases, in `run.json`.
+# Keys in `run.json` of the adapters of a run, and of their bases.
 ADAPTERS, BASES = "adapters", "bases"
-# How the whole weights of a policy are stored, in `run.json`.
+# Key in `run.json` of how the weights of each policy that is no adapter are stored.
 STORED = "stored weights"
 LOADERS = "data.dataloader_num_workers"
 CONFIG = "config.json"
 
 
 class Saved(Protocol):
-    """A policy with a state that no file of its model has: a trained one, or a snapshot."""
+    """A policy whose state must be saved, because it is not in the files of its model."""
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        """Into the folder of a checkpoint. `keep`: verl's workers delete theirs in all but so many checkpoints."""
+        """Write into the folder of a checkpoint. `keep`: the number of checkpoints in which verl's workers keep their
+        files; None: all."""
 
     def load(self, folder: str, delete: bool) -> None:
-        """From the folder of a checkpoint."""
+        """Read from the folder of a checkpoint."""
 
 
 class Queue(Protocol):
-    """The tasks that were read from the data and are not trained on yet, with the rows of those that have finished."""
+    """The tasks that were read from the data and are not trained on yet, with the rows of finished tasks."""
 
     def save(self, folder: Path) -> int:
-        """Returns how many tasks there are."""
+        """Write the tasks into a folder, and return their number."""
 
     def restore(self, folder: Path) -> None:
-        """From the folder that `save` has written."""
+        """Read the tasks from a folder that `save` has written."""
 
 
 @dataclass
 class Checkpoints:
-    """In place of the worker group whose checkpoint verl's trainer loads."""
+    """Saves and loads checkpoints. It replaces the worker group whose `load_checkpoint` verl's trainer calls."""
 
     policies: Mapping[str, Saved]
-    trainer: DictConfig  # verl's section of that name
+    trainer: DictConfig  # verl's section `trainer`
     run: Mapping[str, object]  # the identity of the run
     running: RunningState | None = None
-    team: TeamFile | None = None  # what is to be exported
-    queue: Queue | None = None  # of the tasks that are in flight when a step is saved; None if there are none
-    _written: list[Path] = field(default_factory=list, init=False)  # by this run, also before it was resumed
+    team: TeamFile | None = None  # the team's description, for exports
+    queue: Queue | None = None  # the tasks in flight when a step is saved; None in a synchronous run
+    # Complete checkpoints of this run, including those from before a resume.
+    _written: list[Path] = field(default_factory=list, init=False)
 
     def save(self, step: int, data: Fields) -> Path:
-        """`data` is the state of the data loader."""
+        """Write a checkpoint and delete old ones; return its folder. `data`: the state of the data loader."""
         folder = folder_of_step(Path(self.trainer.default_local_dir).absolute(), step)
         remote = self.trainer.default_hdfs_dir and str(folder_of_step(Path(self.trainer.default_hdfs_dir), step))
         with writing(folder):
             if folder.exists():
-                # A checkpoint that a crash left unfinished, or that a run which resumed from an earlier one repeats.
+                # Left unfinished by a crash, or written before the run resumed from an earlier checkpoint.
                 shutil.rmtree(folder)
             folder.mkdir(parents=True)
         for name, policy in self.policies.items():
@@ -116,8 +118,9 @@ class Checkpoints:
 
     @property
     def _keep(self) -> int | None:
-        """verl's workers delete the oldest before they write the newest: keep one more, so that a run which breaks
-        between two policies' saves still has a complete checkpoint."""
+        """Number of checkpoints to keep, one more than configured; None: all. verl's workers delete the oldest
+        checkpoint before they write a new one. The extra one stays complete if a run breaks between the saves of two
+        policies."""
         removes = self.trainer.get("remove_previous_ckpt_in_save")
         keep: int | None = 1 if removes else self.trainer.max_actor_ckpt_to_keep
         return keep and keep + 1
@@ -146,7 +149,7 @@ class Checkpoints:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Around a write of a part of a checkpoint, here or by a policy's workers."""
+    """Turn errors of writing a part of a checkpoint, here or in a policy's workers, into DiskError."""
     try:
         yield
     except (OSError, RuntimeError, RayTaskError) as error:  # torch.save raises RuntimeError on a full disk
@@ -159,7 +162,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(folder: Path, part: str) -> Iterator[None]:
-    """Around the loading of a part of the checkpoint in `folder`, here or by a policy's workers."""
+    """Turn errors of loading a part of the checkpoint in `folder`, here or in a policy's workers, into DiskError."""
     try:
         yield
     except (MasError, RayActorError):
@@ -174,10 +177,10 @@ def reading(folder: Path, part: str) -> Iterator[None]:
 
 
 def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigError]:
-    """Whether the checkpoint in a folder lacks one of these policies."""
+    """Yield an error if the checkpoint in a folder lacks one of these policies."""
     saved = sorted(path.name for path in folder.iterdir() if path.is_dir() and path.name != QUEUE)
     missing = [name for name in policies if name not in saved]
-    # Where each node has a disk of its own, the checkpoints of the others cannot be seen from here.
+    # If each node writes to its own disk, parts of the checkpoint on other nodes are not visible here.
     if missing and saved:
         value = f"{folder} has no policy {', '.join(missing)}; it has {', '.join(saved)}"
         rule = "a run resumes with the trainable policies, their bases and the snapshots that it was saved with"
@@ -186,10 +189,15 @@ def other_policies(folder: Path, policies: Iterable[str]) -> Iterator[ConfigErro
 
 
 def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictConfig) -> Iterator[ConfigError]:
-    """Why a run of this identity cannot resume from a checkpoint. Another run's is taken where it is named."""
+    """Yield why a run of this identity cannot resume from a checkpoint.
+
+    A checkpoint of another run is allowed if the configuration names it, or in an evaluation.
+    """
     yield from other_adapters(checkpoint, run)
     before, now = _policies_in(checkpoint.run, STORED), _policies_in(run, STORED)
-    for name in (name for name in now if name in before and not _agree(before[name], now[name])):
+    # A checkpoint of a run without critics has no critic to load.
+    lacking = [name for name in now if name in before and CRITIC in now[name].keys() - before[name].keys()]
+    for name in (name for name in now if name in before and (name in lacking or not _agree(before[name], now[name]))):
         yield ConfigError(
             f"{checkpoint.folder} has policy {name} with {_text(before[name])}, and this run with {_text(now[name])}",
             rule="whole weights are loaded by as many processes of the same strategy, and know one vocabulary",
@@ -205,7 +213,7 @@ def differences(checkpoint: Checkpoint, run: Mapping[str, object], config: DictC
 
 
 def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
-    """How the run of a checkpoint differs from this one, beside its adapters."""
+    """Yield the differences between the run of a checkpoint and this run, except for adapters and stored weights."""
     before, folder = checkpoint.run, checkpoint.folder
     for key, value in run.items():
         if key not in (ADAPTERS, BASES, STORED, LOADERS) and before.get(key, value) != value:
@@ -218,7 +226,7 @@ def other_run(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[Con
 
 
 def left_out(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarning]:
-    """What a synchronous run does not take from the checkpoint of an asynchronous one."""
+    """Warn that a synchronous run ignores the tasks in flight in a checkpoint of an asynchronous run."""
     if not asynchronous and (tasks := checkpoint.run.get(IN_FLIGHT)):
         yield ConfigWarning(
             f"{checkpoint.folder} has {tasks} tasks in flight, and this run is synchronous",
@@ -228,10 +236,10 @@ def left_out(checkpoint: Checkpoint, asynchronous: bool) -> Iterator[ConfigWarni
 
 
 def run_identity(run: Run) -> dict[str, object]:
-    """What cannot change when a run resumes. Lengths, sizes and addresses may: they are tuned during a run."""
+    """Return the settings that must not change when a run resumes. Lengths, sizes and addresses may change."""
     specs, shared = run.mas.policies, bases(run.mas)
     full = [name for name in run.trained if not specs[name].adapter_of]
-    # A folder may move, or hold the hub's model of that name.
+    # Only the name counts later: a folder may be moved, or be a copy of the hub's model of that name.
     models = {name: Path(str(run.view(name).value("model.path"))) for name in [*full, *shared]}
     identity: dict[str, object] = {
         "algorithm.adv_estimator": str(run.config.algorithm.adv_estimator),
@@ -245,7 +253,7 @@ def run_identity(run: Run) -> dict[str, object]:
     }
     if shared:
         adapters = {name: _adapter_settings(run.view(name)) for name, spec in specs.items() if spec.adapter_of}
-        # No checkpoint has a copy of the weights of a base.
+        # A checkpoint does not contain the weights of a base, so identify the base.
         of_bases = {
             name: {"model": models[name].name, "fingerprint": fingerprint(models[name]), **_vocabulary(run.view(name))}
             for name in shared
@@ -257,13 +265,13 @@ def run_identity(run: Run) -> dict[str, object]:
 def _stored(run: Run, name: str) -> dict[str, object]:
     view, pool = run.view(name), run.mas.policies[name].pool
     strategy = str(view.value("actor.strategy"))
-    # Other strategies store weights that any number of processes loads.
+    # With other strategies, any number of processes can load the weights.
     sharded = strategy.startswith("fsdp") and pool in run.mas.pools
     processes = sum(pool_shape(run, pool)) if sharded else None
     lora = {key: value for key, value in _adapter_settings(view).items() if key != "adapter_of"}
     stored = lora if lora["lora_rank"] else {"lora_rank": 0}
     optimizer = view.get("actor.optim.optimizer")
-    critic = {"critic": Path(view.critic_path).name} if run.critics else {}
+    critic = {CRITIC: Path(view.critic_path).name} if run.critics else {}
     return {
         "processes": processes,
         "strategy": strategy,
@@ -275,7 +283,7 @@ def _stored(run: Run, name: str) -> dict[str, object]:
 
 
 def _vocabulary(view: View) -> dict[str, object]:
-    """A hash of the tokens and their ids, which stay when a tokenizer is saved again; nothing where it is not here."""
+    """Hash the tokens and their ids, which do not change when a tokenizer is saved again. Empty if it is not found."""
     folder = local_folder(str(view.get("model.tokenizer_path") or view.value("model.path")))
     content = readable_json(folder / "tokenizer.json") if folder else {}
     if not isinstance(model := content.get("model"), dict):
@@ -285,7 +293,7 @@ def _vocabulary(view: View) -> dict[str, object]:
 
 
 def _configuration(model: Path) -> bytes:
-    """Without what changes when the same model is saved again."""
+    """Return a model's config.json without the fields that change when the same model is saved again."""
     config = json.loads((model / CONFIG).read_bytes())
     kept = {key: value for key, value in config.items() if key not in ("_name_or_path", "transformers_version")}
     return json.dumps(kept, sort_keys=True).encode()
@@ -311,7 +319,7 @@ def fingerprint(model: Path) -> str | None:
 
 
 def other_adapters(checkpoint: Checkpoint, run: Mapping[str, object]) -> Iterator[ConfigError]:
-    """How the adapters and the bases of a run differ from those of a checkpoint, which it then cannot resume from."""
+    """Yield differences between the adapters and bases of a run and of a checkpoint, which prevent a resume."""
     before, now = _policies_in(checkpoint.run, ADAPTERS), _policies_in(run, ADAPTERS)
     for name in dict.fromkeys([*before, *now]):
         if before.get(name) != now.get(name):
@@ -340,7 +348,7 @@ def _policies_in(run: Mapping[str, object], key: str) -> dict[str, dict[str, obj
 
 
 def _agree(before: Mapping[str, object], now: Mapping[str, object]) -> bool:
-    """In what both know."""
+    """Whether both have the same values for the keys that both know."""
     return all(before.get(key) in (None, value) for key, value in now.items() if value is not None)
 
 
@@ -349,12 +357,12 @@ def _text(settings: Mapping[str, object] | None) -> str:
 
 
 def saved_policies(run: Run) -> list[str]:
-    """The policies of which a checkpoint has a folder."""
+    """The policies that have a folder in a checkpoint."""
     return [*run.trained, *snapshots(run.mas), *bases(run.mas)]
 
 
 def _rng_state() -> Fields:
-    # Lists, as `weights_only` reads no arrays: a checkpoint of others must not run code here.
+    # Use lists: `weights_only`, which keeps a foreign checkpoint from running code here, refuses arrays.
     name, keys, *rest = np.random.get_state()
     return {
         "python": random.getstate(),
@@ -364,6 +372,6 @@ def _rng_state() -> Fields:
 
 
 def _cause(error: Exception) -> str:
-    """In one line: torch and Ray add the stack."""
+    """Format an error in one line, without the stack that torch and Ray add to its text."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return ": ".join([type(cause).__name__, *str(cause).strip().splitlines()[:1]])

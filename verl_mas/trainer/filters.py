@@ -19,9 +19,9 @@ from verl_mas.verl_.types import Fields
 
 # The run ends after this many consecutive batches whose tasks were all dropped, since no task is informative then.
 EMPTY_BATCHES = 10
-# Tolerance for rounding: 0.1 x 30 is above 3 in floats.
+# Tolerance for rounding errors: in floats, 0.1 x 30 is above 3.
 SLACK = 1e-9
-# Called with a number of tasks, it returns the rows of so many ended tasks, and verl's metrics.
+# A function that takes a number of tasks, and returns the rows of this many ended tasks and verl's metrics.
 Sample: TypeAlias = Callable[[int], tuple[Rows, dict[str, float]]]
 
 
@@ -32,7 +32,7 @@ class SampledTask:
     uid: str
     reward: float  # mean of its sessions' team rewards
     spread: float  # standard deviation of its sessions' team rewards; 0 for a single session
-    teaches: bool = True  # whether its sessions differ, so that it is not uniform; True if no task is dropped for this
+    teaches: bool = True  # whether its sessions differ (it is not uniform); True if the filter keeps uniform tasks
 
 
 def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[SampledTask]:
@@ -46,7 +46,7 @@ def sampled_tasks(rows: Rows, teaching: Collection[str] | None = None) -> list[S
 
 def session_values(rows: Rows, by: str) -> dict[str, list[float]]:
     """Accuracies or team rewards of each task's sessions. A session's value is the mean over its rows, which
-    differ only where a workflow rewards single acts."""
+    differ only if the workflow rewards single acts."""
     values = accuracies(rows) if by == "acc" else [RowTags.of(tag).team_reward for tag in rows.tags]
     found: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for key, value in zip(map(RowKey.parse, rows.keys), values, strict=True):

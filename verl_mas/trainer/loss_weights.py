@@ -46,12 +46,12 @@ class RowWeights:
 def step_weights(
     weighting: Weighting | None, keys: Sequence[str], tags: Sequence[TagValues], tokens: Tensor
 ) -> RowWeights:
-    """Compute the weights of rows. `tokens` [N] has the number of trained tokens per row. Padding, and a row without
-    trained tokens, does not count."""
+    """Compute the weights of rows. `tokens` [N]: number of trained tokens per row. Padding, and rows without trained
+    tokens, do not count."""
     real = torch.tensor([not is_padding(tag) for tag in tags])
     if weighting is None:
         return RowWeights(int(real.sum()))
-    # Size of a row in the sum of verl's loss mode: its trained tokens, or 1 where the mode takes the mean over them.
+    # Size of a row in the sum of verl's loss mode: its trained tokens, or 1 if the mode averages over a row's tokens.
     size = torch.where(real, tokens if LOSS_MODES[weighting] == "seq-mean-token-sum" else (tokens > 0).long(), 0)
     total = max(1, int(size.sum()))  # without trained tokens the loss is 0
     if weighting not in _UNITS:

@@ -50,7 +50,7 @@ def make(name: str, run: Run, pools: Pools, total_steps: int) -> LocalPolicy | F
 
 
 def trained_by(member: Servers) -> Mapping[str, PolicyTrainer]:
-    """The policies, by name, that are trained and served by the engines of this member."""
+    """The trained policies, by name, that the engines of this policy serve: itself, or its adapters."""
     if isinstance(member, SharedBase):
         return member.adapters
     return {member.name: member} if isinstance(member, PolicyTrainer) else {}

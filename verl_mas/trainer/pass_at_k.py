@@ -10,12 +10,12 @@ from verl_mas.metrics.names import control_of
 
 RESAMPLES = 1000
 LEVEL = 0.95
-# An accuracy or score from which a session has solved its task.
+# The lowest accuracy or score of a session that has solved its task.
 SOLVED = 1.0
 
 
 def pass_at_k(sessions: int, solved: int, k: int) -> float:
-    """The probability that at least one of k sessions, drawn from these without replacement, solved the task.
+    """The probability that at least one of k sessions, sampled without replacement, solved the task.
 
     1 - C(n-c, k) / C(n, k), as a product so that nothing overflows (Chen et al., arXiv 2107.03374).
     """
@@ -28,13 +28,13 @@ def pass_at_k(sessions: int, solved: int, k: int) -> float:
 
 
 def ks(sessions: int) -> list[int]:
-    """1, 2, 4, ... and the number of sessions."""
+    """Return the values of k to report: 1, 2, 4, ... and the number of sessions."""
     powers = [2**i for i in range(sessions.bit_length()) if 2**i < sessions]
     return [*powers, sessions]
 
 
 def interval(per_task: Sequence[float], seed: int = 0) -> tuple[float, float]:
-    """A bootstrap interval over tasks of the mean."""
+    """Bootstrap an interval of the mean over tasks."""
     values = np.asarray(per_task, dtype=float)
     picks = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
     means = values[picks].mean(axis=1)
@@ -43,7 +43,8 @@ def interval(per_task: Sequence[float], seed: int = 0) -> tuple[float, float]:
 
 
 def report(values_per_task: Sequence[Sequence[float]]) -> Iterator[tuple[str, float]]:
-    """The mean over all sessions, and pass@k for every k that each task has sessions for, with their intervals."""
+    """Yield the mean over all sessions, and pass@k for the k of `ks`, with intervals. The task with the fewest sessions
+    limits k."""
     sessions = min((len(task) for task in values_per_task), default=0)
     if not sessions:
         return
@@ -54,7 +55,7 @@ def report(values_per_task: Sequence[Sequence[float]]) -> Iterator[tuple[str, fl
 
 
 def with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, float]]:
-    """The mean over tasks, and its interval."""
+    """Yield the mean over tasks, and its interval."""
     low, high = interval(per_task)
     yield name, float(np.mean(per_task))
     yield f"{name}/low", low
@@ -62,7 +63,7 @@ def with_interval(name: str, per_task: Sequence[float]) -> Iterator[tuple[str, f
 
 
 def mean_of_sets(sets: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The mean over test sets, each counted once whatever its size. Without intervals, and without controls."""
+    """Average the measures over test sets, each with the same weight. Intervals and control sets are skipped."""
     reports = [report for source, report in sets.items() if not control_of(source, sets)]
     if len(reports) < 2:
         return {}

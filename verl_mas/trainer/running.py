@@ -1,4 +1,4 @@
-"""The scores that an estimator remembers, in the checkpoints of a run."""
+"""Saves the scores that an estimator remembers in the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RunningState:
             _, self.scores = _read(folder)
 
     def problems(self, folder: Path) -> Iterator[ConfigError | ConfigWarning]:
-        """Find reasons why a run cannot resume with the running scores in a checkpoint's folder, or restarts them."""
+        """Yield errors if a run cannot resume with the running scores in a folder, and warnings if they restart."""
         path = folder / RUNNING_FILE
         if not path.exists():
             yield ConfigWarning(
@@ -70,7 +70,7 @@ class RunningState:
 
 
 def running_state(run: Run) -> RunningState | None:
-    """A new state for a run whose estimator remembers scores; None for other estimators."""
+    """Create the state of a run whose estimator remembers scores; None for other estimators."""
     name = str(run.config.algorithm.adv_estimator)
     # `check_estimator` refuses unknown estimators.
     options = options_for(name, run.mas.advantage) if name in ESTIMATORS else None

@@ -1,7 +1,7 @@
 """Staleness of a step's rows, and its effect on the importance weights.
 
 The weights after step v have version v, so step s updates version s - 1. The staleness of a token is the number of
-updates since the version that sampled it; the staleness of a row is that of its oldest token.
+updates since the version that sampled it. A row is as stale as its oldest token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from verl_mas.trainer.metrics import of_policy
 from verl_mas.trainer.step import PolicyRows
 from verl_mas.verl_.types import Fields
 
-# This staleness and above is one class, so that a run has a bounded number of metrics.
+# Values from this staleness on form one class, so that the number of metrics is bounded.
 LAST = 8
 Numbers: TypeAlias = npt.NDArray[np.int64]
 Limits: TypeAlias = tuple[float, float]
@@ -73,7 +73,7 @@ def tokens_of(
 ) -> tuple[Numbers, Ratios]:
     """The staleness of the tokens that are trained on, and their log ratios."""
     data = part.data
-    # A rejected token is in `loss_mask`, which has all sampled tokens, but no longer in `response_mask`.
+    # `loss_mask` covers all sampled tokens. `response_mask` excludes rejected tokens.
     sampled, kept = data[row.LOSS_MASK].unbind(), data[row.RESPONSE_MASK].unbind()
     new, old = data[row.OLD_LOG_PROBS].unbind(), data[row.ROLLOUT_LOG_PROBS].unbind()
     ages, ratios = [], []
@@ -98,7 +98,7 @@ def versions_of(extra: Fields, tag: RowTags, tokens: int) -> Numbers | None:
         return None
     listed: Sequence[tuple[int, int]] = extra.get(row.VERSIONS) or ()
     versions = np.repeat([version for _, version in listed], [count for count, _ in listed]).astype(np.int64)
-    # A reply that does not fit in its row is cut, and its list of versions may be longer.
+    # A reply that does not fit in its row is cut, so its list of versions may cover more tokens than the row has.
     return versions[:tokens] if listed and len(versions) >= tokens else np.full(tokens, tag.min_global_steps)
 
 
@@ -129,13 +129,13 @@ def clip_limits(correction: DictConfig) -> Limits | None:
 
 
 class TokenCount:
-    """Counts of the tokens that were sampled and that were trained since the process started."""
+    """Counts of sampled tokens and of trained tokens since the process started."""
 
     def __init__(self) -> None:
         self.sampled = self.trained = 0
 
     def keep(self, tags: Iterable[TagValues]) -> None:
-        """Count the rows of a checkpoint that are still to be trained on as sampled."""
+        """Count a checkpoint's rows as sampled that are not trained on yet."""
         self.sampled += _trainable_tokens(tags)
 
     def add(

@@ -1,4 +1,4 @@
-"""What happens to the rows of one training step, from the replay buffer to the optimisers."""
+"""Processes the rows of one training step, from the replay buffer to the optimisers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = (RESPONSE_MASK, SCORES)
 
 @dataclass
 class Columns:
-    """What the driver reads of the rows, in batch order."""
+    """The fields of rows that the driver reads, in batch order."""
 
     keys: Sequence[RowKey]
     tags: Sequence[RowTags]
@@ -45,8 +45,8 @@ class PolicyRows:
     """One policy's rows of a step."""
 
     batch: Rows
-    data: TensorDict = field(default_factory=TensorDict)  # what was read of `batch`, in its order: masks and scores
-    changed: Mapping[str, Tensor] = field(default_factory=dict)  # fields that are written with the advantages
+    data: TensorDict = field(default_factory=TensorDict)  # fields read of `batch`, in its order: masks and scores
+    changed: Mapping[str, Tensor] = field(default_factory=dict)  # changed fields, written together with the advantages
     weights: RowWeights = field(default_factory=lambda: RowWeights(0))
     advantages: Tensor = field(default_factory=lambda: torch.empty(0))
     # Advantages and returns of each token, with a critic; else all tokens of a row have the row's advantage.
@@ -55,7 +55,7 @@ class PolicyRows:
 
 
 def in_order(batch: Rows) -> Rows:
-    """Rows by task, session and act: sessions end in any order, and sums of floats should not depend on it."""
+    """Sort rows by task, session and act, so that sums of floats do not depend on the order in which sessions end."""
 
     def place(i: int) -> tuple[int, int, str, int, int]:
         key = RowKey.parse(batch.keys[i])
@@ -70,7 +70,7 @@ def read_columns(batch: Rows) -> Columns:
 
 
 def step_columns(batch: Rows, parts: Iterable[PolicyRows]) -> Columns:
-    """Columns of every row of the step. Only rows outside of the parts are read, as each read costs the driver time."""
+    """Columns of every row of the step. Rows of the parts were read already, so only the other rows are read."""
     fields_of = {key: row for part in parts for key, row in _scores_and_masks(part.batch.keys, part.data).items()}
     if rest := [i for i, key in enumerate(batch.keys) if key not in fields_of]:
         untrained = data_plane.select(batch, rest)
@@ -92,7 +92,7 @@ def _columns(batch: Rows, fields_of: Mapping[str, tuple[Tensor, Tensor]]) -> Col
 
 
 def stack_columns(columns: Sequence[Columns]) -> Columns:
-    """The same columns of several batches, one after the other."""
+    """Concatenate the columns of several batches."""
     return Columns(
         keys=[key for c in columns for key in c.keys],
         tags=[tag for c in columns for tag in c.tags],
@@ -128,24 +128,24 @@ def step_advantages(
 
 
 def with_advantage(columns: Columns, advantages: Tensor, trained: Collection[str]) -> set[str]:
-    """The uids of the tasks in which a row that is trained has an advantage. `trained`: policies."""
+    """The uids of the tasks in which a row of a trained policy has an advantage. `trained`: these policies."""
     rows = zip(columns.keys, columns.tags, advantages.tolist(), strict=True)
     return {key.uid for key, tag, value in rows if value != 0 and tag.trainable and tag.policy in trained}
 
 
 class Credit:
-    """The advantages of a run: its estimator, with the scores that it remembers from step to step."""
+    """Computes the advantages of a run, with an estimator that may remember scores from step to step."""
 
     def __init__(self, run: Run, agents: Sequence[str]):
         self._estimator, self._agents = str(run.config.algorithm.adv_estimator), agents
-        self._critics = run.critics  # which have the advantages of their policies' rows
+        self._critics = run.critics  # whether critics decide the advantages
         self._options, self._reward = AdvantageOptions.from_config(run.mas.advantage), run.mas.reward
         self.running = running_state(run)
 
     def of_step(
         self, columns: Columns, trained_on: Sequence[int], parts: Iterable[PolicyRows] = ()
     ) -> tuple[Tensor, dict[str, float]]:
-        """Advantages and diagnostics of these rows of a step, whose scores are remembered; the others get 0."""
+        """Advantages and diagnostics of a step. Other rows than `trained_on` get 0; their scores are not remembered."""
         if self._critics:
             each = (zip(part.batch.keys, part.advantages, strict=True) for part in parts)
             of_row = {key: advantage for rows in each for key, advantage in rows}
@@ -154,15 +154,15 @@ class Credit:
         return step_advantages(columns, self._estimator, self._options, self._agents, trained_on, scores, self._reward)
 
     def teaching(self, rows: Rows, trained: Collection[str]) -> set[str]:
-        """The uids of the tasks in which a row that is trained has an advantage. Scores of earlier steps take no part:
-        a filter is refused with an estimator that remembers any."""
+        """The uids of the tasks in which a trained row has an advantage. Scores of earlier steps do not matter, because
+        a filter cannot be combined with an estimator that remembers scores."""
         columns = read_columns(rows)
         advantages, _ = step_advantages(columns, self._estimator, self._options, self._agents, reward=self._reward)
         return with_advantage(columns, advantages, trained)
 
 
 def write_advantages(batch: Rows, columns: Columns, per_row: Tensor, parts: Mapping[str, PolicyRows]) -> None:
-    """Give every row its advantages; padding gets zeros. Rows that no policy trains get theirs for the metrics."""
+    """Write the advantages of every row; padding gets zeros. Untrained rows need advantages for the metrics."""
     number = {key: i for i, key in enumerate(batch.keys)}
     placed: set[str] = set()
     for part in parts.values():
@@ -180,7 +180,7 @@ NO_TOKENS = torch.zeros(1, dtype=torch.int64)
 
 
 def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
-    """The fields that give every token of a row the row's advantage."""
+    """Return the fields in which every token has its row's advantage."""
     tokens = to_tokens(per_row, torch.nested.as_nested_tensor(list(masks), layout=torch.jagged))
     return {ADVANTAGES: tokens, RETURNS: tokens}
 
@@ -188,30 +188,36 @@ def as_nested(per_row: Tensor, masks: Sequence[Tensor]) -> dict[str, Tensor]:
 def gae(part: PolicyRows, values: Tensor, gamma: float, lam: float) -> None:
     """Write verl's generalised advantages into a policy's rows, each of which is a trajectory.
 
-    Its score is the reward of its last trained token: verl's formula passes over the others, and would lose it where a
-    row ends with an observation. `values` [N, T]: of each token, by the policy's critic. Advantages are whitened over
-    all of the rows, as verl does.
+    The score of a row becomes the reward of the row's last trained token. verl's formula skips all other tokens, so it
+    would lose a score on a final observation. `values` [N, T]: the critic's value of each token. Advantages are
+    whitened over all rows, as in verl.
     """
     nested = part.data[RESPONSE_MASK]
     rows = TensorDict({VALUES: values, **part.data.select(SCORES, RESPONSE_MASK)}, len(part.batch)).to_padded_tensor()
     mask = rows[RESPONSE_MASK]
     last = (mask * torch.arange(mask.shape[-1])).argmax(-1, keepdim=True)
     rewards = torch.zeros_like(rows[SCORES]).scatter(-1, last, rows[SCORES].sum(-1, keepdim=True))
-    advantages, returns = compute_gae_advantage_return(rewards, rows[VALUES], mask, gamma, lam)
+    # verl cannot whiten fewer than two tokens. A policy whose rows were all rejected learns nothing from the step.
+    few = int(mask.sum()) < 2
+    advantages, returns = torch.zeros_like(rewards), rows[VALUES]
+    if not few:
+        advantages, returns = compute_gae_advantage_return(rewards, rows[VALUES], mask, gamma, lam)
     part.of_tokens = {
         ADVANTAGES: response_to_nested(advantages, nested),
         RETURNS: response_to_nested(returns, nested),
     }
     part.advantages = (advantages * mask).sum(-1) / mask.sum(-1).clamp(min=1)
+    if few:
+        return
     earned, errors = returns[mask.bool()], (returns - rows[VALUES])[mask.bool()]
     part.metrics["critic/values/mean"] = float(rows[VALUES][mask.bool()].mean())
     part.metrics["critic/vf_explained_var"] = float(1 - errors.var() / (earned.var() + 1e-5))
 
 
 def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> list[int]:
-    """The rows to keep: those with an advantage, filled up to a multiple with rows that add nothing to the loss.
+    """Return the rows with an advantage, filled up to a multiple with rows that add nothing to the loss.
 
-    Padding comes first, because it is short; but each optimiser step needs a real row.
+    Padding is the preferred filler, because it is short. But each optimiser step needs at least one real row.
     """
     padding = [i for i, tag in enumerate(part.batch.tags) if is_padding(tag)]
     zero = [i for i, tag in enumerate(part.batch.tags) if not is_padding(tag) and float(part.advantages[i]) == 0.0]
@@ -223,6 +229,6 @@ def without_zero_advantage(part: PolicyRows, updates: int, multiple: int) -> lis
 
 
 def kept_share(counted: Tensor, kept: Sequence[int], mode: str) -> float:
-    """The share of the tokens that are kept, by which a mean over tokens stays a mean over all of them.
-    `counted`: the tokens of each row that verl divides by."""
+    """The share of tokens in the kept rows. The loss uses it to keep its mean over tokens a mean over all rows' tokens.
+    `counted`: the number of tokens of each row that verl divides by."""
     return 1.0 if mode != "token-mean" else float(counted[list(kept)].sum() / counted.sum().clamp(min=1))

@@ -310,8 +310,8 @@ class TeamTrainer(Recorded, Validated):
         return added
 
     def _count_sessions(self, least: int = 0) -> None:
-        """Update the step's counts. Raises EngineLost, and SessionsFailed if `least` or more tasks ended in the step and
-        too many of their sessions failed."""
+        """Update the step's counts. Raises EngineLost, and SessionsFailed if at least `least` tasks have ended in the
+        step and too many of their sessions failed."""
         self._sessions += self.agent_loop_manager.pop_counts()
         if self._sessions.tasks >= least:
             self._sessions.check(self.mas.faults.max_dropped_share, f"step {self.global_steps}")

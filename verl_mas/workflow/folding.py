@@ -121,7 +121,7 @@ def _returned(reply: Reply) -> tuple[str, str]:
     """The summary, and why there is none. The call of `return` gets it as its result, or its error."""
     opened, fault = reply.open_calls, ""
     summary = (opened[0].parameters or {}).get("message") if opened else None
-    replaced = characters([reply.text, [step["content"] for step in reply.steps[:-1]]])
+    replaced = characters([reply.text, [step.get("content") for step in reply.steps[:-1]]])
     if not opened:
         fault = "it ended without `return`"
     elif not isinstance(summary, str) or not summary.strip() or len(opened) > 1:

@@ -92,6 +92,6 @@ async def approval(task: Task, team: Team, each: Graded) -> float:
     """The share of the other peers that approve of the answer. A verdict that cannot be read is no approval."""
     if each.answer is None:
         return 0.0
-    peers = team.aside("review").role("peer")
+    peers = team.aside(f"review/{each.reply.agent}/{each.reply.turn}").role("peer")
     reviews = [peer.act(judge(task, each.reply)) for peer in peers if peer.name != each.reply.agent]
     return fmean([one.parse(ReviewVerdict) is ReviewVerdict.APPROVE for one in await asyncio.gather(*reviews)])

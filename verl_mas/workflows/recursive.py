@@ -187,7 +187,7 @@ class Recursive(WithGrader):
             cause = f"a copy at depth {node.depth} needs more than mas.workflow.args.{limit}={getattr(self, limit)}; "
             cause += "rule: a recursion ends within its limits; fix: raise it, or let `moves` refuse the delegation"
             raise SessionFault(FaultKind.LIMIT, cause)
-        if any(map(node.repeats, parts)):
-            move = Malformed("a subtask that is the task itself")
+        if isinstance(move, Delegation) and (not parts or any(map(node.repeats, parts))):
+            move = Malformed("a subtask that is the task itself" if parts else "no subtask")
             reply.mark_malformed(move.reason)
         return move

@@ -23,7 +23,7 @@ from verl.workers.utils.losses import ppo_loss
 from verl.workers.utils.padding import response_to_nested
 
 from verl_mas import data_plane
-from verl_mas.config.merge import set_mode
+from verl_mas.config.merge import CRITIC, set_mode
 from verl_mas.config.schema import Weighting
 from verl_mas.data_plane import Rows
 from verl_mas.errors import UpdateFailed
@@ -51,8 +51,7 @@ from verl_mas.trainer.step import COLUMNS, PolicyRows, gae, kept_share, without_
 # Number of steps after a start that always compare the log-probs of engine and trainer: one before and one after the
 # first update.
 FIRST_STEPS = 2
-# Subfolder of the policy's folder in a checkpoint that holds its critic.
-CRITIC = "critic"
+# Metrics of an update that must be finite.
 LOSSES = tuple(f"{part}/{name}" for part in ("actor", CRITIC) for name in ("loss", "grad_norm"))
 
 
@@ -110,6 +109,8 @@ class PolicyTrainer(LocalPolicy):
         every = self.updates.old_log_probs_every
         due = self.prepared <= FIRST_STEPS or self.global_steps % every == 0
         rows = self.log_probs(self.balance(rows, metrics), metrics, old=due)
+        # verl leaves this here after the log-probs of a LoRA policy's reference; a critic has no adapter to disable.
+        rows.extra_info.pop("no_lora_adapter", None)
         return self._compute_values(rows, metrics) if self.use_critic else rows
 
     def balance(self, rows: Rows, metrics: dict[str, float]) -> Rows:
