@@ -153,7 +153,7 @@ def _unused_tools(metrics: Metrics, series: dict[str, list[float]]) -> Iterator[
 
 
 class Validations:
-    """What the success in validation says beside the reward in training, from one validation to the next."""
+    """Compares the success in validations with the reward and the agreement in training."""
 
     def __init__(self) -> None:
         self._success: list[float] = []
@@ -162,10 +162,10 @@ class Validations:
         self._held: list[RunFinding] = []
 
     def add(self, metrics: Metrics, rewards: Series, agreement: Series) -> list[RunFinding]:
-        """What the last validation found. `agreement`: of the answers in training, step by step."""
+        """Return the findings as of the latest validation. `agreement`: how much answers agree, per step."""
         rates = [value for key, value in metrics.items() if key.endswith(("actor/grad_norm", "actor/lr"))]
         self._changed = self._changed or bool(rates and all(rates))
-        # Of success: verl's mean accuracy, or else the first of its kind.
+        # Choose the metric of success: verl's mean accuracy, or else the first metric with that prefix.
         ours = [key for key in metrics if key.startswith(CORE)]
         key = next((key for key in ours if _SUCCESS.fullmatch(key)), ours[0] if ours else None)
         value = metrics.get(key) if key else None

@@ -1,7 +1,7 @@
 """Metrics of a step.
 
-verl's reducers are chosen by the name of a metric ("min" matches `mini`), so the names of agents and policies are added
-last.
+verl chooses a reducer by substrings of a metric's name ("min" matches `mini`), so names of agents and policies are
+added after the reduction.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def of_policy(name: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> dict[str, float]:
-    """Per policy, its number of rows and the metrics that verl logs for an actor. A single policy has verl's own names.
+    """Number of rows and verl's actor metrics of each policy. Metrics of a single policy keep verl's names.
 
-    The seconds of a single policy are left out, because verl logs them as those of the step.
+    The seconds of a single policy are skipped, because verl logs the same seconds for the step.
     """
     values: dict[str, float] = {}
     for name in policies:
@@ -52,7 +52,7 @@ def policy_metrics(parts: Mapping[str, PolicyRows], policies: Sequence[str]) -> 
 def agent_metrics(
     columns: Columns, advantages: torch.Tensor | None = None, diagnostics: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Behaviour and rewards of every agent that acted."""
+    """Metrics of the behaviour and the rewards of every agent that acted."""
     tags = columns.tags
     agents = np.array([tag.agent for tag in tags], dtype=object)
     sessions = len({(key.uid, key.session) for key in columns.keys})
@@ -89,9 +89,11 @@ def agent_metrics(
 
 
 def log_prob_metrics(parts: Mapping[str, PolicyRows], limits: Mapping[str, float], step: int) -> dict[str, float]:
-    """Per agent, the distance between the log-probs of engine and trainer for tokens that the current weights sampled.
-    Both read the same tokens with the same model at the same temperature, so that only rounding is left. `limits`: the
-    highest sound mean distance of each policy."""
+    """Distance between the log-probs of engine and trainer per agent, for tokens that the current weights sampled.
+
+    Both use the same tokens, weights and temperature, so only rounding should differ. `limits`: the highest mean
+    distance of each policy that rounding explains.
+    """
     apart: dict[str, list[torch.Tensor]] = defaultdict(list)
     limit: dict[str, float] = {}
     for name, part in parts.items():
@@ -129,7 +131,7 @@ def _agent_first(key: str) -> str:
 
 
 def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, float], policies: Sequence[str]) -> str:
-    """A step in one line: seconds per phase, rows per policy, the team's score."""
+    """Format a step as one line: seconds per phase, rows per policy, the team's score."""
     phases = {
         "gen": "rollout",
         "old_log_prob": "log-probs",
@@ -147,7 +149,7 @@ def step_line(step: int, metrics: Mapping[str, float], timing: Mapping[str, floa
 
 
 def result_of(metrics: Mapping[str, float]) -> str:
-    """The mean success of a validation, by source, and the other measures of a world."""
+    """Format the mean success of a validation per source, and other measures of a world."""
     measured = re.compile(rf"(?:{metric_names.CORE}|val-aux/(?=.*/(?:{metric_names.MEASURES})/))(.*mean@\d+)$")
     found = {match[1]: value for key, value in metrics.items() if (match := measured.match(key))}
     return "".join(f" | {name} {value:.3f}" for name, value in found.items())

@@ -42,7 +42,7 @@ from verl_mas.util import cores, installed_version
 if TYPE_CHECKING:
     from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
-TRACKING = "Tracking"  # verl's class of which its trainer makes its loggers
+TRACKING = "Tracking"  # name of the class from which verl's trainer makes its loggers
 # How a run can end -> the exit code for W&B, the status of MLflow, the state of SwanLab.
 ENDS = {"finished": (0, "FINISHED", "success"), "failed": (1, "FAILED", "crashed"), "killed": (1, "KILLED", "aborted")}
 
@@ -63,8 +63,7 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
     """Add the run's own file to the loggers that verl's trainer makes in this context, and close all of them at the
     end.
 
-    `until`: the step up to which verl's file keeps its lines. None in a run that starts at the beginning, where the
-    file is overwritten.
+    `until`: the step up to which verl's log file keeps its lines. None in a new run, which overwrites the file.
     """
     made: list[Tracking] = []
 
@@ -83,7 +82,7 @@ def logging_to(own: MetricsFile | None, until: float | None) -> Iterator[None]:
         if until is not None and metrics.LOGGER in names:
             loggers[metrics.LOGGER] = KeptFile(project_name, experiment_name, until)
         if own is not None:
-            # Put our file first, so that it has a step in which another logger fails.
+            # Put our file first, so that a step is in it even if another logger fails in that step.
             vars(tracking)["logger"] = {metrics.FILE: own, **loggers}
         return tracking
 
@@ -112,7 +111,7 @@ def close(tracking: Tracking, how: str) -> None:
         if "swanlab" in tracking.logger:
             tracking.logger.pop("swanlab").finish(state=state, error=how if state == "crashed" else None)
         tracking.finish(exit_code=code)
-    except Exception as error:  # noqa: BLE001  # boundary: all is saved, or another error ends the run
+    except Exception as error:  # noqa: BLE001  # boundary: everything is saved, or another error ends the run
         logger.warning("The loggers of the run could not be closed: %s", error)
 
 
@@ -122,7 +121,7 @@ GIB = 2**30
 
 
 def attempt(run: Run, resumed: int | None) -> dict[str, object]:
-    """Facts about a start of a run that the process of its trainer knows."""
+    """Collect facts about a start of a run that are known in the trainer's process."""
     return {
         "started": now(),
         "resumed_from": resumed,
@@ -256,7 +255,7 @@ class Recorded(PPOTrainer):
         own = MetricsFile(self.lock.folder, step) if self.lock else None
         how = "interrupted"
         try:
-            # An evaluation appends to the lines that a run has logged.
+            # An evaluation appends to verl's log file (`until` is infinite).
             with logging_to(own, step if own else math.inf):
                 super().fit(agent_loop_manager)
             how = "finished"

@@ -38,14 +38,14 @@ NAMESPACE = "verl-mas"
 
 
 class Turn:
-    """The start of one policy among others. `before`: the ends of earlier starts that it waits for, by pool."""
+    """The start of one policy among others. `before`: pool -> events that end the earlier starts it waits for."""
 
     def __init__(self, name: str, timeline: Timeline, before: Mapping[str, Sequence[Event]]):
         self.name, self.over = name, Event()
         self._timeline, self._before, self._since = timeline, before, clock.now()
 
     def take(self, start: Callable[[Turn], None]) -> None:
-        """Start the policy. If it fails, those after it wait until the run ends."""
+        """Start the policy. If this fails, the policies after it wait until the run ends."""
         start(self)
         self.over.set()
 
@@ -56,7 +56,7 @@ class Turn:
         self._since = clock.now()
 
     def ended(self, part: str) -> None:
-        """Write the span of a part, which began when the part before it ended."""
+        """Write the span of a part of the start. A part begins when the previous one ends."""
         self._timeline.add(part, self._since, now := clock.now(), self.name)
         self._since = now
 
@@ -98,14 +98,14 @@ def note_when_ready(actors: Sequence[Actor], event: str, timeline: Timeline) -> 
 
 
 def send_times() -> None:
-    """Send the times of the command to the task runner, whose timeline begins with it. Called in the driver once all
-    checks have passed."""
+    """Send the times of the command to the task runner, whose timeline begins with the command. The driver calls this
+    when all checks have passed."""
     times = [psutil.Process().create_time(), clock.now()]
     _post_init_hooks.append(lambda: _internal_kv_put(_key(), json.dumps([*times, clock.now()]), namespace=NAMESPACE))
 
 
 def sent_times() -> list[float]:
-    """Return when the command began, its checks ended and Ray had started; empty in a run without the callback."""
+    """Return the times when the command began, its checks ended and Ray had started; empty without `send_times`."""
     times: list[float] = json.loads(_internal_kv_get(_key(), namespace=NAMESPACE) or "[]")
     return times
 

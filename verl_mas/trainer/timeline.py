@@ -26,22 +26,25 @@ from verl_mas.run_folder.disk import append_line, recording
 from verl_mas.workflow import clock
 
 FILE = "timeline.json"
-# Names of events. In the events of TRAINING, a policy's training processes work.
+# Names of events.
 START, STEP, SAMPLE, ENGINE = "start", "step", "sample", "engine"
 LOG_PROBS, UPDATE = "log_probs", "update"
 ABORT, SLEEP, WAKE, RESUME = "abort", "sleep", "wake", "resume"
 SAVE, VALIDATE = "save", "validate"
-# Parts of a start. Three belong to a policy: its training processes import, they load the model, and its engines
-# launch.
+# Parts of a start that belong to the run.
 CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT = "checks", "ray", "task_runner", "data", "checkpoint"
+# Parts of a start that belong to a policy: training processes import (PROCESSES) and load the model (LOAD), and engines
+# start (LAUNCH).
 PROCESSES, LOAD, LAUNCH = "processes", "load", "launch"
+# Parts of a start in which the workers of the run start.
 AGENT_LOOP_WORKERS, REWARD_WORKERS = "agent_loop_workers", "reward_workers"
 WORKERS = (AGENT_LOOP_WORKERS, REWARD_WORKERS)
 STARTING = (CHECKS, RAY, TASK_RUNNER, DATA, CHECKPOINT, PROCESSES, LOAD, LAUNCH, *WORKERS)
+# Events in which a policy's training processes compute.
 TRAINING = (LOG_PROBS, UPDATE)
 # Events whose seconds are metrics of the step.
 TIMED = (SAMPLE, ABORT, SLEEP, WAKE, RESUME)
-# Seconds up to which a pause of an engine is too short to be visible.
+# Pauses of an engine up to this many seconds are not drawn.
 BRIEF = 0.02
 
 
@@ -60,7 +63,7 @@ class TimelineEvent:
 
     @property
     def row(self) -> str:
-        """Row of a picture: each engine and each trainer has its own."""
+        """Row of the event in a picture. Each engine and each trainer has its own row."""
         if self.event in WORKERS:
             return self.event.replace("_", " ")
         return f"{'engine' if self.event in (ENGINE, LAUNCH) else 'trainer'} {self.policy}".strip()
@@ -82,7 +85,7 @@ class TimelineEvent:
 
 
 class Timeline:
-    """Timeline of a run, which threads may share. `pools`: by policy. Without `folder` nothing is written."""
+    """Timeline of a run; threads may share it. `pools`: policy -> pool. Without `folder` nothing is written."""
 
     def __init__(self, folder: Path | None = None, pools: Mapping[str, str] = MappingProxyType({})):
         self._file = None if folder is None else folder / FILE
@@ -93,8 +96,8 @@ class Timeline:
         self.step = 0
 
     def start(self, step: int, times: Sequence[float] = ()) -> None:
-        """Begin with the command. `step`: the first step. `times`: when the command began, its checks ended, and Ray
-        had started."""
+        """Write the start of the run. `step`: the first step. `times`: when the command began, when its checks ended
+        and when Ray had started."""
         self.step, now = step, clock.now()
         begin = times[0] if times else now
         self._write(TimelineEvent(START, step, begin, begin))
@@ -114,7 +117,7 @@ class Timeline:
     def span(
         self, event: str, policy: str = "", into: MutableMapping[str, float] | None = None, key: str = ""
     ) -> Iterator[None]:
-        """Time the enclosed block as an event. `into[key]` gets its seconds, too."""
+        """Time the enclosed block and write it as an event. Its seconds are also stored in `into[key]`."""
         begin = clock.now()
         yield
         end = clock.now()
@@ -128,7 +131,7 @@ class Timeline:
             self._training[policy].append((begin, end))
 
     def sampled(self, busy: Mapping[str, Sequence[Span]]) -> dict[str, float]:
-        """The metrics of the time since the last call. `busy`: when engines had requests, by policy."""
+        """Return metrics of the time since the last call. `busy`: policy -> spans in which its engines had requests."""
         now = clock.now()
         window = (now if self._since is None else self._since, now)
         for policy, spans in busy.items():
@@ -163,8 +166,8 @@ def _open(file: Path) -> None:
 
 
 def start_seconds(events: Sequence[TimelineEvent]) -> dict[str, float]:
-    """Seconds of each part of the last start, some of which overlap, and from its begin to the first step:
-    `to_step_N`."""
+    """Seconds of each part of the last start; some parts overlap. `to_step_N`: from the start's begin to the first
+    step."""
     place = max((place for place, event in enumerate(events) if event.event == START), default=len(events))
     of_start = sorted(events[place:], key=lambda event: event.begin)
     first = next((event for event in of_start if event.event == STEP), None)

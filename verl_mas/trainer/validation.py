@@ -1,4 +1,4 @@
-"""Validation by whole sessions: the team's scores, and metrics per agent."""
+"""Validates with whole sessions: scores of the team, and metrics per agent."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ScoredSession:
 
     @property
     def value(self) -> float:
-        """Accuracy where the scorer gives one, else the score."""
+        """The accuracy if the scorer gives one, else the score."""
         accuracy = self.info.get("acc")
         return float(self.score if accuracy is None else accuracy)
 
@@ -63,21 +63,21 @@ class ScoredSession:
 
 
 class Validated(PPOTrainer):
-    """A trainer whose validation goes over whole sessions, with verl's dataloader, queue and rollout."""
+    """A trainer that validates whole sessions, with verl's dataloader, queue and rollout."""
 
     run: Run
     timeline: Timeline
     agent_loop_manager: MasAgentLoopManager
 
     def read_text(self, policy: str, ids: Tensor) -> str:
-        """The text of tokens of a policy."""
+        """Decode a policy's tokens."""
         raise NotImplementedError
 
     def _validate(self) -> dict[str, float]:
         sessions: list[ScoredSession] = []
         columns: list[Columns] = []
         expected: dict[tuple[str, str], int] = {}
-        # The order of the tasks is drawn: what training draws next does not depend on a validation.
+        # Sampling the order of tasks uses random numbers. Restore the state, so that it does not affect training.
         with self.timeline.span(VALIDATE), fork_rng(devices=[]):
             for number, batch in enumerate(self.val_dataloader):
                 rows = self._roll_out(batch, number, expected)
@@ -86,7 +86,7 @@ class Validated(PPOTrainer):
                     columns.append(read_columns(rows))
                     sessions += self._scored(rows, columns[-1])
                     data_plane.clear(rows)
-            # verl averages what sessions reported per data source.
+            # Leave out what sessions reported: verl averages it per data source.
             counts = replace(self._counted(), infos={})
             self._show(sessions)
             averages: dict[str, float] = self._val_metrics_update(
@@ -103,7 +103,7 @@ class Validated(PPOTrainer):
             return found
 
     def _counted(self) -> SessionCounts:
-        """A session that failed counts as 0; where too many failed or timed out, that is an error and not a score."""
+        """Return the counts of sessions. A failed session scores 0. Raises if too many sessions failed or timed out."""
         counts, faults = self.agent_loop_manager.pop_counts(validate=True), self.run.mas.faults
         where = f"the validation at step {self.global_steps}"
         counts.check_timeouts(faults, where, sessions_at_once(self.run))
@@ -159,7 +159,7 @@ class Validated(PPOTrainer):
         return tags.agent, self.read_text(tags.policy, prompt), self.read_text(tags.policy, reply)
 
     def _show(self, sessions: Sequence[ScoredSession]) -> None:
-        """Whole sessions, not last acts, in verl's tables and files."""
+        """Write sessions to verl's tables and files, with all acts instead of the last one."""
         scores = [session.value for session in sessions]
         prompts = [session.acts[0][1] if session.acts else "" for session in sessions]
         table = {"inputs": prompts, "outputs": [session.text for session in sessions], "scores": scores}
@@ -171,7 +171,7 @@ class Validated(PPOTrainer):
 
 
 def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[Any]]:
-    """What verl averages: the score, and every number or text that a scorer or workflow reported."""
+    """Return the values that verl averages: scores, and each number or string that a scorer or workflow reported."""
     names = dict.fromkeys(name for session in sessions for name in session.info)
     infos: dict[str, list[Any]] = {name: [session.info.get(name) for session in sessions] for name in names}
     plain_types = bool | int | float | str | np.number | None
@@ -180,7 +180,7 @@ def reported(sessions: Sequence[ScoredSession]) -> dict[str, list[Any]]:
 
 
 def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, str], int]) -> dict[str, float]:
-    """mean@k and pass@k per data source. `expected`: sessions per (source, uid); those that failed count as 0."""
+    """mean@k and pass@k per data source. `expected`: (source, uid) -> number of sessions. Failed ones count as 0."""
     values: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for session in sessions:
         values[session.source][session.uid].append(session.value)
@@ -189,7 +189,7 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
         task += [0.0] * (count - len(task))
     of_sets = {source: dict(report(list(tasks.values()))) for source, tasks in values.items()}
     overall = mean_of_sets(of_sets)
-    # verl has the mean accuracy of a source, with 0 for a session that failed, but no such mean of rewards.
+    # verl reports the mean accuracy of a source, with 0 for failed sessions. It has no such mean of rewards.
     for source in {session.source for session in sessions if session.info.get("acc") is not None}:
         of_sets[source] = {name: value for name, value in of_sets[source].items() if not name.startswith("mean@")}
     of_sets["mean_of_sets"] = overall
@@ -197,7 +197,7 @@ def pass_rates(sessions: Sequence[ScoredSession], expected: Mapping[tuple[str, s
 
 
 def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
-    """How verdicts on proposals (`Outcome.verdicts`) compare with the truth."""
+    """Compute how verdicts on proposals (`Outcome.verdicts`) compare with the ground truth."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for session in sessions:
         for agent, verdicts in session.verdicts.items():
@@ -213,5 +213,5 @@ def confusion(sessions: Sequence[ScoredSession]) -> dict[str, float]:
 
 
 def plain(value: Any) -> Any:
-    """TransferQueue returns values wrapped or not."""
+    """Unwrap a value from TransferQueue, which wraps some values."""
     return getattr(value, "data", value) if not hasattr(value, "numel") else value.item()

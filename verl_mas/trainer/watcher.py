@@ -47,18 +47,20 @@ if TYPE_CHECKING:
 
     from verl_mas.verl_.types import Actor
 
+# Interval at which the watcher polls.
 SECONDS_BETWEEN_LOOKS = 2.0
+# Timeout of a request to Ray's GCS.
 SECONDS_FOR_AN_ANSWER = 5.0
 # Ray's own limit for an unreachable GCS, which may be restarted if it keeps its data in Redis.
 SECONDS_WITHOUT_GCS = 60.0
-# A connection to a lost node breaks at once, but Ray takes some seconds to be sure of the loss.
+# A connection to a lost node breaks at once, but Ray takes some seconds to declare the node dead.
 SECONDS_TO_BE_SURE = 20.0
 
 # The watcher's thread simulates this signal, so that the main thread sets the handler of SIGTERM. No process sends it.
 SET_SIGTERM = signal.SIGUSR2
 
 NAMESPACE = b"verl-mas"
-# Ray's name or class of an actor -> its name in messages. The trainer names the actors of a policy: `name_actors`.
+# Pattern of an actor's name or class in Ray -> its name in messages. `name_actors` names the actors of a policy.
 NAMES = {
     r"TaskRunner.*": "task runner",
     r"agent_loop_worker_(\d+)_.*": r"agent-loop worker \1",
@@ -81,11 +83,11 @@ class Lost:
 
 
 class Watcher(Callback):
-    """Every `mas/<team>.yaml` names this class in `hydra.callbacks`."""
+    """Hydra callback that watches a run. Every `mas/<team>.yaml` names it in `hydra.callbacks`."""
 
     def __init__(self) -> None:
         self._over = threading.Event()
-        # Held by the thread that ends the process.
+        # Lock of the thread that ends the process.
         self._ending = threading.Lock()
         self._signal = signal.SIGINT
 
@@ -99,13 +101,13 @@ class Watcher(Callback):
             signal.signal(SET_SIGTERM, lambda *_: signal.signal(signal.SIGTERM, self.stop))
             threading.Thread(target=self._watch, name="watcher", daemon=True).start()
             send_times()
-            # An evaluation has no folder, and its result is what verl prints.
+            # An evaluation has no run folder. Its result is printed by verl.
             if not config.trainer.val_only and not config.ray_kwargs.ray_init.get("log_to_driver"):
                 keep_log(Path(config.trainer.default_local_dir))
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: object) -> None:
-        """Report a loss that failed the job before the watcher noticed. Hydra would print where the lost process was
-        missed."""
+        """Report a lost process if the job failed before the watcher noticed the loss. Hydra would only print the stack
+        of the call that failed."""
         self._over.set()
         with self._ending:
             lost = _lost_behind(job_return) if job_return.status == JobStatus.FAILED else None
@@ -113,7 +115,7 @@ class Watcher(Callback):
                 self._end(lost)
 
     def _excepthook(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """Handle Ctrl-C and SIGTERM. Python would print where each of its threads was, and `python -m` would exit with
+        """Handle Ctrl-C and SIGTERM. Without this hook Python would print a stack, and `python -m` would exit with code
         1."""
         if not issubclass(kind, KeyboardInterrupt):
             self._otherwise(kind, error, trace)
@@ -199,7 +201,7 @@ async def _dead_actors() -> list[ActorTableData]:
 
 
 def _was_lost(actor: ActorTableData) -> bool:
-    """Whether an actor ended neither on purpose nor because another one ended."""
+    """Whether an actor was lost: it ended neither on purpose nor because another actor ended."""
     cause = actor.death_cause
     if cause.WhichOneof("context") != "actor_died_error_context":
         return True
@@ -213,7 +215,7 @@ def _name(actor: ActorTableData) -> str:
 
 
 def called(name: str) -> str:
-    """Name an actor in messages, by Ray's name of it."""
+    """Convert Ray's name of an actor to its name in messages."""
     return next((re.sub(pattern, text, name) for pattern, text in NAMES.items() if re.fullmatch(pattern, name)), name)
 
 
@@ -231,12 +233,12 @@ def _cause(actor: ActorTableData) -> str:
         return "Ray does not know it"
     died = getattr(actor.death_cause, context)
     text: str = died.formatted_exception_string if context == "creation_task_failure_context" else died.error_message
-    # Cut the list of guesses that follows.
+    # Cut Ray's list of possible causes.
     return text.partition(" Some common causes include")[0].strip()
 
 
 def _lost_behind(job: JobReturn) -> Lost | None:
-    """Find the lost process behind the exception with which a run ended."""
+    """Find the lost process that caused the exception with which a run ended."""
     until = time.monotonic() + (SECONDS_TO_BE_SURE if isinstance(job._return_value, RayActorError) else 0)  # noqa: SLF001
     lost = find_lost() if ray.is_initialized() else None
     while lost is None and time.monotonic() < until:

@@ -25,7 +25,7 @@ BUDGET, ULYSSES = "critic.ppo_infer_max_token_len_per_gpu", "critic.fsdp.ulysses
 
 @rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True)
 def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
-    """With critics no rows are compared, and a critic is updated as often as its policy."""
+    """Refuse settings that contradict critics: comparisons of rows, other updates than the policy's, asynchronous modes."""
     if not run.critics:
         return
     for key, (value, why) in WANTED.items():
@@ -50,7 +50,7 @@ def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
 
 @rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True, of="learning")
 def critic_beside_policy(run: ExaminedRun, view: View) -> Iterator[ConfigError]:
-    """A critic is in the processes of its policy, and reads the same rows."""
+    """Check what a critic shares with its policy: processes, rows and sequence parallelism."""
     if not run.critics:
         return
     if view.spec.adapter_of:

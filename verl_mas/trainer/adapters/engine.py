@@ -1,9 +1,10 @@
 """verl's FSDP2 engine with several LoRA adapters on one frozen base.
 
-All adapters are trainable throughout, and the base never is; which adapter computes is a flag of each layer. PEFT's own
-`set_adapter` and `disable_adapter` switch `requires_grad` as well: after a pass of the reference all adapters but one
-would stay frozen, and their updates would have a gradient of zero, without an error. And if nothing is trainable in
-the very first forward, FSDP2 does not find the type of the gradients, and the first backward in bfloat16 fails.
+All adapters are trainable at all times, and the base never is. A flag of each layer selects the adapter that computes.
+PEFT's own `set_adapter` and `disable_adapter` also switch `requires_grad`. After a pass of the reference model, all
+adapters but one would stay frozen, and their updates would silently have a gradient of zero. Besides, if nothing is
+trainable in the very first forward pass, FSDP2 does not determine the dtype of gradients, and the first backward pass
+in bfloat16 fails.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class FsdpAdapterEngine(SharedPrefixes):
     backward.
     """
 
-    adapters: Mapping[str, Adapter]  # by policy; set before `initialize`
+    adapters: Mapping[str, Adapter]  # policy -> adapter; set before `initialize`
     module: PeftModel
 
     def initialize(self) -> None:
@@ -79,7 +80,7 @@ class FsdpAdapterEngine(SharedPrefixes):
 
     @contextmanager
     def adapter(self, policy: str | None) -> Iterator[None]:
-        """Compute with the adapter of a policy, and train it; None: with the bare base."""
+        """Select the adapter of a policy for computing and training; None: the bare base."""
         before = self._used
         self._use(policy)
         try:
@@ -109,8 +110,8 @@ class FsdpAdapterEngine(SharedPrefixes):
     def _build_lora_module(self, module: nn.Module) -> PeftModel:
         """Add all adapters to the base; verl calls this method before FSDP2 shards the parameters.
 
-        Adapters keep PEFT's float32 even if the base has another dtype, because training steps are smaller than
-        bfloat16 resolves.
+        Adapters keep PEFT's float32 even if the base has another dtype, because bfloat16 cannot represent the small
+        changes of an update.
         """
         module.enable_input_require_grads()  # type: ignore[operator]
         peft: PeftModel | None = None
@@ -143,7 +144,7 @@ class FsdpAdapterEngine(SharedPrefixes):
         )
 
     def _named(self, module: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
-        """The parameters of each policy's adapter by the names of PEFT's files."""
+        """Return policy -> name in PEFT's files -> parameter of the policy's adapter."""
         named = [(key.split("."), parameter) for key, parameter in module.named_parameters()]
         return {
             policy: {

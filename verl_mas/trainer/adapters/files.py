@@ -62,7 +62,8 @@ def read_weights(folder: Path, config: Mapping[str, object]) -> Tensors:
     return load_file(folder / WEIGHTS)
 
 
-# Fields that decide, besides the weights, which function an adapter computes; below, the settings of two of them.
+# _SCALING: fields that decide, besides the weights, which function an adapter computes. _SETTINGS: the settings of two
+# of these fields.
 _SCALING = ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "alora_invocation_tokens")
 _SETTINGS = {"r": "model.lora_rank", "lora_alpha": "model.lora_alpha"}
 

@@ -22,7 +22,7 @@ from verl_mas.trainer.starting import Turn
 
 
 class SharedBase(LocalPolicy):
-    """A policy that is not trained, with adapters. Requests that name no adapter are served by its own weights."""
+    """An untrained policy with adapters. Requests that name no adapter are served by the policy's own weights."""
 
     worker = AdapterWorker
 
@@ -54,7 +54,7 @@ class SharedBase(LocalPolicy):
             self.actor_rollout_wg.to("cpu", model=True, optimizer=False, grad=False)
 
     def wake(self, step: int) -> None:
-        """Send the engines all adapters, and let them take their memory."""
+        """Send the engines all adapters; they allocate their GPU memory again."""
         start = time.perf_counter()
         super().wake(step)
         self.metrics = {"sync/seconds": time.perf_counter() - start, "sync/mb": self._sent_bytes / 1e6}

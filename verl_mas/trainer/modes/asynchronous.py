@@ -62,7 +62,7 @@ class AsyncTeamTrainer(TeamTrainer):
         try:
             super().fit(agent_loop_manager)
         finally:
-            # A lost worker has no sessions to cancel, and its error must not hide the one that ends the run.
+            # A lost worker has no sessions to cancel, and its error must not hide the error that ends the run.
             with suppress(RayActorError):
                 agent_loop_manager.cancel_all()
 
@@ -73,7 +73,7 @@ class AsyncTeamTrainer(TeamTrainer):
         return int(self.config.data.train_batch_size)
 
     def on_train_begin(self) -> None:
-        """Dispatch warm-up tasks, less those that the checkpoint has restored."""
+        """Dispatch the warm-up tasks that the checkpoint has not restored."""
         restored = len(data_plane.tasks(data_plane.TRAIN))
         self.token_count.keep(data_plane.listed(data_plane.TRAIN).values())
         wanted = int(self.config.trainer.v1[self.mode.verl].num_warmup_batches * self._batch_size)
@@ -155,8 +155,8 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
         super().on_sample_end()
 
     def on_step_end(self) -> None:
-        """Wake the engines first and admit requests last, since an engine needs its memory and weights to serve
-        them."""
+        """Wake the engines first and admit requests last, because an engine needs its memory and weights to serve
+        requests."""
         super().on_step_end()
         with self.timeline.span(timeline.RESUME):
             self.pools.each(self.members, lambda name: self.members[name].resume())
@@ -186,7 +186,7 @@ class SeparateAsyncTrainer(AsyncTeamTrainer):
         """Do nothing: the engines serve all the time."""
 
     def _wake(self) -> None:
-        """Send weights, and with them the step, also for a policy without rows. Frozen engines are not touched."""
+        """Send weights and the step number to engines, even of policies without rows. Frozen policies get nothing."""
         self.pools.each(self._apart, self._wake_one)
 
     def _wake_one(self, name: str) -> None:
@@ -212,8 +212,9 @@ def warm_up(tasks: int, batch_size: int, step: int) -> dict[int, int]:
     return dict(Counter(-(place // batch_size) for place in reversed(range(tasks))))
 
 
-# The run ends after so many batches of tasks have ended without rows while it waited for one batch.
+# The run ends if this many batches of tasks have ended without rows while it waited for one batch.
 FAILED_BATCHES = 10
+# Interval at which the buffer checks for lost engines while it waits.
 SECONDS_BETWEEN_LOOKS = 3.0
 
 
@@ -226,7 +227,7 @@ class TeamBuffer(ReplayBufferAsync):
     def __init__(
         self, mode: str, v1: DictConfig, batch_size: int, refill: Callable[[int], int], look: Callable[[], None]
     ):
-        """`v1`: verl's section of that name. `batch_size`: the tasks of a step."""
+        """`v1`: verl's section `trainer.v1`. `batch_size`: number of tasks per step."""
         sampler = v1.sampler
         super().__init__(
             trainer_mode=mode,
@@ -238,7 +239,7 @@ class TeamBuffer(ReplayBufferAsync):
             refill_fn=refill,
         )
         self._most_failures = FAILED_BATCHES * batch_size
-        self._failures = 0  # since the last batch was sampled
+        self._failures = 0  # tasks without rows since the last batch was sampled
         self._look = look
         self._looked = time.monotonic()
 

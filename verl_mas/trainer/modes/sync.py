@@ -19,8 +19,8 @@ from verl_mas.verl_.types import Actor, Fields
 class MasTrainer(TeamTrainer):
     mode = SYNC
 
-    _playing: list[str]  # the tasks of the step that were not sampled yet
-    # By name of a time-sliced pool: the actor that swaps the engines of its policies when no request runs.
+    _playing: list[str]  # tasks of the step whose rows are not sampled from the buffer yet
+    # Time-sliced pool -> actor that swaps the engines of the pool's policies when no request runs.
     slices: dict[str, Actor]
 
     def _engines_started(self) -> None:

@@ -41,16 +41,16 @@ logger = logging.getLogger(f"verl.{__name__}")
 
 @dataclass(frozen=True)
 class Expected:
-    """Packages and files that a node must have as the trainer's node has them."""
+    """Packages and files that must be the same on a node as on the trainer's node."""
 
     mas: MasConfig
     versions: dict[str, str]
-    files: dict[str, str]  # setting -> path, also of folders
-    output: str | None  # the lock of the run's folder
+    files: dict[str, str]  # setting -> path of a file or folder
+    output: str | None  # the lock file in the run's folder; None in an evaluation
 
 
 def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
-    """Errors that workers of the run would meet on their nodes. `pools` are the ids of the nodes with a pool."""
+    """Yield errors that the run's workers would meet on their nodes. `pools`: the ids of the nodes with a pool."""
     there = _nodes(run.config, pools)
     if not there:
         return
@@ -58,7 +58,7 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
         logger.warning("%s", warning)
     expected = _expected(run)
     until = time.monotonic() + LIMIT_S
-    # Several nodes of Ray may be on one machine, with one address.
+    # Key by node id: several Ray nodes on one machine share an address.
     answers = {}
     for node, name in there.items():
         where = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
@@ -79,8 +79,8 @@ def check_nodes(run: Run, pools: Collection[str]) -> Iterator[ConfigError]:
 
 
 def _nodes(config: DictConfig, pools: Collection[str]) -> dict[str, str]:
-    """id -> address of the other nodes on which workers of this run will be. This node is the reference, so it is not
-    checked."""
+    """Return id -> address of the other nodes that will have workers of this run. This node is the reference, so it is
+    not checked."""
     alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
     # Choose nodes as verl places agent-loop workers and reward workers.
     with_cpus = [key for key, node in alive.items() if node["Resources"].get("CPU", 0) > 0]
@@ -96,7 +96,7 @@ def _expected(run: Run) -> Expected:
     return Expected(
         run.mas,
         {package: version(package) for package in PACKAGES},
-        # A path that does not exist here is a model of the hub or a module.
+        # A path that does not exist here is the name of a hub model or of a module.
         {setting: path for setting, path in files.items() if path and os.path.exists(path)},
         None if run.config.trainer.val_only else str(Path(run.config.trainer.default_local_dir) / LOCK),
     )

@@ -20,15 +20,15 @@ POLL_S = 0.01
 
 
 class TimeSlices:
-    """Admits the requests of one policy at a time. `change(old, new)` swaps the engines."""
+    """Admits requests of one policy at a time. `change(old, new)` puts engines to sleep and wakes others."""
 
     def __init__(self, awake: str, change: Change):
         self.awake = awake
         self._change = change
         self._running = 0
         self._switch: asyncio.Task[None] | None = None
-        # By policy, the longest waiting first. New requests of the policy that is awake wait here too while another
-        # policy waits, so that its time slice ends.
+        # Policy -> its waiting requests, the policy that has waited longest first. While another policy waits, new
+        # requests of the awake policy wait here, too, so that its time slice ends.
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
     async def enter(self, policy: str) -> None:
@@ -65,7 +65,7 @@ class TimeSlices:
         self._switch = None
         for admitted in self._waiting.pop(policy):
             if admitted.done():
-                continue  # its caller was cancelled while it waited
+                continue  # the caller was cancelled while it waited
             if failure is not None:
                 admitted.set_exception(failure)
             else:
@@ -97,5 +97,5 @@ class SlicesActor(TimeSlices):
 
 
 def verbs(engine: str) -> tuple[str, str]:
-    """The methods of an engine's server that free its GPU memory without losing weights, and take it back."""
+    """Return two methods of an engine's server: one frees GPU memory without losing weights, one allocates it again."""
     return ("pause", "unpause") if facts_of(engine).server_mixin else ("sleep", "wake_up")

@@ -35,12 +35,12 @@ class Pools:
         self.n_gpus: int = sum(pool.world_size for pool in self._pools.values())
 
     def create(self) -> None:
-        """Reserves the GPUs of every pool; raises ConfigError where the cluster has too few."""
+        """Reserve the GPUs of every pool. Raises ConfigError if the cluster has too few."""
         place(self._all)
 
     def of(self, name: str) -> RayResourcePool:
-        """The resource pool on which a policy is placed; for a policy that is served elsewhere, that of its training
-        processes."""
+        """The resource pool on which a policy is placed; for a policy that is served on another pool, the pool of its
+        training processes."""
         return self._pools[self.mas.policies[name].pool]
 
     def serving(self, name: str) -> RayResourcePool:
@@ -57,7 +57,7 @@ class Pools:
         return [*self._pools.values(), *([self.reward] if self.reward else [])]
 
     def each(self, names: Iterable[str], work: Callable[[str], object]) -> None:
-        """Call `work` for every policy: pools in parallel, the policies of a pool one after the other."""
+        """Call `work` for every policy: in parallel for different pools, one by one for the policies of a pool."""
         lanes: dict[str, list[str]] = {}
         for name in names:
             lanes.setdefault(self.mas.policies[name].pool, []).append(name)
@@ -77,7 +77,7 @@ def _pool(name: str, shape: list[int], cpus: int) -> RayResourcePool:
     return RayResourcePool(process_on_nodes=shape, max_colocate_count=cpus, name_prefix=name)
 
 
-# Seconds to wait for a placement: if the pools fit on an idle cluster, and if they do not.
+# Seconds to wait for a placement. WAIT_S: if the pools would fit on the idle cluster. PLACING_S: if they do not fit.
 WAIT_S, PLACING_S = 60.0, 5.0
 # CPUs for verl's actors outside the pools.
 SPARE_CPUS = 16
@@ -99,11 +99,12 @@ class Node:
 def place(pools: Sequence[RayResourcePool]) -> None:
     """Reserve all pools, the largest part first. A part is the share of a pool that must be on one node.
 
-    Ray puts each part on the node with most resources free, so after small parts no node might be left for a large one.
+    Ray puts each part on the node with the most free resources. If small parts came first, no node might have room for
+    a large part.
     """
     parts = sorted((PoolPart(pool, count) for pool in pools for count in pool.store), key=lambda part: -part.count)
     before = nodes()
-    # Ray takes some seconds to free the GPUs of a run that has just ended.
+    # Wait: Ray takes some seconds to free the GPUs of a run that has just ended.
     until = time.monotonic() + (WAIT_S if fit([part.want for part in parts], before) else PLACING_S)
     placed: dict[RayResourcePool, list[PlacementGroup]] = {pool: [] for pool in pools}
     for part in parts:
@@ -130,7 +131,7 @@ class PoolPart:
 
 
 def fit(wants: Iterable[Resources], there: Iterable[Node]) -> bool:
-    """Whether these parts can be placed in this order while nothing else runs."""
+    """Whether these parts can be placed in this order if nothing else runs on the nodes."""
     free = [node.total for node in there]
     for want in wants:
         large_enough = [have for have in free if want.gpus <= have.gpus and want.cpus <= have.cpus]
