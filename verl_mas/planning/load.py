@@ -308,7 +308,7 @@ def _critic(run: Run, name: str, model: ModelSize, own: TrainingLoad) -> CriticL
 
 
 def _tokens(view: _View, budget: str, micro: str) -> int:
-    """Number of tokens of a micro batch on one GPU: the token budget, or that of a fixed number of longest rows."""
+    """Number of tokens of a micro batch on one GPU: the token budget, or a fixed number of longest rows."""
     if view.on("actor.use_dynamic_bsz"):
         return view.number(budget, 16384)
     return view.number(micro, 1) * _row(view) // view.number("actor.ulysses_sequence_parallel_size", 1)

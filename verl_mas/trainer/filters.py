@@ -135,7 +135,7 @@ class TaskFilter:
 
     @property
     def _missing(self) -> int:
-        """How many tasks to sample next."""
+        """Number of tasks to sample next."""
         if self._rounds >= (self._spec.max_rounds if self._spec.refill else 1):
             return 0
         missing = self._size - len(self._kept)

@@ -62,7 +62,7 @@ class Turn:
 
 
 def turns(run: Run, timeline: Timeline) -> dict[str, Turn]:
-    """Make the turn of every policy, which waits for those before it in the configuration that use the same pool."""
+    """Make the turn of every policy. It waits for policies on the same pool that come first in the configuration."""
     in_turn = {pool: policies_on(run.mas, pool) for pool in used_pools(run.mas) if not start_together(run, pool)}
     made: dict[str, Turn] = {}
     for name in local_policies(run.mas):

@@ -63,33 +63,33 @@ class Peers(WithGrader):
     async def rewards(
         self, task: Task, team: Team, answers: Sequence[Graded], same: Sequence[Sequence[Graded]]
     ) -> Sequence[float]:
-        """The own reward of each answer in training. `same`: those that can be read, grouped by equality."""
+        """Return each answer's own reward in training. `same`: the readable answers, grouped by equality."""
         if self.teacher == "review":
             return await asyncio.gather(*[approval(task, team, each) for each in answers])
         return (majorities if self.teacher == "majority" else agreements)(answers, same)
 
 
 def agreements(answers: Sequence[Graded], same: Sequence[Sequence[Graded]]) -> list[float]:
-    """The share of the other peers' answers that equal each answer."""
+    """Return for each answer the share of the other peers' answers that equal it."""
     others = [sum(one.reply.agent != each.reply.agent for one in answers) for each in answers]
     return [_votes(each, same)[0] / count for each, count in zip(answers, others, strict=True)]
 
 
 def majorities(answers: Sequence[Graded], same: Sequence[Sequence[Graded]]) -> list[float]:
-    """1/k for an answer that is one of the k most frequent ones of the other peers, else 0."""
+    """Return 1/k for each answer that is among the k most frequent answers of the other peers, else 0."""
     votes = [_votes(each, same) for each in answers]
     return [(own == max(each)) / each.count(own) if own else 0.0 for own, each in votes]
 
 
 def _votes(each: Graded, same: Sequence[Sequence[Graded]]) -> tuple[int, list[int]]:
-    """How many of the other peers' answers equal this one, and how many equal each of all answers."""
+    """Count the other peers' answers that equal `each`, and the other peers' answers in each group of `same`."""
     votes = [sum(one.reply.agent != each.reply.agent for one in group) for group in same]
     own = [count for count, group in zip(votes, same, strict=True) if any(one is each for one in group)]
     return sum(own), votes
 
 
 async def approval(task: Task, team: Team, each: Graded) -> float:
-    """The share of the other peers that approve of the answer. A verdict that cannot be read is no approval."""
+    """Return the share of other peers that approve of the answer. An unreadable verdict counts as a refusal."""
     if each.answer is None:
         return 0.0
     peers = team.aside(f"review/{each.reply.agent}/{each.reply.turn}").role("peer")

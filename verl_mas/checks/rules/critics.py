@@ -25,7 +25,7 @@ BUDGET, ULYSSES = "critic.ppo_infer_max_token_len_per_gpu", "critic.fsdp.ulysses
 
 @rule(seen="verl's own scripts of PPO with +mas=solver_verifier", team=True)
 def settings_of_critics(run: ExaminedRun) -> Iterator[ConfigError]:
-    """Refuse settings that contradict critics: comparisons of rows, other updates than the policy's, asynchronous modes."""
+    """Refuse settings that contradict critics, such as comparisons of rows, or other updates than the policy's."""
     if not run.critics:
         return
     for key, (value, why) in WANTED.items():

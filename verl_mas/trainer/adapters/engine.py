@@ -180,7 +180,7 @@ class FsdpAdapterEngine(SharedPrefixes):
         return norm
 
     def facts(self, policy: str) -> dict[str, float]:
-        """Return an adapter's metrics: its optimiser steps, and the norm of the update that it adds to the base's
+        """Return an adapter's metrics: its optimiser steps, and the norm of the matrix that it adds to the base's
         weights. All workers must call it together, since it gathers shards."""
         adapter, parameters = self.adapters[policy], self.parameters[policy]
         squares = []
@@ -232,7 +232,7 @@ class FsdpAdapterEngine(SharedPrefixes):
         torch.distributed.barrier()
 
     def load_adapter(self, policy: str, folder: Path) -> None:
-        """Load the adapter saved by `save_adapter`; only the first worker reads. Learning rates are those of this run's
+        """Load the adapter saved by `save_adapter`; only the first worker reads. Learning rates come from this run's
         settings."""
         self._load_weights(policy, folder)
         training = self.training[policy]
@@ -280,7 +280,7 @@ def _set_schedule(schedule: LambdaLR, steps: int) -> None:
 
 
 def _check_same(policy: str, folder: Path, parameters: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
-    """Raise ConfigError if the weights in a folder differ in name or shape from those of the policy's adapter."""
+    """Raise ConfigError if weights in a folder differ in name or shape from the weights of the policy's adapter."""
     expected = {key: tuple(parameter.shape) for key, parameter in parameters.items()}
     there = {key: tuple(tensor.shape) for key, tensor in given.items()}
     if expected != there:

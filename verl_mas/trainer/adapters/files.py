@@ -28,7 +28,7 @@ OptimizerState: TypeAlias = dict[str, dict[str, object]]
 
 @dataclass(frozen=True)
 class AdapterProgress:
-    """How far an adapter is trained."""
+    """Progress of an adapter's training."""
 
     updates: int  # optimiser steps
     schedule: int  # steps of the learning rate's schedule

@@ -66,7 +66,7 @@ class SharedBase(LocalPolicy):
         return {self.name: self, **self.adapters}
 
     def save(self, folder: str, remote: str | None, step: int, keep: int | None) -> None:
-        """Save the random state of the processes. The weights are those of the model's files, which do not change."""
+        """Save the random state of the processes. The weights are in the model's files and do not change."""
         self.actor_rollout_wg.save_checkpoint(str(Path(folder, self.name)))
 
     def load(self, folder: str, delete: bool) -> None:
@@ -81,7 +81,7 @@ ADAPTER_METRICS = ("adapter/updates", "adapter/norm")
 
 
 class AdapterPolicy(PolicyTrainer):
-    """A trainable policy whose processes and engines are those of its base."""
+    """A trainable policy that uses the processes and engines of its base."""
 
     def __init__(self, name: str, view: DictConfig, base: SharedBase, updates: Updates):
         super().__init__(name, view, base.pool, updates)

@@ -1,9 +1,9 @@
 """verl's training worker of a policy, which counts the tensors of every push of weights.
 
-Neither verl nor the engines refuse a push that lacks tensors: for these, an engine would go on with the weights that it
-had before. Every push takes its weights from one method of the training engine, so they are counted there: a push to
-engines on the same devices, through a checkpoint engine or to the folder of a snapshot, of adapters alone, or of
-adapters merged into their base.
+Neither verl nor the engines refuse a push that lacks tensors, so an engine would keep old weights for these tensors.
+Every push takes its weights from one method of the training engine, and is counted there: a push to engines on the same
+devices, through a checkpoint engine or to the folder of a snapshot, of adapters alone, or of adapters merged into their
+base.
 """
 
 from __future__ import annotations
