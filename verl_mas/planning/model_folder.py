@@ -21,7 +21,7 @@ from verl_mas.planning.model import ModelSize, size_of
 from verl_mas.util import installed_version
 from verl_mas.verl_.types import Fields
 
-# transformers reads the first of these files that exists, or the files that it lists.
+# transformers reads the first of these files that exists. If it is an index, transformers reads the files in the index.
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 # Models that carry a state from token to token (linear attention, Mamba, convolutions) have a key of STATE in their
 # config.json, or a kind of layer of STATEFUL.

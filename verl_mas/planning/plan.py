@@ -45,7 +45,7 @@ class PolicyPlan:
     parameters: int
     engine: str
     replicas: int
-    kv_tokens: int  # of one replica
+    kv_tokens: int  # KV tokens that one replica holds
     context: int  # tokens that one request may have
     concurrent: int  # requests of the whole context that all replicas hold together
     # Phase -> memory of a GPU of the pool, including the other policies. Key `waiting`: memory of this policy alone
@@ -53,7 +53,7 @@ class PolicyPlan:
     gpu: Mapping[str, float]
     # Like `gpu`, with rows of the usual length; `gpu` is the worst case.
     expected: Mapping[str, float]
-    disk: float  # of one checkpoint, without the adapters on this policy
+    disk: float  # size of one checkpoint, without the adapters on this policy
     updates: int | None  # optimiser steps per training step; null if it is not trained
     notes: Sequence[str]
     path: str  # the kernels of attention and log-probs in training, and their time; empty if frozen
@@ -67,16 +67,16 @@ class PoolPlan:
     gpus_per_node: int
     phases: bool
     worst: str  # the phase and policy of the worst moment
-    gpu: float
-    expected: float  # of the fullest moment with rows of the usual length; `gpu` is the worst case
+    gpu: float  # memory of one GPU at the worst moment
+    expected: float  # like `gpu`, with rows of the usual length; `gpu` is the worst case
     parts: Mapping[str, float]  # the parts of `gpu`
-    host: float  # of each node, without the processes themselves
+    host: float  # host memory of each node, without the processes themselves
     host_parts: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class TimePlan:
-    seconds: float  # of one step
+    seconds: float  # seconds of one step
     phases: Mapping[str, float]  # the parts of `seconds`
     hours: float | None  # hours of the run; null if the number of steps is unknown without the data
     limit: float | None  # seconds of a step with longest replies; null: the user assumed the length of replies
@@ -90,8 +90,8 @@ class RunPlan:
     gpus: int  # GPUs that the run reserves
     policies: Mapping[str, PolicyPlan]
     pools: Mapping[str, PoolPlan]
-    host: float  # of the worst node
-    disk: float  # of one checkpoint of all policies
+    host: float  # host memory of the worst node
+    disk: float  # size of one checkpoint of all policies
     kept: int | None  # trainer.max_actor_ckpt_to_keep; null: all
     time: TimePlan | None  # null if nothing is trained here
     errors: Sequence[ConfigError] = field(default=())

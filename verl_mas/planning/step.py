@@ -48,7 +48,7 @@ class Sample:
 
     task: float | None = None  # Tokens of a prompt, on average
     of: int = 0  # Number of prompts that were measured
-    rows: int | None = None
+    rows: int | None = None  # Number of rows of the data
     by: str = "the model's tokenizer"  # How the prompts were measured
 
 

@@ -1,7 +1,7 @@
 """Weights of rows in the loss of their policy (`mas.loss.weighting`).
 
-In two of its loss modes verl divides a sum over rows by a number that its caller passes. Here this number is the same
-in all optimiser steps of a training step: the total over the training step, divided by the number of optimiser steps.
+In two of its loss modes verl divides a sum over rows by a number that its caller passes. verl-mas passes the same
+number in all optimiser steps of a training step: the step's total, divided by the number of optimiser steps.
 So the summed loss does not depend on how rows are distributed over optimiser steps, ranks and micro batches.
 
 `on_policy` is a separate change of verl's loss, which makes old log-probs unnecessary.

@@ -1,10 +1,10 @@
 """Starts policies and workers side by side, and writes every part of a start into the timeline.
 
-Training processes, agent-loop workers and reward workers import for long and take no GPU memory meanwhile, so all
-of them start at once. Loading a model and starting engines take GPU memory: the policies of a pool do both in turn. An
-engine takes more memory while it starts than afterwards, and vLLM fails if another process frees memory while it
-measures how much is free. Pools start side by side, and so do engines that measure nothing
-(`engines.serving.start_together`).
+Training processes, agent-loop workers and reward workers take long to import and need no GPU memory during that time,
+so all of them start at once. Loading a model and starting engines need GPU memory, so the policies of a pool do both in
+turn. The reasons: an engine needs more memory while it starts than afterwards, and vLLM fails if another process frees
+memory while vLLM measures the free memory. Different pools start in parallel, and so do engines that do not measure
+free memory (`engines.serving.start_together`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Base of the asynchronous modes, in which tasks are dispatched some steps before they are trained on.
 
 A task is tagged with the step of its dispatch. Its age is counted from this step, and the oldest tasks make the next
-batch. Warm-up tasks are tagged with steps before the first, as if the run had started earlier. So with W warm-up
-batches, `wait` and a threshold of W + 1, each step trains on the batch dispatched W steps before, whatever the timing.
+batch. Warm-up tasks are tagged with steps before the first, as if the run had started earlier. With W warm-up batches,
+`max_off_policy_strategy=wait` and `max_off_policy_threshold=W + 1`, each step therefore trains on the batch that was
+dispatched W steps earlier, whatever the timing.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class ColocatedAsyncTrainer(AsyncTeamTrainer):
     """trainer.v1.trainer_mode=mas_colocate_async: engines and training take turns on the same devices.
 
     When enough tasks have ended, all engines are aborted and sleep while the policies are trained. Acts that are cut
-    keep their tokens and continue under the new weights; the rest of a session does not notice.
+    keep their tokens and continue under the new weights. The rest of the session is not affected.
     """
 
     mode = COLOCATED
