@@ -40,7 +40,7 @@ INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname
 SETTINGS = ("sys.path", "os.environ")
 # Joined by a hyphen, these stand in the variables of the fork server for the values that differ per session.
 MARK = ("verl-mas", "preload.invalid")
-# Modules with random numbers of their own, which all forks would share.
+# Modules with a random state of their own. Each fork seeds them again, because all forks would have the same state.
 SEEDED = ("numpy.random", "torch")
 
 # The namespace of a module, a name in it, and the environment variable whose value this name has.
@@ -64,7 +64,7 @@ class Programs(Forks):
         for name in modules:
             if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
                 raise CannotFork("preload", failure)
-        # Key each failure by the last line of its traceback.
+        # The greeting maps the last line of each traceback to the whole traceback.
         failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
@@ -80,7 +80,7 @@ class Programs(Forks):
         gc.freeze()  # The collector of a fork would write to each page, and so copy it
 
     def fork(self) -> int:
-        return bare_fork()  # `launch` forks again
+        return bare_fork()  # without Python's hooks, because `launch` forks again
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         session, stdin, printed, outcome = descriptors
@@ -108,7 +108,7 @@ def _run(file: str, argv: Sequence[str], named: Sequence[Named], environ: Mappin
         with open(file, "rb") as source:
             program = compile(source.read(), file, "exec", dont_inherit=True)
         code = as_main.run(program, file, argv)
-    except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
+    except BaseException as error:  # noqa: BLE001  boundary: the file does not compile, or cannot be read
         traceback.print_exception(type(error), error, None)
     finally:
         as_main.finish(code)
@@ -156,7 +156,7 @@ def _executed(node: ast.stmt, file: str, names: dict[str, object]) -> str:
 
 
 def _own_files(node: ast.stmt, file: str) -> set[str] | None:
-    """The files of the user's modules that a statement imports; None if it imports no modules of the user."""
+    """Return the files of the user's modules that a statement imports; None if it imports no modules of the user."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return None
     names = [alias.name for alias in node.names]
@@ -172,7 +172,7 @@ def _own_files(node: ast.stmt, file: str) -> set[str] | None:
 
 
 def _own_folder(module: str) -> str:
-    """The folder of a user's module; empty if the module is installed or unknown."""
+    """Return the folder of a user's module; empty if the module is installed or unknown."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         folders = list(spec.submodule_search_locations or ()) if spec else []
@@ -204,7 +204,7 @@ def _named() -> Iterator[Named]:
 def _kept() -> str:
     """Find an object that keeps the value of a variable that differs per session. In this process, the mark is the
     value of each such variable."""
-    mark = "-".join(MARK)  # only this frame has it
+    mark = "-".join(MARK)  # a local variable, so that only this frame refers to the string
     for holder in gc.get_objects():
         for value in _referents(holder):
             if (type(value) is str and mark in value) or (type(value) is bytes and mark.encode() in value):
@@ -215,7 +215,8 @@ def _kept() -> str:
 
 
 def _referents(holder: object) -> Iterator[object]:
-    """Objects to which `holder` refers, also through tuples and dictionaries that the collector does not track."""
+    """Yield the objects to which `holder` refers, also through tuples and dictionaries that the collector does not
+    track."""
     for value in gc.get_referents(holder) if holder is not posix.environ else ():
         yield value
         if type(value) in (tuple, dict) and not gc.is_tracked(value):
@@ -223,5 +224,5 @@ def _referents(holder: object) -> Iterator[object]:
 
 
 def _trial() -> None:
-    """Use an event loop, a thread and the resolver, to test whether a fork can."""
+    """Use an event loop, a thread and the resolver. It runs in a fork, to test whether they work there."""
     asyncio.run(asyncio.to_thread(socket.getaddrinfo, "127.0.0.1", 80))
