@@ -40,8 +40,8 @@ class Tip:
         return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
 
     def is_in(self, given: Sequence[Canonical]) -> bool:
-        """Whether the reply of this act and the earlier replies in its row are in `given`, each in one of its spellings. A
-        reply with an equal text and another thought does not count."""
+        """Whether the reply of this act and the earlier replies in its row are in `given`, each in one of its
+        spellings. A reply with an equal text and another thought does not count."""
         tip: Tip | None = self
         while tip is not None and given[tip.place] in tip.spellings:
             tip = tip.found.tip

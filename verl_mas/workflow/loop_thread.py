@@ -71,7 +71,7 @@ class LoopThread:
 
 
 class _Steps(Generic[T]):
-    """The steps of a generator, of which one runs at a time."""
+    """Runs the steps of an async generator, one step at a time."""
 
     def __init__(self, items: AsyncGenerator[T, None]):
         self._items, self._alone = items, asyncio.Lock()

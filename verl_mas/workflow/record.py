@@ -1,4 +1,4 @@
-"""Acts and failures of a session as plain data, which `Session.record` consists of."""
+"""Converts the acts and faults of a session to plain data for `Session.record`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from verl_mas.workflow.client import Message, ToolCall
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 
-# Maps a message part that has an image to the part that the record gets instead.
+# Maps a message part with an image to the part that replaces it in the record.
 Images: TypeAlias = Callable[[Message], Message]
-# Returns one text per token; together they are the text of all tokens.
+# Returns one text per token. Joined, the texts are the text of all tokens.
 TokenTexts: TypeAlias = Callable[[Sequence[int]], Sequence[str]]
 
 
@@ -50,7 +50,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         "line": reply.line,
         "messages": clip.messages(reply.messages),
         "text": clip.text(reply.text),
-        # Without tool calls, `text` is everything that the act has sampled.
+        # Only acts with tool calls have `steps`, because without calls `text` is the whole reply.
         "steps": clip.messages(reply.steps) if reply.tool_calls else [],
         "tool_calls": [_call(call, clip) for call in reply.tool_calls],
         "prompt_tokens": len(generation.prompt_ids),
@@ -89,7 +89,7 @@ def _call(call: ToolCall, clip: Clip) -> Record:
 
 
 class Clip:
-    """Shortens long texts, and makes messages plain data."""
+    """Shortens long texts in messages, and converts messages to plain data."""
 
     def __init__(self, how: Recording):
         self.how, self.limit = how, how.max_text_chars
@@ -111,7 +111,7 @@ class Clip:
             return None
         ids, log_probs = sampled_of(reply)
         tokens: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
-        # As a rule, a token has at least one character.
+        # A token usually has at least one character, so a limit of characters also limits tokens.
         return tokens[: self.limit]
 
     def _message(self, message: Message) -> Message:

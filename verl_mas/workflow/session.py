@@ -35,20 +35,20 @@ from verl_mas.workflow.tools import Tool, Tools
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """What all sessions of a run share."""
+    """Settings and clients that all sessions of a run share."""
 
     members: Mapping[str, Member]
     clients: Mapping[str, LLMClient]
     branch: BranchSpec = field(default_factory=BranchSpec)
     reward: RewardSpec = field(default_factory=RewardSpec)
     faults: FaultSpec = field(default_factory=FaultSpec)
-    tools: Mapping[str, Tool] = field(default_factory=dict)  # what `mas.agents.<name>.tools` names
+    tools: Mapping[str, Tool] = field(default_factory=dict)  # tools by the names in `mas.agents.<name>.tools`
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What an agent asks of its session: `n` replies to one prompt, on a line of play."""
+    """Parameters of `Session.act`: an agent requests `n` replies to one prompt, on one path of the session (`line`)."""
 
     member: Member
     line: Line
@@ -58,7 +58,7 @@ class Ask:
     instance: int = 0
     tools: Tools = ()
     continues: Continuation | None = None  # the conversation that the act continues
-    calls_open: bool = False  # every call of a tool is left to who asks; the agent's own tools are not offered
+    calls_open: bool = False  # the caller of `act` answers all tool calls, and the agent's own tools are not offered
     origin: str = ""
 
 
@@ -72,20 +72,20 @@ class Session:
         self.outcome: Outcome | None = None
         self.score: Score | None = None
         self.started, self.seconds = now(), 0.0
-        # Seeded by the task and the attempt, so a run can be repeated.
+        # The seed is made from the task and the attempt, so that a run can be repeated.
         seed = f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}"
         self.rng = random.Random(seed)
         self.line = Line(seed)
         self.scorer: Scorer | None = None  # verl's reward function, for outcomes without a reward
         self._new_row = count()
-        self._acts = {False: 0, True: 0}  # of the session, and of probes
+        self._acts = {False: 0, True: 0}  # number of acts by `line.probe`
         self._pending: set[asyncio.Future[list[Acted]]] = set()
         self._over = False
 
     async def act(self, ask: Ask) -> list[Reply]:
         """The replies to one prompt, recorded. Each calls tools until it has none to call."""
         member, line = ask.member, ask.line
-        # As in verl, a row of the dataset may select some of the tools that the agent names.
+        # As in verl, `tool_selection` in a dataset row may select some of the agent's tools.
         named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
         configured = [self.config.tools[name] for name in selected or named if name in named and not ask.calls_open]
         usable = toolsets(configured, ask.tools, ask.n)
@@ -162,7 +162,8 @@ class Session:
             value = "a candidate was played on to an outcome without a reward"
             rule = "the outcome of a candidate that is played on has a reward, or verl's reward function scores it"
             raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...) or a number")
-        # The scorer reads the outcome from its session; this one's own is not there yet.
+        # The scorer reads the outcome from a session. This session has no outcome yet, so the scorer gets a copy that
+        # has this outcome.
         ended = copy.copy(self)
         ended.outcome = outcome
         return await asyncio.wait_for(self.scorer(ended), self.config.faults.session_timeout_s)
@@ -263,7 +264,8 @@ class Session:
         if not self._over and not line.over and self._acts[line.probe] + n <= limit:
             self._acts[line.probe] += n
             return
-        # A workflow that swallows this error and retries must not block the event loop, and must stay cancellable.
+        # Yield to the event loop before raising. Otherwise a workflow that catches the error and retries would block
+        # the loop and could not be cancelled.
         await asyncio.sleep(0)
         if line.over and not self._over:
             rule = "a fork plays every candidate on to the end of the session, so no act follows it"
@@ -305,7 +307,8 @@ class Session:
     async def _perform(
         self, ask: Ask, request: Request, tools: Sequence[Mapping[str, Tool]], rows: Sequence[int]
     ) -> list[Acted]:
-        """One generation for all candidates, and then the loop of each."""
+        """Generate all candidates with one call of the client, then run the tool loop of each candidate
+        concurrently."""
         client = self.config.clients[ask.member.policy(self.task)]
         generations = await client.generate(request, len(rows))
         if ask.calls_open:

@@ -22,7 +22,8 @@ AGENT_DATA = "agent_data"
 
 
 def decorated(function: object) -> object | None:
-    """Find the tool that verl made of a function. verl's decorator returns the function itself."""
+    """Return the tool that verl's decorator registered for a function, because the decorator returns the function
+    itself."""
     module = sys.modules.get("verl.tools.function_tool")
     if module is None:
         return None
