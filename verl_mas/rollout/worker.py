@@ -48,11 +48,11 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 
 # The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that means a team.
 AGENT_LOOP = "mas"
-# The key of the configuration under which the manager passes the name of the attempt.
+# The key in the configuration with which the manager passes the name of the attempt to its workers.
 ATTEMPT = "mas_attempt"
-# Threshold at which Python's collector visits all objects by itself: in effect never.
+# Threshold of the garbage collector's oldest generation, so high that automatic full collections never run.
 NEVER = 1_000_000_000
-# Seconds after which a late reward is logged. Nearly every reward is there within a second.
+# Seconds after which a late reward is logged. Almost all rewards take less than a second.
 LATE_REWARD_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class MasAgentLoopWorker(_StockWorker):
         load_user_code(self.mas)
         served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
-        # An adapter has the tokenizer and the processor of its base.
+        # An adapter uses the tokenizer and the processor of its base.
         models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
         self.models = {name: models[resident(self.mas, name)] for name in served}
         self.gates = gates_of(self.mas, served)
@@ -89,7 +89,7 @@ class MasAgentLoopWorker(_StockWorker):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
         self.session_config = self._session_config(served)
-        # First come, first served, so the sessions of the first tasks end first.
+        # A semaphore is first come, first served, so the sessions of the first tasks end first.
         self.slots = asyncio.Semaphore(sessions_per_worker(self.run))
         self.writer = data_plane.Writer()
         # Counts since the last `pop_counts`, by `validate`.
@@ -122,8 +122,8 @@ class MasAgentLoopWorker(_StockWorker):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def pop_counts(self, validate: bool) -> SessionCounts:
-        """Return the counts since the last call. Busy times of engines, in training or validation, are in training's
-        counts."""
+        """Return the counts of training or validation since the last call. Busy times of engines are not split: all of
+        them are in the counts of training."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
         counts += SessionCounts(lag=self.lag.pop())
@@ -164,7 +164,7 @@ class MasAgentLoopWorker(_StockWorker):
             # ends.
             self.broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             logger.error("task %s ends the run", uid, exc_info=error)
-        # A task that is cancelled gets no status, since nothing waits for it at the end of a run.
+        # A cancelled task does not get here and gets no status, since nothing waits for it at the end of a run.
         self.counts[validate] += SessionCounts(tasks=1)
         # For the replay buffer a group without rows has failed, so it waits for another group; a group that lost only
         # some of its sessions has not failed.
@@ -257,7 +257,8 @@ class MasAgentLoopWorker(_StockWorker):
             await self.trajectories.in_thread(self.trajectories.write, finished, status)
 
     def _model(self, policy: str) -> Model:
-        """The policy's tokenizer and processor; the worker's own where the policy has no model of its own."""
+        """Return the tokenizer and processor of a policy. If it has the same model as the worker's configuration, they
+        are the worker's."""
         view = self.run.view(policy).config.actor_rollout_ref.model
         if view == self.config.actor_rollout_ref.model:
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
