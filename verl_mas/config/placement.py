@@ -164,7 +164,7 @@ def rank_offset(run: Run, name: str) -> int:
 
 
 def sessions_at_once(run: Run) -> int:
-    """`mas.max_sessions` or, if that is null, as many sessions as the engines serve without a queue."""
+    """`mas.max_sessions` or, if it is null, the number of sessions that the engines can serve without a queue."""
     candidates = max(run.mas.branch.k, run.mas.branch.validation_k)
     return run.mas.max_sessions or max(requests_at_once(run) // candidates, workers(run.config))
 

@@ -23,7 +23,7 @@ from verl_mas.workflow.streaming import Usage
 from verl_mas.workflow.tools import Tool
 
 _REQUIRED = object()
-IMAGES = ("image_url", "input_image", "image")  # in chat, Responses and Messages
+IMAGES = ("image_url", "input_image", "image")  # types of image parts in Chat Completions, Responses and Messages
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 # Sampling settings that have the same names in OpenAI's protocol and in `Sampling`.
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
@@ -86,7 +86,8 @@ class Fields:
         return value
 
     def take_limit(self, *names: str) -> int | None:
-        """Take the smallest of several limits. Some clients write -1 for no limit."""
+        """Take several limits and return the smallest; None if there is no limit. Some clients write -1 for no
+        limit."""
         limits = [self.take(name, int, None) for name in names]
         return min((limit for limit in limits if limit not in (None, -1)), default=None)
 
@@ -108,7 +109,7 @@ class Asked:
     messages: Sequence[Message]
     agent: str = ""  # the agent in the URL, which overrides the model
     instructions: str = ""  # a system prompt that comes with each request and is not part of the transcript
-    after: str | None = None  # the id of the reply that the messages follow
+    after: str | None = None  # the id of the reply that comes before the messages
     tools: Sequence[JsonObject] = ()
     namespaces: Mapping[str, str] = field(default_factory=dict)  # maps the full name of a tool to its namespace
     max_tokens: int | None = None
@@ -201,7 +202,7 @@ def _part(part: Message, where: str, kinds: Sequence[str]) -> Message:
 
 
 def tool(name: object, description: object, parameters: object) -> JsonObject:
-    """Make the schema of a tool in the form that chat templates take."""
+    """Return the schema of a tool in OpenAI's form, which chat templates take."""
     described = {} if description is None else {"description": description}
     return {"type": "function", "function": {"name": name, **described, "parameters": parameters or {}}}
 

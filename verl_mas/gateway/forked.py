@@ -36,20 +36,21 @@ from verl_mas.util.fork_server import (
 )
 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
-# Objects that decide which modules are imported. Statements that begin with them are executed, too.
+# Objects that decide which modules are imported. Statements that begin with one of these names are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# Joined by a hyphen, these stand in the variables of the fork server for the values that differ per session.
+# Parts of the mark. In the fork server, each variable that differs per session has a value with the mark, which is
+# these parts joined by a hyphen.
 MARK = ("verl-mas", "preload.invalid")
 # Modules with a random state of their own. Each fork seeds them again, because all forks would have the same state.
 SEEDED = ("numpy.random", "torch")
 
-# The namespace of a module, a name in it, and the environment variable whose value this name has.
+# The namespace of a module, a name in the namespace, and the environment variable with the value of this name.
 Named = tuple[dict[str, object], str, str]
 
 
 class Programs(Forks):
-    """The programs of one file. `settings`: the file, and further modules to import. Without a file, forks become the
-    commands of sessions."""
+    """Runs one program file in forks. `settings` are the file, and further modules to import. Without a file, a fork
+    executes the command of a session."""
 
     def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
@@ -77,7 +78,7 @@ class Programs(Forks):
             raise CannotFork("forks", reason)
         sys.stdout.flush()
         sys.stderr.flush()
-        gc.freeze()  # The collector of a fork would write to each page, and so copy it
+        gc.freeze()  # Otherwise the collector of a fork would write to each page and so copy it
 
     def fork(self) -> int:
         return bare_fork()  # without Python's hooks, because `launch` forks again
@@ -115,14 +116,15 @@ def _run(file: str, argv: Sequence[str], named: Sequence[Named], environ: Mappin
 
 
 def imported(file: str, seen: set[str]) -> Iterator[str]:
-    """Import the installed packages that a file imports at its top level, and those that the user's own modules among
-    its imports import. Yields the tracebacks of failed imports."""
+    """Import the installed packages that a file imports at its top level. If it imports modules of the user, the
+    packages that these modules import are imported as well, but the modules themselves are not. Yields the tracebacks
+    of failed imports."""
     seen.add(file)
     names: dict[str, object] = {"__file__": file, "__name__": "__verl_mas__"}
     try:
         with open(file, "rb") as source:
             body = ast.parse(source.read(), file).body
-    except (SyntaxError, ValueError, OSError):  # the session reports it
+    except (SyntaxError, ValueError, OSError):  # the session will raise and report this error
         return
     for node, needed in _statements(body):
         own = _own_files(node, file)
@@ -133,7 +135,8 @@ def imported(file: str, seen: set[str]) -> Iterator[str]:
 
 
 def _statements(body: Sequence[ast.stmt], needed: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield the imports of a file, with whether the program needs them, and the settings before them."""
+    """Yield the import statements of a file, and the statements that change SETTINGS, in their order. Each comes with a
+    bool that tells whether the program needs it. Imports in `try` are not needed."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((ast.copy_location(ast.Import([alias]), node), needed) for alias in node.names)
@@ -183,9 +186,10 @@ def _own_folder(module: str) -> str:
 
 
 def _open_socket() -> str:
-    """Find a connection, or the selector of an event loop, which all forks would share."""
+    """Find an open connection, or the selector of an event loop, because all forks would share it. Return a
+    description; empty if there is none."""
     for number in set(os.listdir("/proc/self/fd")) - {str(CONTROL)}:
-        with contextlib.suppress(OSError):  # the descriptor of the folder itself
+        with contextlib.suppress(OSError):  # the descriptor with which the folder was listed is closed
             if (link := os.readlink(f"/proc/self/fd/{number}")).startswith(("socket:", "anon_inode:")):
                 return f"an import opened {link}"
     return ""
@@ -202,8 +206,8 @@ def _named() -> Iterator[Named]:
 
 
 def _kept() -> str:
-    """Find an object that keeps the value of a variable that differs per session. In this process, the mark is the
-    value of each such variable."""
+    """Find an object that contains the value of a variable that differs per session. In this process, the values of
+    these variables contain the mark. Return a description; empty if there is no such object."""
     mark = "-".join(MARK)  # a local variable, so that only this frame refers to the string
     for holder in gc.get_objects():
         for value in _referents(holder):

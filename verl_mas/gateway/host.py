@@ -58,7 +58,7 @@ class Host:
         command, pipe = [python, str(Path(runner.__file__))], subprocess.PIPE
         # Output of programs goes to a file, because it would flood the log of the worker.
         name = f"verl-mas-programs-{os.getpid()}-"
-        self._printed = tempfile.NamedTemporaryFile(prefix=name, suffix=".log", delete=False)  # noqa: SIM115  # the host's
+        self._printed = tempfile.NamedTemporaryFile(prefix=name, suffix=".log", delete=False)  # noqa: SIM115  # `end` uses it
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self._printed, env=environment(pass_env), start_new_session=True
         )
@@ -113,7 +113,7 @@ class Host:
         reading = threading.Thread(target=self._read, name="host reads", daemon=True)
         reading.start()
         status = self._process.wait()
-        # A child that has left the group can hold the pipe open.
+        # Use a timeout, because a child that has left the process group can hold the pipe open.
         reading.join(timeout=LAST_LINES_S)
         self._over = True
         error = f"the process of the program ended with status {status}, and all of its sessions with it"

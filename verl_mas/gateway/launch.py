@@ -18,7 +18,7 @@ from verl_mas.util.fork_server import bare_fork, die_with_parent, own_namespaces
 
 NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
-OUTCOME = 3  # a single digit, because shells can redirect only such descriptors
+OUTCOME = 3  # a single digit, because shells redirect only descriptors of one digit
 # Signals that Python ignores; a program expects them to end it.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 libc = ctypes.CDLL(None, use_errno=True)
@@ -72,7 +72,7 @@ def become(descriptor: int, program: Callable[[], object]) -> None:
     os.write(descriptor, b"\n")
     os.dup2(descriptor, OUTCOME)
     os.close(descriptor)
-    # Drop the capabilities of a user namespace, as `exec` would.
+    # Drop the capabilities that this process has in its user namespace, as `exec` would.
     if os.getuid():
         libc.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24))
     try:

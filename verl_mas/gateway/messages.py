@@ -15,13 +15,13 @@ THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
 
 
 class Canonical(NamedTuple):
-    """The parts of a message that a chat template reads. Ids of calls, and fields that clients add, are not
-    compared."""
+    """The parts of a message that chat templates read, in a form that can be compared. It lacks ids of calls, and
+    fields that clients add."""
 
     role: str
     content: str
     calls: tuple[tuple[str, str], ...] = ()
-    name: str = ""  # only for a user
+    name: str = ""  # empty unless the role is user
 
 
 def canonical(message: Message) -> Canonical:

@@ -31,7 +31,7 @@ OUTCOME = ("answer", "reward", "info")
 
 
 class Program(Workflow, Rules):
-    """Base of workflows that run a program. A subclass says how the program is run: `play`."""
+    """Base of workflows that run a program. A subclass implements `play`, which runs the program."""
 
     safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT, "typed": ANY_TEXT}
     session_kind: ClassVar[type[GatewaySession]] = GatewaySession
@@ -142,6 +142,6 @@ def _outcome(given: JsonObject, team: Team) -> Outcome:
     if answer is None and reward is None:
         answer = next(reversed(team.replies), None)
     if isinstance(answer, str):
-        # Use the reply itself if the answer is one, so that its tokens are scored as they were sampled.
+        # If the answer equals the text of a reply, use the reply, so that its tokens are scored as they were sampled.
         answer = next((reply for reply in reversed(team.replies) if reply.text == answer), answer)
     return Outcome(answer=answer, reward=reward, info=given.get("info") or {})

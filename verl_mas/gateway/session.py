@@ -87,11 +87,11 @@ class GatewaySession:
         self.over = False
         self.fault: SessionFault | EngineLost | None = None
         self.reached, self.decided = asyncio.Event(), asyncio.Event()
-        self.items: dict[str, JsonObject] = {}  # items that were served, by id
+        self.items: dict[str, JsonObject] = {}  # output items that were served, by id
         self.agents, self._team, self._rules, self._tips = agents, team, rules, Tips()
         self._exchanges: list[Exchange] = []
         self._refused: Counter[bytes] = Counter()  # hashes of requests that got a 429: their retries are new requests
-        self._transcripts: dict[str, Sequence[Message]] = {}  # by the id of the reply that ends them
+        self._transcripts: dict[str, Sequence[Message]] = {}  # transcripts by the id of their last reply
         self._tip_of: dict[Reply, Tip] = {}
         self._named, self._acts, self._calls, self._call_ids = secrets.token_hex(6), count(), count(), set[str]()
         # Acts run in this context, which has the clocks of the session. The context of a connection does not have them.

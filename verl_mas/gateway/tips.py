@@ -1,4 +1,5 @@
-"""The acts of a session that a request can continue, as a tree of messages for each agent and each set of tools."""
+"""Stores the acts of a session that a request can continue. For each agent and each set of tools, they form a tree of
+messages."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ class Tip:
     """An act that a request can continue."""
 
     reply: Reply
-    found: Found = field(repr=False)  # the act that it continues
-    transcript: Sequence[Message] = field(default=(), repr=False)  # with its reply, as the program has it
+    found: Found = field(repr=False)  # the act that this act continues
+    transcript: Sequence[Message] = field(default=(), repr=False)  # with the reply, in the program's spelling
     taken: bool = False  # whether its row was continued, or is being continued
-    place: int = 0  # index of its reply in the transcript
+    place: int = 0  # index of the reply in the transcript
     spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # spellings of its reply
-    nodes: Sequence[Node] = field(default=(), repr=False)  # its nodes in the tree
+    nodes: Sequence[Node] = field(default=(), repr=False)  # nodes of the reply in the tree, one per spelling
 
     @property
     def messages(self) -> list[Message]:
-        """The messages whose tokens are in its row."""
+        """The messages whose tokens are in the row, up to the reply of this act."""
         return [*self.reply.messages, *self.reply.steps]
 
     @property
@@ -34,7 +35,7 @@ class Tip:
         generation = self.reply.generation
         if generation.full:
             return "its row is full"
-        # Without an end of turn, the continuation would not follow the chat template.
+        # A reply without an end-of-turn token cannot be continued in the format of the chat template.
         if self.reply.truncated:
             return "its reply was cut at the maximal length"
         return "its reply is empty" if generation.prompt_ids and not generation.sampled else None

@@ -144,7 +144,8 @@ def merged_versions(versions: Iterable[Sequence[int | None]]) -> Versions:
 
 
 def _versions(part: TokenOutput) -> Versions:
-    """List the versions of a part. An engine that does not list them changes weights only while no request runs."""
+    """List the versions of a part. If the engine does not report them, the whole part has one version, because such an
+    engine changes weights only while no request runs."""
     if not part.token_ids:
         return []
     listed: Versions | None = part.extra_fields.get(VERSIONS)

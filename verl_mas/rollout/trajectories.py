@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 GIB = 2**30
-# A plain file is compressed when it has this size. To read one session, a block of this size is inflated.
+# Size at which a plain file is compressed to a block. To read a session, its whole block is decompressed.
 BLOCK = 4 * 2**20
 # Smallest group whose best and worst session are recorded. In smaller groups, every session would be one of both.
 SMALLEST_GROUP = 3
@@ -59,7 +59,8 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A session of a group. `waiting`: set if it was not sampled; it is recorded if it is the best or the worst."""
+    """A session of a group. `waiting` is set if the session has not been recorded yet. It will be recorded if it is the
+    best or the worst of the group."""
 
     task: Task
     rank: tuple[float, float, int]
@@ -68,7 +69,7 @@ class GroupMember:
 
 @dataclass
 class Tail:
-    """A plain file that is not compressed yet."""
+    """Size and index entries of a plain file that is not compressed yet."""
 
     size: int = 0
     entries: list[Listed] = field(default_factory=list)
@@ -214,8 +215,8 @@ KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"GIF8": "gif", b"RIFF": "we
 
 
 class ImageFiles:
-    """Files of the images in records. Called with a part of a message that has an image, it returns the part for the
-    record."""
+    """Writes the images in records to files. Calling it with a message part that has an image writes the image, and
+    returns the part for the record."""
 
     def __init__(self, directory: Path):
         self.folder = directory / IMAGES
@@ -225,7 +226,7 @@ class ImageFiles:
     def __call__(self, part: Message) -> Message:
         image = _image_of(part)
         if isinstance(image, str):
-            # A path or an address is recorded as it is: the content behind it may change, and may be large.
+            # Record a path or URL without its content, which may change and may be large.
             return {"type": "image", "url": image}
         if isinstance(image, bytes):
             kind = next((kind for start, kind in KINDS.items() if image.startswith(start)), "bin")

@@ -86,8 +86,8 @@ class Model:
     _numbers: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def least_tokens(self, messages: Sequence[Message]) -> int:
-        """Return a lower bound of the tokens in messages. To tokenize a text of megabytes takes minutes and
-        gigabytes."""
+        """Return a lower bound of the number of tokens in messages. It is computed without tokenizing, which would take
+        minutes and gigabytes for a text of megabytes."""
         return -(-characters(messages) // self._longest_token)
 
     @cached_property
@@ -389,8 +389,8 @@ class VerlPolicy:
         )
 
     def _stop_reason(self, answer: TokenOutput, prompt: int, params: Fields) -> str | None:
-        """Return the engine's stop reason. verl's vLLM server has one word for replies that ended and that were cut, so
-        they are distinguished here."""
+        """Return the stop reason of a reply. verl's vLLM server reports `completed` both for replies that ended and for
+        replies that were cut, so this method distinguishes them."""
         if answer.stop_reason != "completed" or not answer.token_ids:
             return answer.stop_reason
         limit = reply_limit(self._rollout, params, prompt)
@@ -405,15 +405,15 @@ class VerlPolicy:
         """Return the same id for an agent's acts in a session, so that they reach the engine that has their prefix
         cached."""
         sticky = f"{request.session}_{request.agent}"
-        # Under full determinism verl passes the id on to the engine, where each request needs its own. SGLang aborts
-        # every request whose id begins with a given one, so no id is the beginning of another.
+        # Under full determinism, verl passes the id on to the engine, which needs a unique id for each request. No id
+        # may be a prefix of another id, because SGLang aborts all requests whose ids begin with a given id.
         unique = f"{request.line}_{request.instance}_{request.turn}_{branch}_{request.round}_"
         return sticky + (unique if self._rollout.get("full_determinism", False) else "")
 
 
 def _schemas(request: Request) -> list[JsonObject]:
-    """Return the tools for the chat template. Some templates take an empty list for tools, so it becomes None, which
-    verl's type hints leave out."""
+    """Return the tools for the chat template. Without tools, return None, because some templates treat an empty list
+    like tools. verl accepts None, but its type hints do not."""
     return cast("list[JsonObject]", list(request.tools) or None)
 
 

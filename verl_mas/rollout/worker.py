@@ -92,7 +92,7 @@ class MasAgentLoopWorker(_StockWorker):
         # A semaphore is first come, first served, so the sessions of the first tasks end first.
         self.slots = asyncio.Semaphore(sessions_per_worker(self.run))
         self.writer = data_plane.Writer()
-        # Counts since the last `pop_counts`, by `validate`.
+        # Counts since the last `pop_counts`. The keys are the values of `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.lag = Lag()
         self.trajectories = self._trajectory_writer()
@@ -106,7 +106,7 @@ class MasAgentLoopWorker(_StockWorker):
         await super().generate_sequences(batch)
 
     async def pause(self, policies: Sequence[str] | None = None) -> None:
-        """Close the gates of the policies, or of all: from now on none of their requests reaches an engine."""
+        """Close the gates of the given policies, or of all. Until `resume`, their requests do not reach an engine."""
         for name in self.gates if policies is None else policies:
             self.gates[name].close()
 
@@ -160,19 +160,19 @@ class MasAgentLoopWorker(_StockWorker):
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # A session's own failures are data by now. This error is a lost engine, or a mistake of ours, so the run
-            # ends.
+            # Failures of sessions have been recorded as faults, and raise nothing here. So this error is a lost engine
+            # or a bug of verl-mas, and the run ends.
             self.broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             logger.error("task %s ends the run", uid, exc_info=error)
         # A cancelled task does not get here and gets no status, since nothing waits for it at the end of a run.
         self.counts[validate] += SessionCounts(tasks=1)
-        # For the replay buffer a group without rows has failed, so it waits for another group; a group that lost only
-        # some of its sessions has not failed.
+        # Report a failure only for a group without rows, because the replay buffer replaces a failed group by another.
+        # A group that lost only some of its sessions has not failed.
         try:
             await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
         except Exception as error:
-            # The trainer would wait for this task indefinitely, but it notices within seconds that this process is
-            # gone.
+            # The trainer would wait forever for the status of this task. If this process ends, the trainer notices
+            # within seconds.
             logger.critical("the status of task %s cannot be set, so this worker ends", uid, exc_info=error)
             os._exit(1)
 
@@ -196,7 +196,8 @@ class MasAgentLoopWorker(_StockWorker):
                 await self.trajectories.in_thread(self.trajectories.end_group, prompt[UID])
 
     async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
-        # The clocks of a session start in its slot. Until it has a slot, it is only a coroutine and its data.
+        # A session waits here for a slot, and its clocks start after that. A waiting session needs little memory, since
+        # it is only a coroutine and its data.
         async with self.slots:
             task = Task.of_row(dataset, validate=trajectory["validate"], greedy=greedy)
             with rollout_trace_attr(
@@ -228,7 +229,7 @@ class MasAgentLoopWorker(_StockWorker):
         return []
 
     async def _score(self, session: Session, dataset: Fields) -> Score:
-        """Score the answer by verl's reward loop: one of verl's scorers, or the user's function."""
+        """Score the answer with verl's reward loop, which uses a scorer of verl or the user's function."""
         answer = answer_of(session, self.models, self.tokenizer)
         late = asyncio.get_running_loop().call_later(LATE_REWARD_S, _warn_of_late_reward, session.task.key)
         try:
@@ -291,7 +292,8 @@ class MasAgentLoopWorker(_StockWorker):
         return TrajectoryWriter(spec, folder, self.config[ATTEMPT], workers(self.config), tokens)
 
     def _raise_if_broken(self) -> None:
-        """verl does not wait for the tasks that sessions run in, so their error is raised at the next call."""
+        """Raise the error that ended a task, if there is one. verl does not await the tasks of sessions, so their error
+        is raised at the next call of the worker."""
         if self.broken is not None:
             raise self.broken
 
@@ -307,13 +309,13 @@ def _warn_of_late_reward(session: str) -> None:
 
 
 class EarlyAgentLoopWorker(MasAgentLoopWorker):
-    """A worker that starts and imports before there are engines."""
+    """A worker process that starts and imports modules before the engines exist. `begin` initializes it."""
 
     def __init__(self, config: DictConfig, *later: object):
         load_user_code(Run.of(config).mas)
 
     def begin(self, config: DictConfig, llm_client: Mapping[str, LLMServerClient], *others: object) -> None:
-        """Take the arguments of a worker; called once."""
+        """Initialize the worker with the arguments of MasAgentLoopWorker. It is called once."""
         super().__init__(config, llm_client, *others)
 
 

@@ -129,7 +129,7 @@ class Runtime:
         ASKED.set(task.ground_truth is None)
         result = await run_session(partial(resolve, self.mas.workflow), task, config, score)
         if task.ground_truth is None and result.session.outcome is not None:
-            # Without a known ground truth, the reward means nothing.
+            # Remove the reward, which is meaningless without a ground truth.
             result.session.outcome = replace(result.session.outcome, reward=None, info={}, verdicts={})
         return EndedSession(result, listening.usage)
 

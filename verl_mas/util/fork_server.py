@@ -252,7 +252,7 @@ def _cpu_seconds(pid: int) -> float:
     machine."""
     try:
         return time.clock_gettime(~pid << 3 | 2)
-    except OSError:  # It has ended.
+    except OSError:  # the process has ended
         return 0.0
 
 
@@ -271,7 +271,7 @@ def bare_fork() -> int:
 
 
 def die_with_parent(parent: int) -> None:
-    """End this process when the thread that forked it ends."""
+    """Let the kernel kill this process when the thread that forked it ends."""
     checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if os.getppid() != parent:
         os._exit(1)

@@ -223,7 +223,7 @@ def _running(future: Future[T]) -> Future[T]:
 
 
 def _close(connection: _Connection, owner: int) -> None:
-    if os.getpid() == owner:  # not in a fork of the process that started it
+    if os.getpid() == owner:  # a fork of the owner must not end the server
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_RDWR)
         connection.end()

@@ -71,7 +71,8 @@ class Workflow:
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
     def __post_init__(self) -> None:
-        """A rule between fields goes here, after `super().__post_init__()`."""
+        """Check the types of the fields. A subclass can override this method to check further rules; it must call
+        `super().__post_init__()` first."""
         check_fields(self, type(self).__name__)
 
     def most_acts(self, k: int) -> int | None:

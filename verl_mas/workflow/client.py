@@ -1,4 +1,4 @@
-"""The interface between a workflow and what serves its policies."""
+"""The interface between a workflow and the clients that serve its policies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ToolCall:
     """
 
     name: str
-    arguments: str  # JSON, if the model wrote JSON
+    arguments: str  # the text of the model, which may not be valid JSON
     id: str | None = None  # the id that the model or the endpoint gave the call
     result: str | None = None
     error: str | None = None
@@ -108,9 +108,10 @@ def as_call(call: ToolCall) -> JsonObject:
 
 @dataclass(frozen=True)
 class Continuation:
-    """The state of a conversation: its tokens so far, how many messages they hold, and its open row.
+    """The state of a conversation: its tokens so far (`generation`), the number of messages in these tokens (`known`),
+    and its open row.
 
-    `row` None: the next act starts a row whose prompt is the conversation so far.
+    If `row` is None, the next act starts a new row, with the tokens of the conversation as its prompt.
     """
 
     generation: Generation

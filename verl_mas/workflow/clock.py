@@ -23,8 +23,8 @@ _WALL = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """Return the wall clock, as it was set when this process started: no duration becomes negative if the clock is set
-    back."""
+    """Return the wall-clock time, computed from the monotonic clock and the wall clock at the start of this process. So
+    durations cannot become negative if the wall clock is set back."""
     return _WALL + time.monotonic()
 
 
@@ -99,7 +99,8 @@ def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio
 
 
 async def ends_alone(work: Awaitable[T]) -> T:
-    """Turn the two exceptions that would end the event loop, and with it every session, into a WorkflowError."""
+    """Convert SystemExit and KeyboardInterrupt of `work` to a WorkflowError, because they would end the event loop and
+    so all sessions. An interrupt by the user is raised unchanged."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:

@@ -1,4 +1,5 @@
-"""Context folding (arXiv 2510.11967): `branch` and `return` as tools, and FoldGRPO's three penalties as own rewards."""
+"""Context folding (arXiv 2510.11967): the tools `branch` and `return`, and FoldGRPO's three penalties, which are
+subtracted from the rewards of acts."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class FoldingRules(Checked):
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch, and the summary that replaces it in the main thread, or the fault for which it has none."""
+    """A branch that has ended. `summary` replaces it in the main thread. If the branch failed, `fault` is the reason,
+    and `summary` is empty."""
 
     prompt: str
     reply: Reply

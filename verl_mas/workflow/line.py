@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass
 class Line:
-    """A line of a session. It counts the acts and instances of every agent, so that parallel lines do not change each
-    other's numbers."""
+    """A path through a session. Each line counts the acts and instances of its agents, so that parallel lines do not
+    change the numbers of each other."""
 
     # Seed of the session. Each line draws its own random numbers, so acts of other lines do not change them.
     seed: str = ""
@@ -22,7 +22,7 @@ class Line:
     # Index of the forked candidate that this line continues. Acts of the line are trained on, and have this index as
     # their branch.
     fork: int | None = None
-    probe: bool = False  # its acts use the current weights, but are neither stored nor trained on
+    probe: bool = False  # True if the acts of this line are probes, which are neither stored nor trained on
     replies: list[Reply] = field(default_factory=list)  # acts of this line so far, without acts from before its start
     # True after candidates of this line were forked. The session then continues on the forks, whose acts continue the
     # numbering of this line.
@@ -46,7 +46,7 @@ class Line:
         return turn
 
     def new_instance(self, agent: str) -> int:
-        """Count instances from 1, since the agent itself is instance 0."""
+        """Return the number of a new instance. Numbers start at 1, since the agent itself is instance 0."""
         self._instances[agent] += 1
         return self._instances[agent]
 

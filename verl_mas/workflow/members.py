@@ -143,7 +143,7 @@ def role_of(agent: str) -> str:
 
 
 def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
-    """Check the agents that exchange policies. `own`: the configured policy of every agent of the workflow."""
+    """Check the agents that exchange policies. `own` maps every agent of the workflow to its configured policy."""
     value = f"{SWAP}=[{','.join(swap.agents)}]"
     unknown = [name for name in swap.agents if name not in own]
     for name in unknown:

@@ -25,7 +25,7 @@ class Recording:
 
     max_text_chars: int | None = None
     images: Images = lambda part: {"type": part.get("type")}
-    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; acts of other policies have no `tokens`
+    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; other policies record no tokens
 
 
 def fault_record(attempt: int, fault: SessionFault) -> Record:
@@ -65,7 +65,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         **({"origin": reply.origin} if reply.origin else {}),
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
-        # Parts of a local reward, if it has more than one.
+        # The local reward is split into parts only if tools gave a reward.
         "reward": {
             **vars(row.reward),
             "parts": {} if reply.tool_reward is None else {"act": reply.reward or 0.0, "tools": reply.tool_reward},
@@ -105,7 +105,8 @@ class Clip:
         return [self._message(message) for message in messages]
 
     def tokens(self, reply: Reply) -> list[list[object]] | None:
-        """List the sampled tokens of an act with their log-probs, at most as many as a text may have characters."""
+        """List the sampled tokens of an act with their log-probs, up to the limit of characters for a text. None if
+        tokens are not recorded."""
         texts = self.how.tokens.get(reply.policy)
         if texts is None or not reply.generation.sampled:
             return None
@@ -144,7 +145,8 @@ class Clip:
 
 
 def sampled_of(reply: Reply) -> tuple[list[int], list[float | None]]:
-    """Return the tokens of an act and their log-probs. The act's tokens are the last that were sampled in its row."""
+    """Return the sampled tokens of an act and their log-probs. They are the last `generation.sampled` sampled tokens of
+    its row."""
     generation = reply.generation
     ids, mask, log_probs = generation.response_ids, generation.response_mask, generation.log_probs
     places = [place for place, sampled in enumerate(mask) if sampled] if mask else range(len(ids))

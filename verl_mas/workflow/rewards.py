@@ -50,7 +50,8 @@ class Earned:
 
 @dataclass(frozen=True)
 class RowReward:
-    """`score`: the weighted team and local rewards minus `penalty`, the sum of the penalties that apply to the row."""
+    """The reward of a row. `score` is the weighted sum of `team` and `local`, minus `penalty`. `penalty` is the sum of
+    all penalties that apply to the row, including penalties of other rows that share them."""
 
     team: float
     local: float
@@ -59,7 +60,8 @@ class RowReward:
 
 
 def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
-    """Compute the reward of each row of a session. Rows that share their penalties (`penalty_on`) all get the sum."""
+    """Compute the reward of each row of a session. If rows share their penalties (`penalty_on`), each row gets the sum
+    of these penalties."""
     penalties: dict[object, float] = defaultdict(float)
     scopes = ({"act": number, "agent": earned.agent} for number, earned in enumerate(rows))
     shared: list[object] = [scope.get(spec.penalty_on or "", "session") for scope in scopes]

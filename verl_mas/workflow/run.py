@@ -207,8 +207,8 @@ MACHINERY = (
 
 
 def traceback_of(fault: SessionFault) -> str:
-    """Format the user's frames first, then those of the client or library, then the exception. The middle of a long
-    text is cut."""
+    """Format the traceback of a fault: the frames of the user, the frames of the client or library, and the exception.
+    A long text is cut in the middle."""
     origin = fault.__cause__ or fault
     frames = list(extract_tb(fault.__traceback__))
     if origin is not fault:

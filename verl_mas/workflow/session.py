@@ -83,7 +83,8 @@ class Session:
         self._over = False
 
     async def act(self, ask: Ask) -> list[Reply]:
-        """The replies to one prompt, recorded. Each calls tools until it has none to call."""
+        """Generate and record the replies to one prompt. For each reply, tools are called and the model generates
+        again, until a reply has no tool calls."""
         member, line = ask.member, ask.line
         # As in verl, `tool_selection` in a dataset row may select some of the agent's tools.
         named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
@@ -130,7 +131,7 @@ class Session:
         self.line.replies.remove(reply)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        """The candidate with which the session continues, by the configured rule."""
+        """Choose the candidate with which the session continues, by the configured commit rule."""
         if len(replies) == 1:
             return replies[0]
         spec = self.config.branch
@@ -146,7 +147,7 @@ class Session:
         return chosen
 
     def candidates(self, k: int | None, line: Line) -> int:
-        """How many candidates a branch has when the workflow asks for `k`."""
+        """Return the number of candidates of a branch for which the workflow requests `k`."""
         spec = self.config.branch
         if line.alone:
             return 1
@@ -155,7 +156,7 @@ class Session:
         return spec.k if k is None else k
 
     async def score_of(self, outcome: Outcome) -> Score:
-        """The reward of an outcome: its own, else that of verl's reward function for its answer."""
+        """Return the reward of an outcome. If the outcome has none, verl's reward function scores its answer."""
         if outcome.reward is not None:
             return Score(outcome.reward)
         if self.scorer is None:
@@ -170,24 +171,26 @@ class Session:
 
     @property
     def team_reward(self) -> float | None:
-        """The reward of the workflow, else of verl's reward function; None if neither scored the session."""
+        """The reward from the workflow, or else from verl's reward function; None if neither scored the session."""
         if self.outcome is not None and self.outcome.reward is not None:
             return self.outcome.reward
         return self.score.reward if self.score else None
 
     @property
     def info(self) -> dict[str, object]:
-        """What the scorer and the workflow report; metrics, tables and files get these names and texts."""
+        """The `info` of the scorer and of the outcome, merged. Its strings are encodable, because they are written to
+        metrics and files."""
         return all_encodable({**(self.score.info if self.score else {}), **(self.outcome.info if self.outcome else {})})
 
     @property
     def reported(self) -> dict[str, object]:
-        """What rows and records hold of the outcome: `info` and the verdicts."""
+        """The part of the outcome that rows and records store: `info` and the verdicts."""
         verdicts = self.outcome.verdicts if self.outcome else {}
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
 
     def draw(self, board: str | Callable[[], str], title: str, line: Line) -> None:
-        """See `Team.draw`. `after`: the number of the last act before it, None at the start."""
+        """Record a board for `Team.draw`. In the record, `after` is the index of the last act before the board; None at
+        the start."""
         if not line.alone:
             after = len(self.replies) - 1 if self.replies else None
             self.boards.append({"title": title, "text": board() if callable(board) else board, "after": after})
@@ -211,9 +214,9 @@ class Session:
     def record(
         self, status: str | None = None, faults: Sequence[SessionFault] = (), how: Recording | None = None
     ) -> Record:
-        """Record of the session as plain data, which is written to disk, shown as a transcript and read again.
+        """Return the session as plain data, for files and transcripts.
 
-        `status`: finished, dropped or cancelled; None while it runs.
+        `status` is finished, dropped or cancelled, or None while the session runs.
         """
         task, clip = self.task, Clip(how or Recording())
         by_act = {id(reply): row for row in self.rows() for reply in row.replies}
@@ -241,7 +244,7 @@ class Session:
         }
 
     async def close(self) -> None:
-        """Cancel every act that is still running: its reply is not needed any more."""
+        """End the session, and cancel its running acts, whose replies are not needed any more."""
         self._over = True
         self.seconds = now() - self.started
         pending = list(self._pending)
@@ -250,7 +253,7 @@ class Session:
         await asyncio.gather(*pending, return_exceptions=True)
 
     def spawn(self, member: Member, line: Line) -> int:
-        """The number of a new instance of an agent."""
+        """Return the number of a new instance of an agent. Raises SessionFault if there are too many instances."""
         limit = self.config.faults.max_acts
         if line.spawned >= limit:
             cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "

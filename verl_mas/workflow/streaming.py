@@ -30,7 +30,7 @@ Listener = Callable[[ActText], None]
 
 @dataclass
 class Usage:
-    """Tokens of all generations of a session, also of attempts that failed."""
+    """Number of tokens of all generations of a session, including failed attempts."""
 
     prompt: int = 0
     completion: int = 0

@@ -200,7 +200,7 @@ class Agent(KnownNames):
         return self._member.name
 
     def on(self, line: Line) -> Agent:
-        """The same instance of this agent, on another line of play."""
+        """The same instance of this agent, on another path of the session."""
         return Agent(self._session, self._member, line, self.instance)
 
     def spawned(self) -> Agent:
@@ -366,8 +366,9 @@ def as_messages(prompt: Prompt) -> list[Message]:
 
 
 def restored(state: State, rng: random.Random | None = None) -> State:
-    """An independent copy of `state`, by its `copy()` if it has one. What chance decides from here on is drawn from
-    `rng` where the state has a `reseed(rng)`: a copy with the chance of the original would know the future."""
+    """Return an independent copy of `state`, by its `copy()` method if it has one. If the copy has a method `reseed`,
+    it is reseeded from `rng`. With the random numbers of the original, results from the copy would reveal the future of
+    the session."""
     copied = _copied(state)
     if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
         kind = type(state).__name__

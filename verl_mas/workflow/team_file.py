@@ -1,8 +1,8 @@
 """`team.yaml`: everything that a team needs to act, except weights. A run writes it into every checkpoint, and
 `verl-mas export` writes it next to the weights.
 
-It has no key or password: the key of an endpoint and the `env` of an MCP server are given as names of environment
-variables, and addresses have neither a user nor a query.
+The file has no keys or passwords. Keys of endpoints and the `env` of MCP servers are stored as names of environment
+variables, and URLs are stored without user and query.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TeamWorkflow:
     """Workflow of the team, as in `mas.workflow`."""
 
     name: Text
-    path: str | None = None  # a file or module; a file that the run found has its whole path
+    path: str | None = None  # file or module; the path of a file is absolute
     args: FreeSettings = field(default_factory=dict)
 
 
@@ -58,8 +58,8 @@ class TeamPolicy:
     snapshot_of: str | None = None  # the policy of which this policy is an earlier state
     remote: RemoteSpec | None = None
     dtype: Dtype | None = None  # dtype of the weights in the engines of the run
-    prompt_length: Count | None = None  # most tokens of a prompt
-    response_length: Count | None = None  # most tokens of a reply or, in a conversation, of all tokens after the prompt
+    prompt_length: Count | None = None  # limit of the tokens of a prompt
+    response_length: Count | None = None  # limit of a reply or, in a conversation, of all tokens after the prompt
     tokenizer: str | None = None  # set only if it differs from the tokenizer of `model`
     chat_template: str | None = None  # set only if it differs from the template of the tokenizer
     start_adapter: str | None = None  # folder of the adapter from which training started
@@ -205,8 +205,9 @@ def _policy(run: Run, name: str) -> TeamPolicy:
 
 
 def _found_again(text: str) -> str:
-    """Prepare an argument for a file in another folder: a path becomes absolute, also one followed by `:name`, and a
-    lone address, such as a retriever's, loses its login. A text with spaces, such as a prompt, stays as it is."""
+    """Prepare a string argument for a file in another folder. The path of an existing file, with or without `:name`
+    after it, becomes absolute. A URL loses its user and query. A string with spaces, such as a prompt, is not
+    changed."""
     file, colon, name = text.partition(":")
     if (os.sep in file or Path(file).suffix) and os.path.isfile(file):
         return f"{Path(file).absolute()}{colon}{name}"
@@ -214,13 +215,13 @@ def _found_again(text: str) -> str:
 
 
 def _placed(path: str | None) -> str | None:
-    """Return the absolute path of something that exists here; other values, such as names on the hub, stay as they
-    are."""
+    """Return the absolute path of an existing file or folder. Other values, such as names on the hub, are not
+    changed."""
     return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
 
 
 def _code(where: str | None) -> str | None:
-    """Return the absolute path of a file; the name of a module stays as it is."""
+    """Return the absolute path of a Python file. The name of a module is not changed."""
     return _placed(where) if where is not None and where.endswith(".py") else where
 
 

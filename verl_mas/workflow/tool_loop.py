@@ -1,4 +1,5 @@
-"""An act with tools: generate, call what the reply calls, and generate again with the results, in one row."""
+"""The loop of an act with tools: generate a reply, make its tool calls, and generate again with the results. All
+replies of an act are in one row."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ class ToolLimits(Checked):
     """How often an act can call tools; None: `max_tool_rounds` of the agent."""
 
     def cut(self, text: str) -> str:
-        """The text, not longer than a result may be, with verl's marks where it was cut."""
+        """Cut a text to `result_chars` characters, and mark the cut as verl does."""
         most = self.result_chars
         if len(text) > most:
             if self.truncate_side == "left":

@@ -83,7 +83,8 @@ def _is_object(function: JsonObject) -> bool:
 
 
 class ToolObject(Protocol):
-    """A FunctionTool or BaseTool of verl, or any object with an async `call` that takes the arguments."""
+    """An object with a schema: a FunctionTool or BaseTool of verl, or any object with an async method
+    `call(arguments)`."""
 
     @property
     def tool_schema(self) -> object: ...

@@ -13,7 +13,7 @@ from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.streaming import Usage
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
-SEPARATOR = "__"  # between a namespace and the name of its function
+SEPARATOR = "__"  # separates a namespace from a function in the full name
 INSTEAD = {
     "conversation": "use previous_response_id, or send the whole transcript",
     "background": "wait for the reply",
