@@ -41,7 +41,7 @@ SETTINGS = ("sys.path", "os.environ")
 # Parts of the mark. In the fork server, each variable that differs per session has a value with the mark, which is
 # these parts joined by a hyphen.
 MARK = ("verl-mas", "preload.invalid")
-# Modules with a random state of their own. Each fork seeds them again, because all forks would have the same state.
+# Modules with a random state of their own. Each fork seeds them again, because it inherits the state of the server.
 SEEDED = ("numpy.random", "torch")
 
 # The namespace of a module, a name in the namespace, and the environment variable with the value of this name.

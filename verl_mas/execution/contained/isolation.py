@@ -36,8 +36,8 @@ def leave_users() -> None:
 
 
 def enter_namespaces() -> None:
-    """Enter new user, mount, network, IPC, UTS and cgroup namespaces with an empty root folder. Later forks are in a
-    new PID namespace."""
+    """Enter new mount, network, IPC, UTS and cgroup namespaces with an empty root folder and, unless the user is root,
+    a new user namespace. Processes that are forked later are in a new PID namespace."""
     own_namespaces(_NAMESPACES)
     _mount(None, b"/", None, _RECURSIVE | _PRIVATE)
     flags = _NO_SUID | _NO_DEV | _NO_EXEC

@@ -1,4 +1,4 @@
-"""Holds the modules that programs may import in memory, because a contained program cannot open files."""
+"""Keeps in memory the modules that programs may import, because a contained program cannot open files."""
 
 from __future__ import annotations
 
