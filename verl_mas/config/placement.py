@@ -1,4 +1,4 @@
-"""GPUs of each policy, and the number of sessions that run at once, computed from the configuration alone."""
+"""Computes the GPUs of each policy, and the number of concurrent sessions, from the configuration alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from verl_mas.config.run import Run
 from verl_mas.config.schema import DEFAULT_POOL, MasConfig
 from verl_mas.errors import ConfigError
 
-# CPUs that verl reserves with each GPU of a pool that is not a team's.
+# CPUs that verl reserves per GPU in pools that verl makes itself, such as the pool of the reward model.
 CPUS_PER_GPU = 3
 # Sections of `actor` and `ref` with the settings of their training engine.
 TRAINING_ENGINES = ("fsdp_config", "megatron", "veomni", "torchtitan")
@@ -31,7 +31,8 @@ class Resources:
 
 
 def require(want: Resources, have: Resources, who: str) -> Iterator[ConfigError]:
-    """An error per resource of which Ray has too little: verl waits indefinitely for an actor without resources."""
+    """Yield an error for each resource of which Ray has too little. Without these errors, verl would wait forever for
+    an actor."""
     if have.gpus < want.gpus:
         yield ConfigError(
             f"{who} needs {want.gpus:g} GPUs, Ray has {have.gpus:g}",
@@ -57,8 +58,8 @@ def pool_shape(run: Run, pool: str) -> list[int]:
 
 
 def policies_on(mas: MasConfig, pool: str) -> list[str]:
-    """The policies with their own processes (training or engines) on a pool. Remote policies have none, and adapters
-    use those of their base."""
+    """The policies that have training or engine processes of their own on a pool. Remote policies have no processes,
+    and adapters use the processes of their base."""
     return [name for name in local_policies(mas) if pool in (mas.policies[name].pool, mas.policies[name].engines)]
 
 
@@ -79,9 +80,9 @@ def replica_size(run: Run, name: str) -> int:
 
 
 def slots(mas: MasConfig, pool: str) -> int:
-    """The number of shares per GPU of the pool.
+    """The number of shares into which each GPU of the pool is divided.
 
-    One more than there are policies: Ray rounds shares to four digits, and n rounded n-ths may exceed 1.
+    It is one more than the number of policies. Ray rounds shares to four digits, so n shares of 1/n could exceed 1.
     """
     return len(policies_on(mas, pool)) + 1
 
@@ -101,7 +102,8 @@ def shared_pools(mas: MasConfig) -> list[str]:
 
 
 def time_sliced(mas: MasConfig, pool: str) -> bool:
-    """Whether the engines of a pool are served in phases. In `mas`, `serving: auto` must be resolved already."""
+    """Whether the engines of a pool are time-sliced (`serving: phases`). In `mas`, `serving: auto` must be resolved
+    already."""
     if pool not in shared_pools(mas):
         return False
     assert mas.pools[pool].serving != "auto", "engines.serving.settled replaces it"
@@ -119,14 +121,15 @@ def gpus_needed(run: Run) -> int:
 
 
 def cpus_needed(run: Run) -> int:
-    """One CPU per GPU share and per storage unit of TransferQueue, one for its controller, one to place the rest."""
+    """The number of Ray CPUs: one per GPU share, one per storage unit of TransferQueue, one for its controller, and one
+    spare. Ray places an actor without resources only where a CPU is free."""
     shares = sum(sum(pool_shape(run, pool)) * slots(run.mas, pool) for pool in used_pools(run.mas))
     shares += sum(reward_shape(run.config)) * CPUS_PER_GPU
     return shares + int(run.config.transfer_queue.backend.SimpleStorage.num_data_storage_units) + 2
 
 
 def placed(run: Run, name: str) -> DictConfig:
-    """A copy of a policy's view with the GPUs and the engine tag that follow from its pools."""
+    """Copy the view of a policy, and set the GPUs and the engine tag that follow from its pools."""
     view, mas, spec, serves = run.view(name).copy(), run.mas, run.mas.policies[name], serving_pool(run.mas, name)
     shape, engines, neighbours = pool_shape(run, spec.pool), pool_shape(run, serves), policies_on(mas, spec.pool)
     EngineTag(name, rank_offset(run, name), time_sliced(mas, serves)).write(view)
@@ -161,7 +164,7 @@ def rank_offset(run: Run, name: str) -> int:
 
 
 def sessions_at_once(run: Run) -> int:
-    """`mas.max_sessions` or, if that is null, as many sessions as the engines serve without a queue."""
+    """`mas.max_sessions` or, if it is null, the number of sessions that the engines can serve without a queue."""
     candidates = max(run.mas.branch.k, run.mas.branch.validation_k)
     return run.mas.max_sessions or max(requests_at_once(run) // candidates, workers(run.config))
 
@@ -176,7 +179,8 @@ def workers(config: DictConfig) -> int:
 
 
 def requests_at_once(run: Run) -> int:
-    """The number of requests that all engines serve at once; without engines here, that the endpoints are sent at once.
+    """The number of requests that all engines serve at once. Without local engines, it is the limit of concurrent
+    requests to the endpoints.
 
     Policies on one pool share its GPUs, and all sessions may call the same policy, so their numbers are not added.
     """

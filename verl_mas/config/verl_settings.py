@@ -1,4 +1,4 @@
-"""The settings that verl reads: its own YAML, the fields of its dataclasses, and sections that it passes on to
+"""The settings that verl accepts. They come from verl's YAML and dataclasses; some sections are passed on to
 libraries."""
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from verl_mas.util import read_yaml
 
 Tree = Mapping[str, object]
 
-# Sections whose keys verl passes on, or the user names. Sections that are empty in verl's YAML are open, too.
+# Open sections, in which any key is accepted, because verl passes the keys on or the user chooses them. Sections that
+# are empty in verl's YAML are open, too.
 OPEN = (
     r"actor_rollout_ref\.rollout\.engine_kwargs(\.\w+)?",
     r".*\.turbo_config",
@@ -28,7 +29,7 @@ OPEN = (
     r"global_profiler\.global_tool_config\.nsys\.\w+_nsight_options",
     r"distillation\.teacher_models",
 )
-# Keys that verl reads with `get`, so they are missing in its YAML.
+# Keys that verl reads with `get` although its YAML lacks them, by section.
 ALSO_READ: Mapping[str, tuple[str, ...]] = {
     "": ("mas", "model_engine"),
     "actor_rollout_ref.model.lora": ("fully_sharded_loras",),
@@ -42,16 +43,17 @@ ALSO_READ: Mapping[str, tuple[str, ...]] = {
 }
 RAY_INIT = "ray_kwargs.ray_init"
 ATTENTION = "actor_rollout_ref.model.override_config.attn_implementation"
-DEFAULT_ATTENTION = "flash_attention_2"  # Where the setting is missing (`HFModelConfig` of verl 0.9.1)
-# Tokens of a critic's micro batch where `critic.ppo_infer_max_token_len_per_gpu` is missing: the only such setting of a
-# critic that verl's V1 trainer reads.
+DEFAULT_ATTENTION = "flash_attention_2"  # if it is not set (`HFModelConfig` of verl 0.9.1)
+# Tokens of a critic's micro batch if `critic.ppo_infer_max_token_len_per_gpu` is not set. It is the only setting of
+# this kind that verl's V1 trainer reads for a critic.
 CRITIC_TOKENS = 32768
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class SettingsSection:
-    """A section of verl's configuration with fixed keys. `declared`: the class of the parent's field, if any."""
+    """A section of verl's configuration with fixed keys. `declared` is the dataclass that the parent section declares
+    for it, if any."""
 
     path: str
     yaml: Tree
@@ -67,7 +69,7 @@ class SettingsSection:
         return settable(self.declared) if self.declared else {}
 
     def _nested(self, key: str) -> type | None:
-        """The dataclass that a field holds."""
+        """The dataclass of a field; None if the field has another type."""
         kind = core_type(self.hints.get(key))
         return cast(type, kind) if is_dataclass(kind) else None
 
@@ -81,25 +83,26 @@ class SettingsSection:
         return [*{**dict.fromkeys(self.yaml), **dict.fromkeys(self.hints), **dict.fromkeys(also)}]
 
     def knows(self, key: str) -> bool:
-        # Try first what loads no module. Ray's private arguments are undocumented and meant for its own tools.
+        # Test the YAML first, because `keys` imports modules. Private arguments of ray.init, which are undocumented,
+        # are accepted.
         return key in self.yaml or key in self.keys or (self.path == RAY_INIT and key.startswith("_"))
 
     def hint(self, key: str) -> Hint:
-        """The type that a key takes, from the dataclass or from the value in verl's YAML."""
+        """The type of a key, from the dataclass or from the value in verl's YAML."""
         default = self.yaml.get(key)
         if key not in self.hints:
-            # The type of the value in verl's YAML, for a setting without a declared type.
+            # The setting has no declared type, so use the type of its value in verl's YAML.
             if isinstance(default, str):
                 return object if _unresolved(default) else str | None
             if isinstance(default, Mapping):
                 return dict
             return type(default) if isinstance(default, bool | int | float) else object
-        # verl declares `int = None`, and its YAML may refer to a setting that is null.
+        # Allow None as well, because verl declares fields like `int = None`, and its YAML may refer to a null setting.
         empty = default is None or _unresolved(default)
         return self.hints[key] | None if empty else self.hints[key]  # type: ignore[operator]
 
     def below(self, key: str) -> SettingsSection | None:
-        """The section below a key; None for a value, or for a section that takes any key."""
+        """The section under a key; None for a value, or for an open section."""
         path = f"{self.path}.{key}".lstrip(".")
         default = self.yaml.get(key)
         if any(re.fullmatch(pattern, path) for pattern in OPEN):
@@ -113,7 +116,8 @@ class SettingsSection:
 
 
 class SettingDifference(NamedTuple):
-    """A value that differs from verl's own, or a key that verl does not have: its path, and verl's section."""
+    """A value that differs from verl's default, or a key that verl does not have. `section` is verl's section with the
+    key."""
 
     path: str
     section: SettingsSection
@@ -138,11 +142,11 @@ def differences(raw: Tree, section: SettingsSection, path: str = "") -> Iterator
 
 @cache
 def verl_settings(engine: str = "dp") -> SettingsSection:
-    """verl's own configuration, which its release lists in one file for each `model_engine`."""
+    """verl's default configuration. Its release has one generated file for each `model_engine`."""
     folder = folder_of("verl") / "trainer" / "config"
     file = folder / f"_generated_ppo_{engine}_trainer.yaml"
     own = read_yaml(file if file.exists() else folder / "_generated_ppo_trainer.yaml")
-    # verl merges its settings of TransferQueue over those of that package.
+    # verl merges its settings of TransferQueue into the defaults of the TransferQueue package.
     queue = OmegaConf.merge(read_yaml(folder_of("transfer_queue") / "config.yaml"), own["transfer_queue"])
     return SettingsSection("", {**own, "transfer_queue": OmegaConf.to_container(queue)})
 
@@ -173,7 +177,8 @@ def attention(config: DictConfig) -> str:
 
 
 def is_flash(name: str) -> bool:
-    """Whether it is an implementation of flash-attn, which knows where a row of a packed micro batch ends."""
+    """Whether an attention implementation is from flash-attn. Only those take the boundaries of rows in a packed micro
+    batch into account."""
     return name.startswith("flash_attention")
 
 

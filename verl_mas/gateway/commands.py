@@ -1,5 +1,5 @@
-"""Programs as commands: a process per session, which is a fork of one that has imported what the program imports, where
-the program is a Python file."""
+"""Runs programs that are commands, one process per session. For a Python file, this process is a fork of a server that
+has already imported the packages of the file."""
 
 from __future__ import annotations
 
@@ -29,19 +29,20 @@ from verl_mas.util.forks import Fork, ForkServer, Refused, Restarted, ServerLost
 from verl_mas.util.threads import in_thread
 from verl_mas.workflow.codecs import JsonObject
 
-TERM_S = 5.0  # between SIGTERM and SIGKILL
-LOOK_S = 0.2  # how soon the end of a command is seen
+TERM_S = 5.0  # seconds between SIGTERM and SIGKILL
+LOOK_S = 0.2  # interval at which the worker checks whether a command has ended
 MOST_OUTCOME, MOST_PRINTED, MOST_VARIABLE = 1 << 20, 64 << 20, 100_000
-# A message of a socket has the ids of its process, user and group.
+# Layout of SCM_CREDENTIALS: ids of the process, user and group that sent a message.
 CREDENTIALS = struct.Struct("3i")
 FORKED = f"{forked.__name__}:Programs"
-# Of the libraries of linear algebra, which start threads when they are imported. A process with threads is not forked.
+# Thread limits of linear algebra libraries. Without these limits, the libraries start threads on import, and a process
+# with threads is not forked.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 SAID = "%s: every session is a new interpreter, which imports everything again, as it cannot be forked: %s"
 logger = logging.getLogger(__name__)
 
 
-# The fork servers of this process, by what they import, and the commands that cannot be forked.
+# The fork servers of this process by command, and the commands whose process cannot be forked.
 SERVERS: dict[Command, Restarted] = {}
 ALONE: set[Command] = set()
 LOCK = threading.Lock()
@@ -49,7 +50,7 @@ LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class Command:
-    """A program and its arguments, and what it gets of the run's environment."""
+    """A program with its arguments, and the variables of the run's environment that it gets."""
 
     argv: tuple[str, ...]
     pass_env: tuple[str, ...] = ()
@@ -57,10 +58,11 @@ class Command:
     preload: tuple[str, ...] = ()
 
     async def play(self, task: JsonObject, variables: Mapping[str, str]) -> JsonObject:
-        """The outcome of a process of its own: one JSON object on the descriptor $VERL_MAS_OUTCOME_FD. Its task is on
-        stdin and in $VERL_MAS_TASK. When it ends, all processes of its group do."""
+        """Run the command in a new process and return its outcome, one JSON object that it writes on the descriptor
+        $VERL_MAS_OUTCOME_FD. It gets the task on stdin and in $VERL_MAS_TASK. When it ends, all processes of its group
+        are ended, too."""
         name, text = self.argv[0], json.dumps(task, default=plain)
-        # The system refuses longer variables.
+        # Linux refuses longer variables, so a long task is only on stdin.
         small = {"VERL_MAS_TASK": text} if len(text) < MOST_VARIABLE else {}
         env = {**environment(self.pass_env), **variables, "VERL_MAS_OUTCOME_FD": str(launch.OUTCOME), **small}
         server = await self._server(variables)
@@ -86,14 +88,14 @@ class Command:
 
     @property
     def file(self) -> str | None:
-        """The file of a command `python FILE.py ...`."""
+        """The absolute path of FILE.py in a command `python FILE.py ...`; None for other commands."""
         if not self.import_once or len(self.argv) < 2 or not re.fullmatch(r"python[\d.]*", Path(self.argv[0]).name):
             return None
         return os.path.abspath(self.argv[1]) if self.argv[1].endswith(".py") and os.path.isfile(self.argv[1]) else None
 
     async def _server(self, variables: Mapping[str, str]) -> ForkServer:
-        """The fork server that has imported what the program imports; the one that has imported nothing, if there is no
-        such program or it cannot be forked."""
+        """Return the fork server that has imported the packages of the program. If the command is not a Python file, or
+        if the imports make a fork unsafe, return the fork server that has imported nothing."""
         if self.file and self not in ALONE:
             marks = {name: f"http://{'-'.join(forked.MARK)}/{name}" for name in variables}
             env = {**ONE_THREAD, **environment(self.pass_env), **marks}
@@ -128,15 +130,16 @@ def _file(text: str) -> Iterator[IO[bytes]]:
 
 
 def _check_imports(server: ForkServer, says: str) -> None:
-    """Raise if the program ended with an error that an import had in the fork server, too: so will each session."""
+    """Raise ProgramLost if the program ended with the error of an import that also failed in the fork server, because
+    every session would end in this way."""
     for line, failure in server.greeting.result().items():
         if says.rstrip().endswith(line):
             raise ProgramLost(f"the program cannot be imported:\n{failure}")
 
 
 class Outcome:
-    """What a command writes on its descriptor. The kernel names the process of each message: what the processes write
-    that the command starts, such as programs of a model, is not taken."""
+    """Reads the outcome that a command writes on its descriptor. The kernel reports the sender of each message, so that
+    messages of child processes, such as model-written programs, are ignored."""
 
     def __init__(self, receives: socket.socket, printed: IO[bytes]):
         receives.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -146,7 +149,7 @@ class Outcome:
         self.excess = ""
 
     def take(self, fork: Fork) -> int:
-        """Read until the command has ended; its status."""
+        """Read messages until the command has ended, and return its exit status."""
         with self._receives:
             while not fork.ended.done() and not self.excess:
                 self._receive()
@@ -166,14 +169,14 @@ class Outcome:
         return _read_outcome(bytes(self._written), name)
 
     def _receive(self) -> bool:
-        """Take a message; whether there was one."""
+        """Read a message, and return whether there may be more."""
         with contextlib.suppress(TimeoutError, BlockingIOError):
             message, about, _, _ = self._receives.recvmsg(1 << 16, socket.CMSG_SPACE(CREDENTIALS.size))
-            if not message:  # all of its writers are gone
+            if not message:  # all writers have closed their end
                 time.sleep(LOOK_S if self._receives.gettimeout() else 0)
                 return False
             author, _, _ = CREDENTIALS.unpack(about[0][2][: CREDENTIALS.size])
-            self._author = self._author or author  # the first message is that of the launcher
+            self._author = self._author or author  # `launch.become` sends the first message
             if author == self._author:
                 self._written += message.lstrip() if not self._written else message
             else:

@@ -1,4 +1,4 @@
-"""Common parts of the protocols that programs speak: a request as it is read, and an act as it is served."""
+"""Common parts of the HTTP protocols of programs: the request after parsing, and the act as the program gets it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from verl_mas.workflow.streaming import Usage
 from verl_mas.workflow.tools import Tool
 
 _REQUIRED = object()
-IMAGES = ("image_url", "input_image", "image")  # in chat, Responses and Messages
+IMAGES = ("image_url", "input_image", "image")  # types of image parts in Chat Completions, Responses and Messages
 SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-# Settings that have the same names in OpenAI's protocol and in ours.
+# Sampling settings that have the same names in OpenAI's protocol and in `Sampling`.
 PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", *PENALTIES)
 
 
 class ApiError(Exception):
-    """An HTTP error with OpenAI's body. `unsupported`: the code that tells Anthropic's clients to send the request in
-    another form. An error with this code does not decide the session."""
+    """An HTTP error with OpenAI's error body. `unsupported` is a code that tells Anthropic's clients to send the
+    request in another form. An error with this code is not a fault of the session."""
 
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, unsupported: str = ""
@@ -48,15 +48,17 @@ class ApiError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that tell the clients of OpenAI and Anthropic whether to retry. By default they retry by status."""
+        """Headers that tell the clients of OpenAI and Anthropic whether to retry. Without these headers, clients decide
+        by the HTTP status."""
         retry = self.status == 429
         return {"x-should-retry": "true" if retry else "false", **({"retry-after": "1"} if retry else {})}
 
 
 @dataclass
 class Fields:
-    """The body of a request. Each field is taken once, and fields that are left at the end have no effect. `items`: the
-    items that the session was served, by id; a request may send an id in place of the item."""
+    """The fields of a request body. A dialect takes each field that it supports; fields that remain in `left` have no
+    effect. `items` maps ids to the items that the session has been served, because a request may send the id of an item
+    in place of the item."""
 
     left: JsonObject
     items: Mapping[str, JsonObject] = field(default_factory=dict)
@@ -65,8 +67,7 @@ class Fields:
     def of(cls, body: bytes, items: Mapping[str, JsonObject] | None = None) -> Fields:
         try:
             given = json.loads(body.decode())
-            # Transcripts are long, so texts are searched for half characters (lone surrogates) only if the body may
-            # have some.
+            # Transcripts are long, so strings are searched for lone surrogates only if the body may contain some.
             given = all_encodable(given) if SURROGATE.search(body) else given
         except (ValueError, RecursionError) as error:
             raise ApiError(400, f"the body is not JSON: {error}") from error
@@ -76,7 +77,8 @@ class Fields:
         return cls({name: value for name, value in given.items() if value is not None}, items or {})
 
     def take(self, name: str, kind: Hint, default: object = _REQUIRED) -> Any:
-        """Take the value of a field. A value of another type is refused, and so is a missing one without a default."""
+        """Take the value of a field. Raises ApiError if the value has another type, or if the field is missing and has
+        no default."""
         value = self.left.pop(name, default)
         if value is _REQUIRED or (value is not default and problems(kind, value, name)):
             given = "is missing" if value is _REQUIRED else f"is {value!r:.80}"
@@ -84,13 +86,14 @@ class Fields:
         return value
 
     def take_limit(self, *names: str) -> int | None:
-        """Take the smallest of several limits. Some clients write -1 for no limit."""
+        """Take several limits and return the smallest; None if there is no limit. Some clients write -1 for no
+        limit."""
         limits = [self.take(name, int, None) for name in names]
         return min((limit for limit in limits if limit not in (None, -1)), default=None)
 
     def refuse(self, fields: Mapping[str, str]) -> None:
-        """Refuse fields that the reply would have to obey, each with an alternative, and requests for several
-        replies."""
+        """Raise ApiError if a request has one of `fields`, which are unsupported and cannot be ignored, or asks for
+        several replies. `fields` maps each field to the alternative that the error names."""
         for name, instead in fields.items():
             if self.left.get(name):
                 raise ApiError(400, f"{name} is not supported: {instead}", param=name)
@@ -104,11 +107,11 @@ class Asked:
 
     model: str
     messages: Sequence[Message]
-    agent: str = ""  # the agent in the address, which overrides the model
+    agent: str = ""  # the agent in the URL, which overrides the model
     instructions: str = ""  # a system prompt that comes with each request and is not part of the transcript
-    after: str | None = None  # the id of the reply that the messages follow
+    after: str | None = None  # the id of the reply that comes before the messages
     tools: Sequence[JsonObject] = ()
-    namespaces: Mapping[str, str] = field(default_factory=dict)  # namespaces of tools, by the tools' full names
+    namespaces: Mapping[str, str] = field(default_factory=dict)  # maps the full name of a tool to its namespace
     max_tokens: int | None = None
     stop: Sequence[str] = ()
     stream: bool = False
@@ -120,8 +123,8 @@ class Asked:
 
 @dataclass(frozen=True)
 class Served:
-    """An act in the form that a program gets. `stopped_by`: the stop string of the request that ended the reply; the
-    reply does not have it."""
+    """An act in the form that a program gets. `stopped_by` is the stop string of the request at which the reply ended;
+    `text` does not contain it."""
 
     id: str
     reply: Reply
@@ -142,18 +145,18 @@ class Served:
 
 
 class Dialect(Protocol):
-    """A protocol: the path of its requests, how a request is read, and how an act is written."""
+    """A protocol. It has the path of its requests, and it parses requests and formats acts."""
 
     @property
     def path(self) -> str: ...
 
     def read(self, body: Fields) -> Asked:
-        """Read a request. Raises ApiError."""
+        """Parse a request. Raises ApiError."""
 
     def whole(self, asked: Asked, served: Served) -> JsonObject: ...
 
     def events(self, asked: Asked, served: Served) -> Iterator[str]:
-        """Write the act as a stream of events."""
+        """Format the act as a stream of server-sent events."""
 
 
 DIALECTS: Registry[Dialect] = Registry("dialect", package="verl_mas.gateway.dialects")
@@ -165,7 +168,7 @@ def event(data: object, name: str | None = None) -> str:
 
 
 def text_of_parts(content: object, where: str, kinds: Sequence[str] = ("text",)) -> str:
-    """The text of a content, which may consist of parts."""
+    """Return the text of a message's content, which may be a list of text parts."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
@@ -177,7 +180,8 @@ def text_of_parts(content: object, where: str, kinds: Sequence[str] = ("text",))
 
 
 def content_of(role: str, content: object, where: str, kinds: Sequence[str] = ("text",)) -> str | list[Message]:
-    """The content of a message: a text or, for a user, parts with images, in the form of Chat Completions."""
+    """Return the content of a message in the form of Chat Completions: a string or, for a user message with images, a
+    list of parts."""
     parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
     if role != "user" or not any(part.get("type") in IMAGES for part in parts):
         return text_of_parts(content, where, kinds)
@@ -198,7 +202,7 @@ def _part(part: Message, where: str, kinds: Sequence[str]) -> Message:
 
 
 def tool(name: object, description: object, parameters: object) -> JsonObject:
-    """Make the schema of a tool in the form that chat templates take."""
+    """Return the schema of a tool in OpenAI's form, which chat templates take."""
     described = {} if description is None else {"description": description}
     return {"type": "function", "function": {"name": name, **described, "parameters": parameters or {}}}
 
@@ -223,12 +227,12 @@ def with_schema(messages: Sequence[Message], schema: object) -> list[Message]:
 
 
 def misfit(text: str, schema: JsonObject) -> str:
-    """Say why a reply does not fit its schema; empty if it does. Clients parse the whole text. Raises ApiError for an
-    invalid schema."""
+    """Return why a reply does not fit its schema; empty if it fits. The whole text must be JSON, because clients parse
+    the whole text. Raises ApiError for an invalid schema."""
     try:
         kind = validators.validator_for(schema)
         kind.check_schema(schema)
-        # The default registry of the validator would download schemas to which this one refers.
+        # Use an empty registry, because the default registry would download schemas to which this schema refers.
         error = best_match(kind(schema, registry=References()).iter_errors(json.loads(text)))
     except (SchemaError, Unresolvable, TypeError) as wrong:
         raise ApiError(400, f"the JSON schema of the reply is not valid: {wrong!s:.200}") from wrong

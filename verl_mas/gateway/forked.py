@@ -36,20 +36,21 @@ from verl_mas.util.fork_server import (
 )
 
 INSTALLED = re.compile(rf"/(site|dist)-packages(/|$)|^{re.escape(os.path.dirname(os.path.realpath(os.__file__)))}/")
-# Objects that decide which modules are imported. Statements that begin with them are executed, too.
+# Objects that decide which modules are imported. Statements that begin with one of these names are executed, too.
 SETTINGS = ("sys.path", "os.environ")
-# Joined by a hyphen, these stand in the variables of the fork server for the values that differ per session.
+# Parts of the mark. In the fork server, each variable that differs per session has a value with the mark, which is
+# these parts joined by a hyphen.
 MARK = ("verl-mas", "preload.invalid")
-# Modules with random numbers of their own, which all forks would share.
+# Modules with a random state of their own. Each fork seeds them again, because it inherits the state of the server.
 SEEDED = ("numpy.random", "torch")
 
-# The namespace of a module, a name in it, and the environment variable whose value this name has.
+# The namespace of a module, a name in the namespace, and the environment variable with the value of this name.
 Named = tuple[dict[str, object], str, str]
 
 
 class Programs(Forks):
-    """The programs of one file. `settings`: the file, and further modules to import. Without a file, forks become the
-    commands of sessions."""
+    """Runs one program file in forks. `settings` are the file, and further modules to import. Without a file, a fork
+    executes the command of a session."""
 
     def __init__(self, settings: tuple[str | None, Sequence[str]]):
         self._file, modules = settings
@@ -64,7 +65,7 @@ class Programs(Forks):
         for name in modules:
             if failure := _executed(ast.parse(f"import {name}").body[0], "preload", {}):
                 raise CannotFork("preload", failure)
-        # Key each failure by the last line of its traceback.
+        # The greeting maps the last line of each traceback to the whole traceback.
         failures = [failure.rstrip()[-MOST_SAID:] for failure in imported(file, set())]
         self.greeting = {failure.rpartition("\n")[2][-500:]: failure for failure in failures}
         while len(json.dumps(self.greeting)) > MAX_MESSAGE:
@@ -77,10 +78,10 @@ class Programs(Forks):
             raise CannotFork("forks", reason)
         sys.stdout.flush()
         sys.stderr.flush()
-        gc.freeze()  # The collector of a fork would write to each page, and so copy it
+        gc.freeze()  # Otherwise the collector of a fork would write to each page and so copy it
 
     def fork(self) -> int:
-        return bare_fork()  # `launch` forks again
+        return bare_fork()  # without Python's hooks, because `launch` forks again
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
         session, stdin, printed, outcome = descriptors
@@ -108,21 +109,22 @@ def _run(file: str, argv: Sequence[str], named: Sequence[Named], environ: Mappin
         with open(file, "rb") as source:
             program = compile(source.read(), file, "exec", dont_inherit=True)
         code = as_main.run(program, file, argv)
-    except BaseException as error:  # noqa: BLE001  boundary: it does not compile, or has no rights
+    except BaseException as error:  # noqa: BLE001  boundary: the file does not compile, or cannot be read
         traceback.print_exception(type(error), error, None)
     finally:
         as_main.finish(code)
 
 
 def imported(file: str, seen: set[str]) -> Iterator[str]:
-    """Import the installed packages that a file imports at its top level, and those that the user's own modules among
-    its imports import. Yields the tracebacks of failed imports."""
+    """Import the installed packages that a file imports at its top level. If it imports modules of the user, the
+    packages that these modules import are imported as well, but the modules themselves are not. Yields the tracebacks
+    of failed imports."""
     seen.add(file)
     names: dict[str, object] = {"__file__": file, "__name__": "__verl_mas__"}
     try:
         with open(file, "rb") as source:
             body = ast.parse(source.read(), file).body
-    except (SyntaxError, ValueError, OSError):  # the session reports it
+    except (SyntaxError, ValueError, OSError):  # the session will raise and report this error
         return
     for node, needed in _statements(body):
         own = _own_files(node, file)
@@ -133,7 +135,8 @@ def imported(file: str, seen: set[str]) -> Iterator[str]:
 
 
 def _statements(body: Sequence[ast.stmt], needed: bool = True) -> Iterator[tuple[ast.stmt, bool]]:
-    """Yield the imports of a file, with whether the program needs them, and the settings before them."""
+    """Yield the import statements of a file, and the statements that change SETTINGS, in their order. Each comes with a
+    bool that tells whether the program needs it. Imports in `try` are not needed."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from ((ast.copy_location(ast.Import([alias]), node), needed) for alias in node.names)
@@ -156,7 +159,7 @@ def _executed(node: ast.stmt, file: str, names: dict[str, object]) -> str:
 
 
 def _own_files(node: ast.stmt, file: str) -> set[str] | None:
-    """The files of the user's modules that a statement imports; None if it imports no modules of the user."""
+    """Return the files of the user's modules that a statement imports; None if it imports no modules of the user."""
     if not isinstance(node, ast.Import | ast.ImportFrom):
         return None
     names = [alias.name for alias in node.names]
@@ -172,7 +175,7 @@ def _own_files(node: ast.stmt, file: str) -> set[str] | None:
 
 
 def _own_folder(module: str) -> str:
-    """The folder of a user's module; empty if the module is installed or unknown."""
+    """Return the folder of a user's module; empty if the module is installed or unknown."""
     with contextlib.suppress(ImportError, ValueError):
         spec = importlib.util.find_spec(module)
         folders = list(spec.submodule_search_locations or ()) if spec else []
@@ -183,9 +186,10 @@ def _own_folder(module: str) -> str:
 
 
 def _open_socket() -> str:
-    """Find a connection, or the selector of an event loop, which all forks would share."""
+    """Find an open connection, or the selector of an event loop, because all forks would share it. Return a
+    description; empty if there is none."""
     for number in set(os.listdir("/proc/self/fd")) - {str(CONTROL)}:
-        with contextlib.suppress(OSError):  # the descriptor of the folder itself
+        with contextlib.suppress(OSError):  # the descriptor with which the folder was listed is closed
             if (link := os.readlink(f"/proc/self/fd/{number}")).startswith(("socket:", "anon_inode:")):
                 return f"an import opened {link}"
     return ""
@@ -202,9 +206,9 @@ def _named() -> Iterator[Named]:
 
 
 def _kept() -> str:
-    """Find an object that keeps the value of a variable that differs per session. In this process, the mark is the
-    value of each such variable."""
-    mark = "-".join(MARK)  # only this frame has it
+    """Find an object that contains the value of a variable that differs per session. In this process, the values of
+    these variables contain the mark. Return a description; empty if there is no such object."""
+    mark = "-".join(MARK)  # a local variable, so that only this frame refers to the string
     for holder in gc.get_objects():
         for value in _referents(holder):
             if (type(value) is str and mark in value) or (type(value) is bytes and mark.encode() in value):
@@ -215,7 +219,8 @@ def _kept() -> str:
 
 
 def _referents(holder: object) -> Iterator[object]:
-    """Objects to which `holder` refers, also through tuples and dictionaries that the collector does not track."""
+    """Yield the objects to which `holder` refers, also through tuples and dictionaries that the collector does not
+    track."""
     for value in gc.get_referents(holder) if holder is not posix.environ else ():
         yield value
         if type(value) in (tuple, dict) and not gc.is_tracked(value):
@@ -223,5 +228,5 @@ def _referents(holder: object) -> Iterator[object]:
 
 
 def _trial() -> None:
-    """Use an event loop, a thread and the resolver, to test whether a fork can."""
+    """Use an event loop, a thread and the resolver. It runs in a fork, to test whether they work there."""
     asyncio.run(asyncio.to_thread(socket.getaddrinfo, "127.0.0.1", 80))

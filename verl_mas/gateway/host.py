@@ -1,4 +1,4 @@
-"""Starts and ends the processes that run programs: hosts, which play many sessions, and commands, one per session."""
+"""Starts and ends host processes. A host runs the programs of many sessions."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from verl_mas.run_folder.records import plain
 from verl_mas.util.forks import end_of
 from verl_mas.workflow.codecs import JsonObject
 
-# A session that is cancelled has so long to end; then its host is replaced.
+# Seconds in which a cancelled session must end. After that, its host process is killed.
 END_S = 10.0
-LAST_LINES_S = 1.0  # for what it has written, when a process has ended
+LAST_LINES_S = 1.0  # timeout for reading the last output of a process that has ended
 GONE = "the process of the program is gone"
-# Requests to this machine go to no proxy.
+# Hosts that programs reach without a proxy.
 DIRECT = "127.0.0.1,localhost"
-# What programs need to find their files, packages, certificates and proxies.
+# Variables that programs need to find their files, packages, certificates and proxies.
 PASSED = re.compile(
     "PATH|HOME|USER|LOGNAME|SHELL|TERM|TZ|TMPDIR|LANG|LANGUAGE|LC_.*|XDG_.*|LD_LIBRARY_PATH|PYTHON.*|VIRTUAL_ENV"
     "|CONDA_PREFIX|NODE_PATH|NODE_OPTIONS|NODE_EXTRA_CA_CERTS|CUDA_.*|SSL_CERT_.*|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
@@ -40,7 +40,8 @@ logger = logging.getLogger(__name__)
 
 
 def environment(pass_env: Sequence[str] = ()) -> dict[str, str]:
-    """The variables of a program: not all of the worker's, among which are the keys of remote policies."""
+    """Return the environment of a program: the variables in PASSED and in `pass_env`. Other variables of the worker,
+    such as the keys of remote policies, are withheld."""
     if missing := [name for name in pass_env if name not in os.environ]:
         rule = "the program gets these variables of the run's environment"
         fix = "set it where the run is started, or take it out of pass_env"
@@ -51,13 +52,13 @@ def environment(pass_env: Sequence[str] = ()) -> dict[str, str]:
 
 
 class Host:
-    """A process that plays programs, for every event loop of this one; it ends with this process."""
+    """A child process that runs programs for all event loops of this process, and that ends with this process."""
 
     def __init__(self, python: str, pass_env: Sequence[str] = ()):
         command, pipe = [python, str(Path(runner.__file__))], subprocess.PIPE
-        # What programs print would drown the log of the worker.
+        # Output of programs goes to a file, because it would flood the log of the worker.
         name = f"verl-mas-programs-{os.getpid()}-"
-        self._printed = tempfile.NamedTemporaryFile(prefix=name, suffix=".log", delete=False)  # noqa: SIM115  # the host's
+        self._printed = tempfile.NamedTemporaryFile(prefix=name, suffix=".log", delete=False)  # noqa: SIM115  # `end` uses it
         self._process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=self._printed, env=environment(pass_env), start_new_session=True
         )
@@ -72,9 +73,9 @@ class Host:
         return self._process.poll() is None
 
     async def play(self, file: str, name: str, task: JsonObject, gateway: JsonObject) -> JsonObject:
-        """The outcome of the function `name` of a file."""
+        """Run the function `name` of a file in the host, and return its outcome."""
         number, ended = next(self._numbers), Future[JsonObject]()
-        ended.set_running_or_notify_cancel()  # the end of a caller does not cancel it
+        ended.set_running_or_notify_cancel()  # so that a cancelled caller does not cancel this future
         self._waiting[number] = ended
         try:
             if self._over:
@@ -108,11 +109,11 @@ class Host:
             raise SessionFault(FaultKind.WORKFLOW, GONE) from error
 
     def _watch(self) -> None:
-        """Until the process ends, which ends whatever waits for it."""
+        """Wait until the host process ends, then fail all sessions that still wait for it."""
         reading = threading.Thread(target=self._read, name="host reads", daemon=True)
         reading.start()
         status = self._process.wait()
-        # A child that has left the group can hold the pipe open.
+        # Use a timeout, because a child that has left the process group can hold the pipe open.
         reading.join(timeout=LAST_LINES_S)
         self._over = True
         error = f"the process of the program ended with status {status}, and all of its sessions with it"
@@ -136,7 +137,7 @@ _HOSTS: dict[tuple[str, ...], Host] = {}
 
 
 def host_of(python: str, pass_env: Sequence[str] = ()) -> Host:
-    """The host of this process for an interpreter; a new one, if it is gone."""
+    """Return the host of this process for an interpreter and `pass_env`. A host that has ended is replaced."""
     kind = (python, *pass_env)
     if kind not in _HOSTS or not _HOSTS[kind].alive:
         _HOSTS[kind] = Host(python, pass_env)

@@ -1,9 +1,9 @@
 """Isolates the program of a session in a fork.
 
-If the machine allows it, the program gets its own process namespace. So it sees no other process, and none of their
-keys, and whatever it starts ends with it. Before the program starts, its process sends a message on the descriptor. The
-worker reads from it which process this is, and takes an outcome from no other process. This module needs only the
-standard library.
+If the machine allows it, the program gets its own PID namespace. So it cannot see other processes or their keys, and
+processes that it starts end with it. Before the program starts, its process sends a message on the descriptor. The
+worker reads the sender's process id from this message, and accepts an outcome only from this process. This module needs
+only the standard library.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from verl_mas.util.fork_server import bare_fork, die_with_parent, own_namespaces
 
 NEW_MOUNTS, NEW_PIDS = 0x00020000, 0x20000000
 NO_SUID, NO_DEV, NO_EXEC, RECURSIVE, PRIVATE = 2, 4, 8, 16384, 1 << 18
-OUTCOME = 3  # a single digit, because shells can redirect only such descriptors
+OUTCOME = 3  # a single digit, because shells redirect only descriptors of one digit
 # Signals that Python ignores; a program expects them to end it.
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def isolated(descriptor: int, program: Callable[[], object]) -> None:
-    """Call a function, which ends its process, in its own process. This process then ends in the same way."""
-    # The worker ends the process group by SIGTERM. The program may handle it, so this process ignores it and waits.
+    """Call `program` in a new process, which the function ends. This process then ends with the same status or
+    signal."""
+    # The worker sends SIGTERM to the process group. The program may handle the signal, so this process ignores it and
+    # waits for the program.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         own_namespaces(NEW_MOUNTS | NEW_PIDS)
@@ -46,8 +48,8 @@ def isolated(descriptor: int, program: Callable[[], object]) -> None:
 
 
 def played(descriptor: int, writes: int, program: Callable[[], object], *, apart: bool) -> int:
-    """Run the program and return its status. This is the first process of its namespace, whose end ends all others in
-    it."""
+    """Run the program in a child process and return its status. This process is the init process of the namespace: when
+    it ends, the kernel kills all other processes in the namespace."""
     die_with_parent(os.getppid())
     if apart:
         libc.mount(None, b"/", None, RECURSIVE | PRIVATE, None)
@@ -70,7 +72,7 @@ def become(descriptor: int, program: Callable[[], object]) -> None:
     os.write(descriptor, b"\n")
     os.dup2(descriptor, OUTCOME)
     os.close(descriptor)
-    # Drop the capabilities of a user namespace, as `exec` would.
+    # Drop the capabilities that this process has in its user namespace, as `exec` would.
     if os.getuid():
         libc.capset(struct.pack("<Ii", 0x20080522, 0), bytes(24))
     try:

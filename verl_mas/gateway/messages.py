@@ -1,4 +1,4 @@
-"""Equality of messages: programs send back what they were served in many spellings."""
+"""Compares messages. Programs may send a reply back in another spelling than the one that they were served."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import NamedTuple
 from verl_mas.endpoints.openai import calls_of, text_of
 from verl_mas.workflow.client import Message, ToolCall
 
-# A chat template may open the thought itself, so that a reply has only its end.
+# A chat template may write `<think>` itself, so that a reply contains only `</think>`.
 THOUGHT = re.compile(r"\A(?:\s*<think>)?.*?</think>\s*", re.DOTALL)
 
 
 class Canonical(NamedTuple):
-    """The parts of a message that a chat template reads. Ids of calls, and fields that clients add, are not
-    compared."""
+    """The parts of a message that chat templates read, in a form that can be compared. It lacks ids of calls, and
+    fields that clients add."""
 
     role: str
     content: str
     calls: tuple[tuple[str, str], ...] = ()
-    name: str = ""  # only for a user
+    name: str = ""  # empty unless the role is user
 
 
 def canonical(message: Message) -> Canonical:
-    """Reduce a message to what is compared. Its content is text and, for a user, images."""
+    """Reduce a message to the parts that are compared. Its content is text and, for a user, images."""
     role = str(message["role"])
     calls = tuple((call.name, _plain(call)) for call in calls_of(message))
     name = str(message.get("name") or "") if role == "user" else ""
@@ -33,14 +33,14 @@ def canonical(message: Message) -> Canonical:
 
 
 def _images(message: Message) -> str:
-    """The data URLs of a message's images."""
+    """Join the data URLs of a message's images."""
     content = message.get("content")
     parts = content if isinstance(content, list) else []
     return "".join(part["image_url"]["url"] for part in parts if part.get("type") == "image_url")
 
 
 def _plain(call: ToolCall) -> str:
-    """Arguments in one spelling; arguments that are not JSON stay as they were written."""
+    """Return the arguments of a call in one spelling. Arguments that are not JSON stay as they were written."""
     return call.arguments if call.parameters is None else json.dumps(call.parameters, sort_keys=True)
 
 

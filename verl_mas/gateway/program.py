@@ -1,4 +1,5 @@
-"""A program of any framework as a workflow: its requests to an endpoint of the run are acts of its agents."""
+"""Workflows that run a program of any framework. The requests that the program sends to an endpoint of the run are the
+acts of its agents."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ OUTCOME = ("answer", "reward", "info")
 
 
 class Program(Workflow, Rules):
-    """Base of workflows that run a program. A subclass says how the program is run: `play`."""
+    """Base of workflows that run a program. A subclass implements `play`, which runs the program."""
 
     safe_arguments: ClassVar = {"agents": ANY_TEXT, "models": ANY_TEXT, "typed": ANY_TEXT}
     session_kind: ClassVar[type[GatewaySession]] = GatewaySession
@@ -61,13 +62,13 @@ class Program(Workflow, Rules):
         session = self.session_kind(team, self.agents, self)
         async with served(session) as address:
             gateway = Gateway(f"{address}/v1", session.key)
-            # Errors that a program raises are in records and logs, which must not have the key.
+            # Remove the key from errors of the program, because errors are written to records and logs.
             with without_key(session.key):
                 outcome = await self._until_decided(self.play(ProgramTask.of(task), gateway), session)
         return _outcome(outcome, team)
 
     async def _until_decided(self, played: Awaitable[JsonObject], session: GatewaySession) -> JsonObject:
-        """Return the outcome of the program, unless the session is decided before, by a fault."""
+        """Return the outcome of the program, or raise the fault that decides the session before the program ends."""
         playing, decided = asyncio.ensure_future(played), asyncio.ensure_future(session.decided.wait())
         reached = asyncio.ensure_future(session.reached.wait())
         waiting: set[asyncio.Future[Any]] = {playing, decided, reached}
@@ -123,7 +124,8 @@ def _importable(function: Function) -> bool:
 
 
 async def _inline(function: Function, task: ProgramTask, gateway: Gateway) -> JsonObject:
-    """Run the function in its own event loop: if it blocked the loop that serves it, it would wait for itself."""
+    """Run the function in its own event loop. If it blocked the loop that serves its requests, it would wait forever
+    for the replies."""
     loop = LoopThread("program")
     try:
         return await loop.aresult(played(function, task, gateway))
@@ -140,6 +142,6 @@ def _outcome(given: JsonObject, team: Team) -> Outcome:
     if answer is None and reward is None:
         answer = next(reversed(team.replies), None)
     if isinstance(answer, str):
-        # Use the reply itself if the answer is one, so that its tokens are scored as they were sampled.
+        # If the answer equals the text of a reply, use the reply, so that its tokens are scored as they were sampled.
         answer = next((reply for reply in reversed(team.replies) if reply.text == answer), answer)
     return Outcome(answer=answer, reward=reward, info=given.get("info") or {})

@@ -1,7 +1,8 @@
 """Runs programs in a process of their own: `python runner.py`, which a rollout worker starts.
 
-Standard library alone, so that any interpreter can run it. A line of JSON on stdin starts a session or cancels it, and
-a line on stdout says how it ended. `python runner.py FILE NAME` only loads a function, as a check.
+This file needs only the standard library, so that any interpreter can run it. Each line of JSON on stdin starts or
+cancels a session, and each line of JSON on stdout has the outcome or the error of a session. `python runner.py FILE
+NAME` only loads a function, to check that this works.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TextIO, TypeAlias
 
 Function: TypeAlias = Callable[["ProgramTask", "Gateway"], object]
-MOST_CHARS = 4000  # of a traceback
+MOST_CHARS = 4000  # limit of an error message, and of a traceback
 MOST_OUTCOME, MOST_PRINTED = 1 << 20, 64 << 20
 WATCH_S = 1.0
 PRINTED = 2
@@ -49,7 +50,8 @@ class ProgramTask:
 
 @dataclass
 class Gateway:
-    """Where the agents are: every client of OpenAI's or Anthropic's protocol reaches them by the name of a model."""
+    """The endpoint of the agents. Every client of OpenAI's or Anthropic's protocol reaches an agent by the name of a
+    model."""
 
     base_url: str
     api_key: str = field(repr=False)
@@ -59,12 +61,14 @@ class Gateway:
         return self.base_url.removesuffix("/v1")
 
     def agent(self, name: str) -> Gateway:
-        """The address of one agent, whatever the name of the model: some clients know only the names of real models."""
+        """Return an address at which one agent replies, whatever model a request names. Some clients accept only the
+        names of real models."""
         return Gateway(f"{self.anthropic_url}/agents/{name}/v1", self.api_key)
 
 
 def as_outcome(result: Any) -> dict[str, object]:
-    """What a program may return: a reward, a text (the answer), a mapping, an Outcome, or None (the last reply)."""
+    """Convert the return value of a program to an outcome. The value is a reward, a string (the answer), a dict, an
+    Outcome, or None (the last reply is the answer)."""
     if isinstance(result, dict):
         return result
     if result is None or isinstance(result, str):
@@ -79,28 +83,29 @@ def as_outcome(result: Any) -> dict[str, object]:
 
 
 async def played(function: Function, task: ProgramTask, gateway: Gateway) -> dict[str, object]:
-    """The outcome of a program. One that is not async gets a thread of its own: it may block."""
+    """Run a program and return its outcome. A program that is not async runs in a thread of its own, since it may
+    block."""
     if inspect.iscoroutinefunction(function):
         try:
             return as_outcome(await function(task, gateway))
-        except SystemExit as error:  # it would end the loop, and every program in it
+        except SystemExit as error:  # SystemExit would end the event loop, and every program in it
             raise RuntimeError(f"the program called sys.exit({error.code!r})") from error
     done: Future[object] = Future()
-    done.set_running_or_notify_cancel()  # the end of a session does not cancel it
+    done.set_running_or_notify_cancel()  # so that a cancelled session does not cancel this future
 
     def work() -> None:
         try:
             done.set_result(function(task, gateway))
-        except BaseException as error:  # noqa: BLE001  # boundary: raised again in the loop
+        except BaseException as error:  # noqa: BLE001  # boundary: the error is raised again in the loop
             done.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration | SystemExit) else error)
 
-    # Not a thread of a pool: one that hangs would keep its place there.
+    # The thread is not from a pool, because a program that hangs would occupy a thread of the pool forever.
     threading.Thread(target=work, name="program", daemon=True).start()
     return as_outcome(await asyncio.wrap_future(done))
 
 
 def load(file: str, name: str) -> Function:
-    """The function `name` of a file, which is loaded once."""
+    """Return the function `name` of a file. Each file is loaded once."""
     module_name = "verl_mas_program_" + "".join(c if c.isalnum() else "_" for c in file)
     if module_name not in sys.modules:
         if os.path.dirname(file) not in sys.path:
@@ -114,7 +119,7 @@ def load(file: str, name: str) -> Function:
             del sys.modules[module_name]
             raise
     found = getattr(sys.modules[module_name], name)
-    # `@verl_mas.program` makes a workflow of a function.
+    # `@verl_mas.program` turns a function into a workflow class, which has the function as an attribute.
     function: Function = getattr(found, "function", found)
     return function
 
@@ -126,10 +131,12 @@ class Runner:
 
     async def run(self) -> None:
         loop, parent = asyncio.get_running_loop(), os.getppid()
-        # A program that forks and returns twice: the copy of this process plays no session to its end.
+        # If a program forks and its child also returns, the child is a copy of the runner. It must exit, and not
+        # continue sessions.
         os.register_at_fork(after_in_child=lambda: setattr(loop, "_run_once", end_copy))
         threading.Thread(target=self._read, args=(loop,), daemon=True).start()
-        # Whoever inherited the other end of stdin keeps it open: the worker is also watched.
+        # Another process may have inherited the write end of stdin and keep it open after the worker has ended, so the
+        # parent process is watched as well.
         while os.getppid() == parent:
             await asyncio.sleep(WATCH_S)
             if os.fstat(PRINTED).st_size > MOST_PRINTED:
@@ -157,7 +164,7 @@ class Runner:
             text = json.dumps({"session": number, **ended}, default=_plain)
             if len(text) > MOST_OUTCOME:
                 raise ValueError(f"the outcome has {len(text):,} characters; the most are {MOST_OUTCOME:,}")
-        except BaseException as error:  # noqa: BLE001  # boundary: what a program raises ends its session alone
+        except BaseException as error:  # noqa: BLE001  # boundary: an error of a program ends only its session
             text = json.dumps({"session": number, **failure(error)})
         if os.getpid() != self._pid:
             end_copy()
@@ -171,7 +178,7 @@ def end_copy() -> None:
 
 
 def end() -> None:
-    """The worker is gone: this process ends with those that its programs started."""
+    """End this process and the processes that its programs started, when the worker is gone."""
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
@@ -186,17 +193,19 @@ def failure(error: BaseException) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """Numbers and arrays of NumPy and torch."""
+    """Convert numbers and arrays of NumPy and torch to plain values, and other objects to strings, for JSON."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def main() -> None:
-    # The folder of this file has modules of the gateway, whose names a program may use for its own.
+    # Replace the folder of this file on the path. Its modules would hide modules of the same name that belong to a
+    # program.
     sys.path[0] = os.getcwd()
     if sys.argv[1:]:
-        load(*sys.argv[1:])  # whether it can be
+        load(*sys.argv[1:])  # an exception says why the function cannot be loaded
         return
-    # Programs print, read and start others: none of them gets the pipes of this process.
+    # Programs may print, read stdin and start child processes, so the pipes to the worker get other descriptors, which
+    # children do not inherit.
     requests, outcomes = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

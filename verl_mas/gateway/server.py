@@ -1,4 +1,4 @@
-"""The endpoint of a rollout worker: one per event loop, while a session of it runs a program."""
+"""The HTTP endpoint of a rollout worker. Each event loop has one, as long as one of its sessions runs a program."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from verl_mas.workflow.codecs import JsonObject
 
 LOOPBACK = "127.0.0.1"
 MAX_BODY = 16 << 20
-# Connections are closed when the last session ends; a client that asks on one that is being closed sends twice.
+# Idle connections stay open until the last session ends. If the server closed a connection while a client sends a
+# request, the client would send the request twice.
 IDLE_S = 3600
-CHARACTERS_OF_A_TOKEN = 4  # an estimate, as Anthropic calls its own
-BODY_S = 60.0  # for the whole body of a request
+CHARACTERS_OF_A_TOKEN = 4  # an estimate; Anthropic's own count is an estimate, too
+BODY_S = 60.0  # timeout for the whole body of a request
 TICK_S = 1.0
-LAST_S = 1.0  # for the last replies, before connections are left to themselves
+LAST_S = 1.0  # how long `close` waits for the last replies to be sent
 MODELS, COUNT = "/v1/models", "/v1/messages/count_tokens"
-# The path may begin with an agent, and Azure's clients write a deployment. Not all clients add /v1, and some twice.
+# A path may begin with an agent, and Azure's clients add a deployment. Some clients add no /v1, and some add it twice.
 ADDRESS = re.compile(r"(?:/agents/([^/]+))?(?:/openai)?(?:/v1)*(?:/deployments/([^/]+))?(/.*?)?/*")
 INSTEAD = {
     "/v1/embeddings": "agents have no embeddings; give their client another base URL",
@@ -46,7 +47,7 @@ STATUS = {
 
 @asynccontextmanager
 async def served(session: GatewaySession) -> AsyncIterator[str]:
-    """The address at which the requests of the session are answered meanwhile."""
+    """Serve the requests of the session within the context, and yield the address of the server."""
     server = _SERVERS.here()
     address = await server.open(session)
     try:
@@ -56,7 +57,7 @@ async def served(session: GatewaySession) -> AsyncIterator[str]:
 
 
 class GatewayServer:
-    """Answers the requests of all sessions of an event loop. Sessions are told apart by their keys."""
+    """Answers the requests of all sessions of an event loop. The key of a request identifies its session."""
 
     def __init__(self) -> None:
         self._sessions: dict[bytes, GatewaySession] = {}
@@ -91,7 +92,7 @@ class GatewayServer:
         self._host = f"{LOOPBACK}:{listens.getsockname()[1]}"
         self._server = Server(self, keep_s=IDLE_S)
         self._server.config.load()
-        # Signals and the loop belong to the worker: the server is only started, and never run.
+        # Call `startup` instead of `run`, because the worker owns the signal handlers and the event loop.
         self._server.lifespan = self._server.config.lifespan_class(self._server.config)
         await self._server.startup(sockets=[listens])
         self._closing = asyncio.create_task(_close_silent(self._server))
@@ -101,7 +102,7 @@ class GatewayServer:
         try:
             await self._answer(request, send)
         except ApiError as problem:
-            # Anthropic's clients read a type beside what OpenAI's do.
+            # Anthropic's clients also read `type`, in addition to the fields that OpenAI's clients read.
             error = {"type": "error", **problem.body}
             await JSONResponse(error, problem.status, problem.headers)(scope, receive, send)
         except ClientDisconnect:
@@ -110,7 +111,8 @@ class GatewayServer:
     async def _answer(self, request: Request, send: Send) -> None:
         host = request.headers.get("host")
         if host != self._host:
-            # A name of others can lead here, and then their page is one of this server to a browser.
+            # Guard against DNS rebinding: a foreign domain may resolve to this address, and a browser would then treat
+            # its pages as same-origin with this server.
             raise ApiError(403, f"Host: {host!r:.80} is not {self._host}")
         session = self._session_of(request.headers)
         session.reached.set()
@@ -124,7 +126,7 @@ class GatewayServer:
             await reply(request.scope, request.receive, send)
 
     async def _about(self, request: Request, path: str, session: GatewaySession) -> JsonObject:
-        """The reply to a request that is no act."""
+        """Return the reply to a request that does not start an act, such as a list of models."""
         if request.method == "GET" and path == MODELS:
             return {"object": "list", "data": [_model(name) for name in session.agents]}
         if request.method == "GET" and path.startswith(f"{MODELS}/"):
@@ -166,7 +168,7 @@ class GatewayServer:
             reply = await _reply(request, exchange)
             body_of_reply = dialect.whole(asked, reply)
             session.items.update((item["id"], item) for item in body_of_reply.get("output", ()))
-            # A stream is the whole reply as events: one that is cut must not leave half an act.
+            # A stream is made from the complete reply, so that an interrupted stream does not leave half an act.
             events = "".join(dialect.events(asked, reply)) if asked.stream else None
             response = JSONResponse(body_of_reply) if events is None else _stream(events)
             await response(request.scope, request.receive, send)
@@ -189,7 +191,7 @@ async def _close_silent(server: Server) -> None:
 
 
 async def _reply(request: Request, exchange: Exchange) -> Served:
-    """The reply, while the client is there to get it. The act outlives the connection."""
+    """Wait for the reply as long as the client is connected. The act continues if the client disconnects."""
     try:
         return await while_connected(request, asyncio.shield(exchange.act))
     except asyncio.CancelledError:
@@ -199,7 +201,7 @@ async def _reply(request: Request, exchange: Exchange) -> Served:
     except EngineLost as error:
         raise ApiError(503, "an engine is lost; the log of the run says why", code="engine_lost") from error
     except SessionFault as error:
-        # One sentence: programs are given no traceback.
+        # Send only one line, because programs must not get tracebacks.
         status, code = STATUS.get(error.kind, (500, error.kind.value))
         raise ApiError(status, error.line, code=code) from error
 

@@ -1,4 +1,5 @@
-"""The server's side of a program's session: its requests are acts, and a repeated request is the same act."""
+"""The server's side of a session of a program. Each request is an act, and a repeated request gets the reply of the
+same act."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.team import Team
 
 logger = logging.getLogger(__name__)
-# Pairs of an agent and a client's setting that this process has logged.
+# Pairs of an agent and a request's sampling setting for which this process has logged a warning.
 _NAMED: set[tuple[str, str]] = set()
 
 
@@ -61,45 +62,46 @@ class Rules:
 class Exchange:
     """An act, and the connections that wait for its reply."""
 
-    digest: bytes  # of the act's request
+    digest: bytes  # hash of the request that started the act
     act: asyncio.Future[Served]
     readers: int = 0
     delivered: bool = False
 
     @property
     def lost(self) -> bool:
-        """Whether its reply has reached no client."""
+        """Whether no client waits for the reply, and no client has received it."""
         return not self.readers and not self.delivered
 
     @property
     def reply(self) -> Reply | None:
-        """The reply; None while the act runs, or if it failed."""
+        """The reply of the act; None while the act runs, or if it failed."""
         ended = self.act.done() and not self.act.cancelled() and self.act.exception() is None
         return self.act.result().reply if ended else None
 
 
 class GatewaySession:
-    """One attempt at a task. Requests carry its `key`. The first fault decides the session."""
+    """One attempt at a task. Requests carry its `key`. The first fault ends the session, unless it is tolerated."""
 
     def __init__(self, team: Team, agents: Sequence[str], rules: Rules):
         self.key = secrets.token_urlsafe(16)
         self.over = False
         self.fault: SessionFault | EngineLost | None = None
         self.reached, self.decided = asyncio.Event(), asyncio.Event()
-        self.items: dict[str, JsonObject] = {}  # items that were served, by id
+        self.items: dict[str, JsonObject] = {}  # output items that were served, by id
         self.agents, self._team, self._rules, self._tips = agents, team, rules, Tips()
         self._exchanges: list[Exchange] = []
-        self._refused: Counter[bytes] = Counter()  # requests that were refused for now, and come again as new ones
-        self._transcripts: dict[str, Sequence[Message]] = {}  # by the id of the reply that ends them
+        self._refused: Counter[bytes] = Counter()  # hashes of requests that got a 429: their retries are new requests
+        self._transcripts: dict[str, Sequence[Message]] = {}  # transcripts by the id of their last reply
         self._tip_of: dict[Reply, Tip] = {}
         self._named, self._acts, self._calls, self._call_ids = secrets.token_hex(6), count(), count(), set[str]()
-        # The session's clocks are in its context, and not in that of a connection.
+        # Acts run in this context, which has the clocks of the session. The context of a connection does not have them.
         self._context = contextvars.copy_context()
 
     @contextmanager
     def exchange(self, asked: Asked, digest: bytes, *, again: bool = False) -> Iterator[Exchange]:
-        """Hold a connection's exchange while it waits for the reply and gets it. `digest`: of the request. `again`:
-        whether the client says that it repeats a request."""
+        """Yield the exchange of a request, which is new or, for a repeated request, an earlier exchange. The context
+        lasts until the connection has sent the reply. `digest` is the hash of the request, and `again` tells whether
+        the client marked the request as a retry."""
         found = self._repeated(digest, again=again) or self._begun(asked, digest)
         found.readers += 1
         try:
@@ -110,9 +112,9 @@ class GatewaySession:
                 asyncio.get_running_loop().call_later(self._rules.grace_s, self._forget, found)
 
     def decide(self, error: SessionFault | EngineLost | ApiError) -> None:
-        """Let a fault decide the session, unless it is tolerated. The first fault counts, whatever the program does
-        with it. A request that cannot be read is a fault, too, because a program that ignores the error would end well
-        without an act."""
+        """Let a fault end the session, unless it is tolerated. The first fault counts, even if the program handles the
+        error. A request that cannot be parsed is a fault, too, because a program that ignores the error would otherwise
+        finish normally without an act."""
         fault = SessionFault(FaultKind.WORKFLOW, str(error)) if isinstance(error, ApiError) else error
         tolerated = isinstance(fault, SessionFault) and fault.kind.value in self._rules.tolerate
         if self.fault is None and not tolerated:
@@ -129,8 +131,8 @@ class GatewaySession:
             self._forget(each)
 
     def _repeated(self, digest: bytes, *, again: bool) -> Exchange | None:
-        """Find the act of an earlier request that this one repeats: its client was gone, or this client says that it
-        repeats it."""
+        """Find the exchange of an earlier, equal request that this request repeats. That is the case if the client of
+        the earlier request disconnected before it had the reply, or if this request is marked as a retry."""
         if again and self._refused[digest]:
             self._refused[digest] -= 1
             return None
@@ -177,13 +179,15 @@ class GatewaySession:
         return served
 
     def _fits(self, reply: Reply, agent: str, asked: Asked) -> bool:
-        """Whether a reply fits the type that its request asks for. A reply with tool calls has their type."""
+        """Whether a reply fits the JSON schema of its request. A reply with tool calls is not checked against the
+        schema."""
         if asked.schema and agent in self._rules.typed and not reply.tool_calls:
             reply.malformed = misfit(cut_at(reply.text, asked.stop)[0], asked.schema) or reply.malformed
         return not reply.malformed
 
     def agent_of(self, model: str, agent: str = "") -> str:
-        """The agent of a request: the one in its address, or the one for which the model's name stands."""
+        """Return the agent of a request: the agent in its URL, or else the agent to which the model's name is
+        mapped."""
         models = {} if agent else self._rules.models
         asked = agent or model
         name = models.get(asked) or (asked if asked in self.agents else models.get("*"))
@@ -194,7 +198,8 @@ class GatewaySession:
         return name
 
     def _transcript(self, asked: Asked) -> list[Message]:
-        """The whole transcript, also of a request that names the reply before it by id."""
+        """Return the whole transcript of a request. A request may name the previous reply by id, and send only the
+        messages after it."""
         if asked.after is not None and asked.after not in self._transcripts:
             raise ApiError(404, f"no reply {asked.after!r:.80} in this session", param="previous_response_id")
         before = () if asked.after is None else self._transcripts[asked.after]
@@ -204,8 +209,9 @@ class GatewaySession:
         return messages
 
     def _settings(self, agent: str, asked: Asked) -> dict[str, object]:
-        """The settings of a request that count: a program may shorten a reply. Temperature and similar settings are
-        ignored, because frameworks send 0 or 1 by default, and with 0 the sessions of a group would be equal."""
+        """Return the settings of a request that have an effect: `max_tokens` and `stop`, which shorten a reply.
+        Temperature and similar settings are ignored, because frameworks send 0 or 1 by default, and with temperature 0
+        the sessions of a group would be equal."""
         given = {name: asked.unused[name] for name in SAMPLING if name in asked.unused}
         if unknown := {(agent, name) for name in given} - _NAMED:
             _NAMED.update(unknown)
@@ -231,15 +237,16 @@ class GatewaySession:
         return Served(f"act_{self._named}_{next(self._acts)}", reply, text, calls, stopped_by)
 
     def _call_id(self, given: str | None) -> str:
-        """Return a new id if needed: programs accept each id once, and some chat templates only ids of nine letters and
-        digits."""
+        """Return `given`, or a new id if `given` is None or used, because the ids of calls must be unique for programs.
+        Some chat templates accept only ids of nine letters and digits."""
         while given is None or given in self._call_ids:
             given = f"c{next(self._calls):08d}"
         self._call_ids.add(given)
         return given
 
     def _forget(self, exchange: Exchange) -> None:
-        """Remove an act whose reply no client requested again. Nothing depends on a reply that was not received."""
+        """Remove an act whose reply no client has received or requested again, unless another request continues its
+        row."""
         reply = exchange.reply
         if not exchange.lost or exchange not in self._exchanges or (reply and self._tip_of[reply].taken):
             return
@@ -251,7 +258,8 @@ class GatewaySession:
 
 
 def cut_at(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """The text before the first of the stop strings, and this stop string."""
+    """Return the text before the first stop string, and this stop string; the whole text and None without a stop
+    string."""
     places = [(text.index(stop), stop) for stop in stops if stop in text]
     if not places:
         return text, None
@@ -271,8 +279,8 @@ def check_tokens(found: Found, reply: Reply) -> None:
     if old is not None:
         if not found.same_row:
             prompt, response = prompt[: len(old.prompt_ids)], prompt[len(old.prompt_ids) :]
-        # The last token may be missing: some model families use one token that ends a reply and begins the next
-        # message.
+        # The last token of the old response may differ, because some model families use a single token that ends a
+        # reply and begins the next message.
         last = len(old.response_ids) - 1
         begins = prompt == old.prompt_ids and response[:last] == old.response_ids[:last]
     if not begins or len(lengths) > 1:

@@ -1,4 +1,5 @@
-"""The acts of a session that a request can continue, as a tree of messages for each agent and each set of tools."""
+"""Stores the acts of a session that a request can continue. For each agent and each set of tools, they form a tree of
+messages."""
 
 from __future__ import annotations
 
@@ -16,16 +17,16 @@ class Tip:
     """An act that a request can continue."""
 
     reply: Reply
-    found: Found = field(repr=False)  # the act that it continues
-    transcript: Sequence[Message] = field(default=(), repr=False)  # with its reply, as the program has it
+    found: Found = field(repr=False)  # the act that this act continues
+    transcript: Sequence[Message] = field(default=(), repr=False)  # with the reply, in the program's spelling
     taken: bool = False  # whether its row was continued, or is being continued
-    place: int = 0  # index of its reply in the transcript
-    spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # of its reply
-    nodes: Sequence[Node] = field(default=(), repr=False)  # its nodes in the tree
+    place: int = 0  # index of the reply in the transcript
+    spellings: frozenset[Canonical] = field(default=frozenset(), repr=False)  # spellings of its reply
+    nodes: Sequence[Node] = field(default=(), repr=False)  # nodes of the reply in the tree, one per spelling
 
     @property
     def messages(self) -> list[Message]:
-        """The messages whose tokens are in its row."""
+        """The messages whose tokens are in the row, up to the reply of this act."""
         return [*self.reply.messages, *self.reply.steps]
 
     @property
@@ -34,14 +35,14 @@ class Tip:
         generation = self.reply.generation
         if generation.full:
             return "its row is full"
-        # Without an end of turn, the continuation would not follow the chat template.
+        # A reply without an end-of-turn token cannot be continued in the format of the chat template.
         if self.reply.truncated:
             return "its reply was cut at the maximal length"
         return "its reply is empty" if generation.prompt_ids and not generation.sampled else None
 
     def is_in(self, given: Sequence[Canonical]) -> bool:
-        """Whether `given` has its reply and the earlier replies in its tokens, and not equal texts with other
-        thoughts."""
+        """Whether the reply of this act and the earlier replies in its row are in `given`, each in one of its
+        spellings. A reply with an equal text and another thought does not count."""
         tip: Tip | None = self
         while tip is not None and given[tip.place] in tip.spellings:
             tip = tip.found.tip
@@ -50,14 +51,14 @@ class Tip:
 
 @dataclass(eq=False)
 class Node:
-    """A message after a path of messages. `tips`: the acts that have it as their reply; several acts may have equal
-    replies."""
+    """A message in the tree of transcripts. `tips` are the acts whose reply is this message, because several acts may
+    have equal replies. `after` are the messages that follow."""
 
     tips: list[Tip] = field(default_factory=list)
     after: dict[Canonical, Node] = field(default_factory=dict)
 
     def last_path(self) -> Iterator[Canonical]:
-        """Yield the messages that followed most recently."""
+        """Yield the messages of the path below this node that was added last."""
         node = self
         while node.after:
             message, node = next(reversed(node.after.items()))
@@ -68,7 +69,8 @@ class Node:
 class Found:
     """The act that a request continues: the first `known` of its messages are those of `tip`.
 
-    `same_row`: whether its row is continued; otherwise its tokens are the prompt of a new row. `origin`: the reason.
+    `same_row`: whether the row of `tip` is continued; otherwise the tokens of the row are the prompt of a new row.
+    `origin` says why the row is continued or begun.
     """
 
     origin: str
@@ -84,7 +86,8 @@ class Found:
         return Continuation(reply.generation, len(self.tip.messages), reply.row if self.same_row else None)
 
     def messages(self, given: Sequence[Message]) -> list[Message]:
-        """The request, with the messages of its tip as the tokens have them, however the program spelled them."""
+        """The messages of the request. Known messages are replaced by the messages of `tip`, which match the tokens of
+        its row even if the program spelled them differently."""
         return [*(self.tip.messages if self.tip else ()), *given[self.known :]]
 
     def transcript(self, given: Sequence[Message], reply: Message) -> list[Message]:
@@ -94,8 +97,8 @@ class Found:
 
     @contextmanager
     def reserved(self) -> Iterator[None]:
-        """Keep other requests from continuing the row while the act runs. If the act fails, another one may continue
-        it."""
+        """Prevent other requests from continuing the row while the act runs. If the act fails, another request may
+        continue the row."""
         if self.tip is None or not self.same_row:
             yield
             return
@@ -129,7 +132,7 @@ class Tips:
         return replace(found, origin=f"{found.origin}: {ended or self._reason(agent, given, path)}")
 
     def _reason(self, agent: str, given: Sequence[Canonical], path: Sequence[Node]) -> str:
-        """Explain why a request began a row. `path`: the nodes of its known messages."""
+        """Explain why a request began a row. `path` has the root and the nodes of the request's known messages."""
         roots = [root for (name, _), root in self._roots.items() if name == agent]
         if not roots:
             return f"the first request of {agent}"
@@ -143,7 +146,7 @@ class Tips:
         return difference(list(path[-1].last_path()), given[known:], known)
 
     def add(self, agent: str, tools: str, given: Sequence[Canonical], replies: Iterable[Canonical], tip: Tip) -> None:
-        """Add the reply to `given`, in every spelling."""
+        """Add an act to the tree: `tip` under the messages `given`, with each spelling of its reply."""
         node = self._roots.setdefault((agent, tools), Node())
         for message in given:
             node = node.after.setdefault(message, Node())
@@ -164,7 +167,7 @@ def remove(tip: Tip) -> None:
 
 
 def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
-    """The root, and the nodes of the messages that are known."""
+    """Return the root, and the nodes of the longest known beginning of `given`."""
     nodes = [root] if root else []
     for message in given:
         if not nodes or message not in nodes[-1].after:
@@ -174,7 +177,8 @@ def _path(root: Node | None, given: Iterable[Canonical]) -> list[Node]:
 
 
 def _chosen(known: int, tips: Sequence[Tip]) -> Found:
-    """Choose among acts with equal replies: the last one whose row is open, if there is one."""
+    """Choose among acts with equal replies: the last act whose row can be continued or, if there is none, the last
+    act."""
     tip = next((tip for tip in reversed(tips) if not tip.taken), tips[-1])
     if tip.taken:
         return Found(f"branched after {known} messages, as another request continued them", known, tip)

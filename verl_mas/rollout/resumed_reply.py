@@ -1,4 +1,5 @@
-"""A reply whose engine is aborted while weights change: its parts, the request for its rest, and the joined reply.
+"""Resumes replies. When weights change, an engine aborts its replies. A resumed reply has several parts: it requests
+the rest after each abort, and joins the parts at the end.
 
 verl's client for such engines, `FullyAsyncLLMServerClient`, sleeps a second before each try, does not record which
 weights sampled which tokens, misses stop strings across a cut, and repeats the random draws of a request with a seed.
@@ -22,10 +23,10 @@ from verl_mas.row import ABORTS, GLOBAL_STEPS, MAX_GLOBAL_STEPS, MIN_GLOBAL_STEP
 from verl_mas.verl_.types import Fields
 
 Decode = Callable[[Sequence[int]], str]
-# [tokens, version of the weights that sampled them]; a list, as it is stored.
+# Pairs [number of tokens, version of the weights that sampled them]. They are lists, which is the form that is stored.
 Versions = list[list[int | None]]
 
-ABORTED = ("aborted", "abort")  # the stop reason of vLLM and the embedded engine, and that of SGLang
+ABORTED = ("aborted", "abort")  # stop reasons: of vLLM and the embedded engine, and of SGLang
 LIMITS = ("max_tokens", "max_new_tokens")
 LEAST = ("min_tokens", "min_new_tokens")
 # Settings that keep their meaning when the first part of a reply is moved to the end of the prompt. With any other
@@ -39,7 +40,7 @@ RESUMABLE = frozenset(
 
 @dataclass
 class ResumedReply:
-    """One reply: its parts, and the request for its rest."""
+    """A reply in parts. `request` returns the request for the rest, and `add` takes a new part."""
 
     prompt: Sequence[int]
     params: Fields
@@ -61,7 +62,7 @@ class ResumedReply:
         if facts_of(self.rollout.name).resumes:
             return {**request, "drawn": drawn}
         if params.get("seed") is not None:
-            # With the same seed the engine would draw the numbers of the first tokens again.
+            # With the same seed, the engine would repeat the random numbers of the first tokens.
             params["seed"] += drawn
         return request
 
@@ -75,7 +76,7 @@ class ResumedReply:
             part.stop_reason = "stop"
         self.tokens += part.token_ids
         if part.stop_reason in ABORTED and len(self.tokens) >= self._limit:
-            part.stop_reason = "length"  # it was aborted at its last token
+            part.stop_reason = "length"  # the abort came after the last allowed token
         self.whole = refused or part.stop_reason not in ABORTED
         if part.token_ids or self.whole:
             self.parts.append(part)
@@ -137,13 +138,14 @@ def reply_limit(rollout: DictConfig, params: Fields, prompt: int) -> int:
 
 
 def merged_versions(versions: Iterable[Sequence[int | None]]) -> Versions:
-    """Merge neighbours of the same version."""
+    """Merge adjacent pairs with the same version."""
     grouped = groupby(versions, key=lambda step: step[1])
     return [[sum(tokens or 0 for tokens, _ in steps), version] for version, steps in grouped]
 
 
 def _versions(part: TokenOutput) -> Versions:
-    """List the versions of a part. An engine that does not list them changes weights only while no request runs."""
+    """List the versions of a part. If the engine does not report them, the whole part has one version, because such an
+    engine changes weights only while no request runs."""
     if not part.token_ids:
         return []
     listed: Versions | None = part.extra_fields.get(VERSIONS)
@@ -171,8 +173,8 @@ def _log_probs(parts: Sequence[TokenOutput]) -> list[float] | None:
 
 
 def _routed_experts(parts: Sequence[TokenOutput]) -> object:
-    """Join the experts for the prompt and for each part's own tokens, as the weights that sampled the tokens chose
-    them."""
+    """Join the routed experts. The first part has the experts for the prompt and its own tokens; from later parts, only
+    the experts for their own tokens are used, which are from the weights that sampled these tokens."""
     routed = None
     for part in parts:
         if part.routed_experts is None or not part.token_ids:

@@ -1,4 +1,4 @@
-"""Records of a worker's sessions on disk: which sessions are recorded, in which form, and how much space they take.
+"""Writes records of a worker's sessions to disk. It selects the sessions, compresses the files, and limits their space.
 
 A session is written when it ends, as a line of a plain file. When its step has ended, or the plain file has become
 large, its lines are compressed together, which takes a fraction of the space that single lines take. So a process that
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 GIB = 2**30
-# A plain file is compressed when it has this size. To read one session, a block of this size is inflated.
+# Size at which a plain file is compressed to a block. To read a session, its whole block is decompressed.
 BLOCK = 4 * 2**20
-# In a smaller group, every session would be the best or the worst.
+# Smallest group whose best and worst session are recorded. In smaller groups, every session would be one of both.
 SMALLEST_GROUP = 3
 
 
@@ -59,7 +59,8 @@ def folder_of(spec: TrajectorySpec, default_local_dir: str) -> Path:
 
 @dataclass(frozen=True)
 class GroupMember:
-    """A session of a group. `waiting`: set if it was not sampled; it is recorded if it is the best or the worst."""
+    """A session of a group. `waiting` is set if the session has not been recorded yet. It will be recorded if it is the
+    best or the worst of the group."""
 
     task: Task
     rank: tuple[float, float, int]
@@ -68,14 +69,15 @@ class GroupMember:
 
 @dataclass
 class Tail:
-    """A plain file that is not compressed yet."""
+    """Size and index entries of a plain file that is not compressed yet."""
 
     size: int = 0
     entries: list[Listed] = field(default_factory=list)
 
 
 class TrajectoryWriter:
-    """Write the sessions of one of `workers` workers. Threads may share a writer. `tokens`: by policy."""
+    """Writes the sessions of one of `workers` workers. Threads may share a writer. `tokens` maps policies to functions
+    that decode single tokens."""
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class TrajectoryWriter:
         self._tails: dict[Path, Tail] = defaultdict(Tail)
         self._written = SessionCounts()
         self._lock = threading.Lock()
-        # A thread of its own, since every thread of the loop's pool would have a memory arena that grows.
+        # Use a single thread. In the pool of the loop, each thread would get its own growing memory arena.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="session-records")
 
     async def in_thread(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
@@ -127,7 +129,7 @@ class TrajectoryWriter:
                     self._leave_out(member.task)
 
     def compress(self) -> SessionCounts:
-        """Compress the plain files so far, if the format says so; return the counts since the last call."""
+        """Compress the plain files, unless the format is `jsonl`. Return the counts since the last call."""
         with self._lock:
             for path in list(self._tails):
                 self._compress(path)
@@ -173,7 +175,8 @@ class TrajectoryWriter:
 
 
 class Space:
-    """Disk space for the records of one worker. All `workers` share what the folder has left of `max_gib`."""
+    """Disk space for the records of one worker. The rest of `max_gib` that the folder does not use yet is divided
+    equally among all `workers`."""
 
     def __init__(self, max_gib: float | None, directory: Path, workers: int):
         there = size_of(directory) if max_gib else 0
@@ -195,13 +198,14 @@ class Space:
 
 
 def _draw(task: Task) -> float:
-    """A number from 0 to 1, the same in every run, whatever the order in which sessions end."""
+    """Return a pseudo-random number from 0 to 1. It is the same in every run, and does not depend on the order in which
+    sessions end."""
     return zlib.crc32(f"{task.extra_info.get('index')}/{task.step}/{task.session}".encode()) / 2**32
 
 
 def _rank(session: Session) -> tuple[float, float, int]:
-    """Rank sessions by the team's reward, then by the rewards of the acts. Of equal sessions the last is the best and
-    the first the worst, so that a group of equal rewards has two records that show it."""
+    """Return the sort key of a session: the team's reward, then the rewards of its acts, then its number. So a group of
+    sessions with equal rewards also has a best and a worst session, which are recorded."""
     own = sum((reply.team_reward or 0.0) + reply.local_reward for reply in session.replies if not reply.probe)
     return session.team_reward or 0.0, own, session.task.session
 
@@ -211,8 +215,8 @@ KINDS = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg", b"GIF8": "gif", b"RIFF": "we
 
 
 class ImageFiles:
-    """Files of the images in records. Called with a part of a message that has an image, it returns the part for the
-    record."""
+    """Writes the images in records to files. Calling it with a message part that has an image writes the image, and
+    returns the part for the record."""
 
     def __init__(self, directory: Path):
         self.folder = directory / IMAGES
@@ -222,7 +226,7 @@ class ImageFiles:
     def __call__(self, part: Message) -> Message:
         image = _image_of(part)
         if isinstance(image, str):
-            # A path or an address is recorded as it is: the content behind it may change, and may be large.
+            # Record a path or URL without its content, which may change and may be large.
             return {"type": "image", "url": image}
         if isinstance(image, bytes):
             kind = next((kind for start, kind in KINDS.items() if image.startswith(start)), "bin")
@@ -278,7 +282,8 @@ def _hash(*parts: bytes) -> str:
 
 # Decoders return this character for bytes that are not a whole character yet.
 INCOMPLETE = "\ufffd"
-# Bytes of the longest character in UTF-8. A text that is still incomplete after so many tokens is not a character.
+# Bytes of the longest character in UTF-8. If a text is incomplete after this number of tokens, its bytes are not valid
+# UTF-8.
 MOST_BYTES = 4
 
 
@@ -292,7 +297,7 @@ class TextPerToken:
     def __init__(self, tokenizer: Tokenizer):
         self._tokenizer = tokenizer
         self._known: dict[int, str] = {}
-        # Some decoders drop the space at the start of a text, so a token is put before it.
+        # Some decoders drop a space at the start of a text, so another token is put before each text and cut off again.
         self._before = tokenizer.encode("a", add_special_tokens=False)[-1:]
         self._prefix = len(tokenizer.decode(self._before))
 

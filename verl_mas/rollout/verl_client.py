@@ -1,4 +1,5 @@
-"""A policy that verl serves: its tokenizer and chat template, its engine, and its replies as rows."""
+"""Client of a policy that verl serves. It tokenizes prompts, sends them to the engine, and builds rows from the
+replies."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from verl_mas.workflow.marks import marks_in, marks_of, without_marks
 from verl_mas.workflow.tasks import together
 
 Borrowed: TypeAlias = Callable[..., Any]
-# Counts that a reply reports, and that add up over the replies of a row.
+# Counts in the extra fields of a reply. A row has their sums over its replies.
 ADDED = (*SPEC_DECODE_EXTRA_KEYS, ABORTS)
 # Tokenizer threads compete with the event loop. With two threads, and one prompt at a time, the loop stays responsive
 # when thousands of sessions start together.
@@ -85,8 +86,8 @@ class Model:
     _numbers: dict[int, int] = field(default_factory=dict, init=False, repr=False)
 
     def least_tokens(self, messages: Sequence[Message]) -> int:
-        """Return a lower bound of the tokens in messages. To tokenize a text of megabytes takes minutes and
-        gigabytes."""
+        """Return a lower bound of the number of tokens in messages. It is computed without tokenizing, which would take
+        minutes and gigabytes for a text of megabytes."""
         return -(-characters(messages) // self._longest_token)
 
     @cached_property
@@ -114,7 +115,7 @@ class Model:
         memory."""
         return [self._numbers.setdefault(token, token) for token in ids]
 
-    # These methods of verl read only the fields above.
+    # Methods borrowed from verl's worker. They read only the fields above.
     _get_mm_processor_kwargs: ClassVar[Borrowed] = AgentLoopWorker._get_mm_processor_kwargs  # noqa: SLF001
     compute_multi_modal_inputs: ClassVar[Borrowed] = AgentLoopWorker._compute_multi_modal_inputs  # noqa: SLF001
     compute_position_ids: ClassVar[Borrowed] = AgentLoopWorker._compute_position_ids  # noqa: SLF001
@@ -122,7 +123,8 @@ class Model:
 
 @dataclass
 class Prompt:
-    """A prompt for the engine. In a conversation the last `len(mask)` of the `ids` belong to the row's response."""
+    """A prompt for the engine. In a conversation, the last `len(mask)` of the `ids` belong to the response of the
+    row."""
 
     ids: list[int]
     mask: list[int] = field(default_factory=list)
@@ -153,7 +155,8 @@ class VerlPolicy:
 
     @cached_property
     def _rollout(self) -> DictConfig:
-        # verl's dataclass reads like the DictConfig, on which the worker would spend a seventh of its time.
+        # Convert to verl's dataclass, which has the same fields. Access to the DictConfig would take a seventh of the
+        # worker's time.
         return cast(DictConfig, omega_conf_to_dataclass(self.config.actor_rollout_ref.rollout))
 
     async def generate(self, request: Request, n: int = 1) -> list[Generation]:
@@ -252,7 +255,7 @@ class VerlPolicy:
                 self.model.net.check(fitted, tools, lambda texts, tools: build(texts, tools=tools or None), found)
             return self.model.shared(found)
 
-        if media:  # slow, in code that does not block the event loop
+        if media:  # slow, so it runs in a thread of the default pool
             return await asyncio.to_thread(fitted_ids)
         async with _PROMPT.here():
             return await asyncio.get_running_loop().run_in_executor(_TOKENS, fitted_ids)
@@ -350,7 +353,7 @@ class VerlPolicy:
             text=text,
             stop_reason=stop_reason,
             sampled=len(sampled),
-            # Greedy engines report log-probs at temperature 1.
+            # With greedy decoding (temperature 0), engines report log-probs at temperature 1.
             temperature=float(params["temperature"]) or 1.0,
             tool_calls=calls,
             full=len(output.response_ids) >= self._rollout.response_length,
@@ -386,8 +389,8 @@ class VerlPolicy:
         )
 
     def _stop_reason(self, answer: TokenOutput, prompt: int, params: Fields) -> str | None:
-        """Return the engine's stop reason. verl's vLLM server has one word for replies that ended and that were cut, so
-        they are distinguished here."""
+        """Return the stop reason of a reply. verl's vLLM server reports `completed` both for replies that ended and for
+        replies that were cut, so this method distinguishes them."""
         if answer.stop_reason != "completed" or not answer.token_ids:
             return answer.stop_reason
         limit = reply_limit(self._rollout, params, prompt)
@@ -402,15 +405,15 @@ class VerlPolicy:
         """Return the same id for an agent's acts in a session, so that they reach the engine that has their prefix
         cached."""
         sticky = f"{request.session}_{request.agent}"
-        # Under full determinism verl passes the id on to the engine, where each request needs its own. SGLang aborts
-        # every request whose id begins with a given one, so no id is the beginning of another.
+        # Under full determinism, verl passes the id on to the engine, which needs a unique id for each request. No id
+        # may be a prefix of another id, because SGLang aborts all requests whose ids begin with a given id.
         unique = f"{request.line}_{request.instance}_{request.turn}_{branch}_{request.round}_"
         return sticky + (unique if self._rollout.get("full_determinism", False) else "")
 
 
 def _schemas(request: Request) -> list[JsonObject]:
-    """Return the tools for the chat template. Some templates take an empty list for tools, so it becomes None, which
-    verl's type hints leave out."""
+    """Return the tools for the chat template. Without tools, return None, because some templates treat an empty list
+    like tools. verl accepts None, but its type hints do not."""
     return cast("list[JsonObject]", list(request.tools) or None)
 
 
@@ -435,7 +438,7 @@ def _metrics(seconds: float, preempted: int | None, previous: AgentLoopOutput | 
 
 
 def _extra_fields(fields: Fields, previous: AgentLoopOutput | None) -> Fields:
-    # verl's single_turn_agent has the two lists as well.
+    # verl's single_turn_agent also adds these two empty lists.
     whole = {**fields, "turn_scores": [], "tool_rewards": []}
     if previous is not None:
         before = previous.extra_fields

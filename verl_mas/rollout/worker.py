@@ -48,11 +48,11 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 
 # The value of `rollout.agent.default_agent_loop`, or of a dataset's `agent_name`, that means a team.
 AGENT_LOOP = "mas"
-# The key of the configuration under which the manager passes the name of the attempt.
+# The key in the configuration with which the manager passes the name of the attempt to its workers.
 ATTEMPT = "mas_attempt"
-# Threshold at which Python's collector visits all objects by itself: in effect never.
+# Threshold of the garbage collector's oldest generation, so high that automatic full collections never run.
 NEVER = 1_000_000_000
-# Seconds after which a late reward is logged. Nearly every reward is there within a second.
+# Seconds after which a late reward is logged. Almost all rewards take less than a second.
 LATE_REWARD_S = 60.0
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class MasAgentLoopWorker(_StockWorker):
         load_user_code(self.mas)
         served = clients_by_policy(self.mas, llm_client)
         super().__init__(config, next(iter(served.values())), *args, **kwargs)
-        # An adapter has the tokenizer and the processor of its base.
+        # An adapter uses the tokenizer and the processor of its base.
         models = {name: self._model(name) for name in served if resident(self.mas, name) == name}
         self.models = {name: models[resident(self.mas, name)] for name in served}
         self.gates = gates_of(self.mas, served)
@@ -89,10 +89,10 @@ class MasAgentLoopWorker(_StockWorker):
             for name, client in served.items():
                 client.tokenizer = self.models[name].tokenizer  # type: ignore[attr-defined]
         self.session_config = self._session_config(served)
-        # First come, first served, so the sessions of the first tasks end first.
+        # A semaphore is first come, first served, so the sessions of the first tasks end first.
         self.slots = asyncio.Semaphore(sessions_per_worker(self.run))
         self.writer = data_plane.Writer()
-        # Counts since the last `pop_counts`, by `validate`.
+        # Counts since the last `pop_counts`. The keys are the values of `validate`.
         self.counts = {False: SessionCounts(), True: SessionCounts()}
         self.lag = Lag()
         self.trajectories = self._trajectory_writer()
@@ -106,7 +106,7 @@ class MasAgentLoopWorker(_StockWorker):
         await super().generate_sequences(batch)
 
     async def pause(self, policies: Sequence[str] | None = None) -> None:
-        """Close the gates of the policies, or of all: from now on none of their requests reaches an engine."""
+        """Close the gates of the given policies, or of all. Until `resume`, their requests do not reach an engine."""
         for name in self.gates if policies is None else policies:
             self.gates[name].close()
 
@@ -122,8 +122,8 @@ class MasAgentLoopWorker(_StockWorker):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def pop_counts(self, validate: bool) -> SessionCounts:
-        """Return the counts since the last call. Busy times of engines, in training or validation, are in training's
-        counts."""
+        """Return the counts of training or validation since the last call. Busy times of engines are not split: all of
+        them are in the counts of training."""
         self._raise_if_broken()
         counts, self.counts[validate] = self.counts[validate], SessionCounts()
         counts += SessionCounts(lag=self.lag.pop())
@@ -160,19 +160,19 @@ class MasAgentLoopWorker(_StockWorker):
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            # A session's own failures are data by now. This error is a lost engine, or a mistake of ours, so the run
-            # ends.
+            # Failures of sessions have been recorded as faults, and raise nothing here. So this error is a lost engine
+            # or a bug of verl-mas, and the run ends.
             self.broken = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
             logger.error("task %s ends the run", uid, exc_info=error)
-        # A task that is cancelled gets no status, since nothing waits for it at the end of a run.
+        # A cancelled task does not get here and gets no status, since nothing waits for it at the end of a run.
         self.counts[validate] += SessionCounts(tasks=1)
-        # For the replay buffer a group without rows has failed, so it waits for another group; a group that lost only
-        # some of its sessions has not failed.
+        # Report a failure only for a group without rows, because the replay buffer replaces a failed group by another.
+        # A group that lost only some of its sessions has not failed.
         try:
             await data_plane.set_status(uid, partition, FINISHED if written else FAILURE)
         except Exception as error:
-            # The trainer would wait for this task indefinitely, but it notices within seconds that this process is
-            # gone.
+            # The trainer would wait forever for the status of this task. If this process ends, the trainer notices
+            # within seconds.
             logger.critical("the status of task %s cannot be set, so this worker ends", uid, exc_info=error)
             os._exit(1)
 
@@ -196,7 +196,8 @@ class MasAgentLoopWorker(_StockWorker):
                 await self.trajectories.in_thread(self.trajectories.end_group, prompt[UID])
 
     async def _run_session(self, dataset: Fields, trajectory: Trajectory, trace: bool, greedy: bool) -> list[StoredRow]:
-        # The clocks of a session start in its slot. Until it has a slot, it is only a coroutine and its data.
+        # A session waits here for a slot, and its clocks start after that. A waiting session needs little memory, since
+        # it is only a coroutine and its data.
         async with self.slots:
             task = Task.of_row(dataset, validate=trajectory["validate"], greedy=greedy)
             with rollout_trace_attr(
@@ -228,7 +229,7 @@ class MasAgentLoopWorker(_StockWorker):
         return []
 
     async def _score(self, session: Session, dataset: Fields) -> Score:
-        """Score the answer by verl's reward loop: one of verl's scorers, or the user's function."""
+        """Score the answer with verl's reward loop, which uses a scorer of verl or the user's function."""
         answer = answer_of(session, self.models, self.tokenizer)
         late = asyncio.get_running_loop().call_later(LATE_REWARD_S, _warn_of_late_reward, session.task.key)
         try:
@@ -257,7 +258,8 @@ class MasAgentLoopWorker(_StockWorker):
             await self.trajectories.in_thread(self.trajectories.write, finished, status)
 
     def _model(self, policy: str) -> Model:
-        """The policy's tokenizer and processor; the worker's own where the policy has no model of its own."""
+        """Return the tokenizer and processor of a policy. If it has the same model as the worker's configuration, they
+        are the worker's."""
         view = self.run.view(policy).config.actor_rollout_ref.model
         if view == self.config.actor_rollout_ref.model:
             return Model(self.tokenizer, self.processor, self.hf_model_type, self.mm_processor_kwargs)
@@ -290,7 +292,8 @@ class MasAgentLoopWorker(_StockWorker):
         return TrajectoryWriter(spec, folder, self.config[ATTEMPT], workers(self.config), tokens)
 
     def _raise_if_broken(self) -> None:
-        """verl does not wait for the tasks that sessions run in, so their error is raised at the next call."""
+        """Raise the error that ended a task, if there is one. verl does not await the tasks of sessions, so their error
+        is raised at the next call of the worker."""
         if self.broken is not None:
             raise self.broken
 
@@ -306,13 +309,13 @@ def _warn_of_late_reward(session: str) -> None:
 
 
 class EarlyAgentLoopWorker(MasAgentLoopWorker):
-    """A worker that starts and imports before there are engines."""
+    """A worker process that starts and imports modules before the engines exist. `begin` initializes it."""
 
     def __init__(self, config: DictConfig, *later: object):
         load_user_code(Run.of(config).mas)
 
     def begin(self, config: DictConfig, llm_client: Mapping[str, LLMServerClient], *others: object) -> None:
-        """Take the arguments of a worker; called once."""
+        """Initialize the worker with the arguments of MasAgentLoopWorker. It is called once."""
         super().__init__(config, llm_client, *others)
 
 

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server whose model is a team, and each of its policies."""
+"""An OpenAI-compatible server. Its models are a team, and each policy of the team."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from verl_mas.workflow.task import Task
 logger = logging.getLogger(__name__)
 MAX_SESSIONS = 256
 CHAT = "/v1/chat/completions"
-ALIVE_S = 10.0  # A stream in which nothing is sent for so long gets a comment, so that no proxy ends it
+ALIVE_S = 10.0  # seconds of silence after which a stream gets a comment, so that no proxy closes it
 
 
 class TeamServer:
-    """Answers requests with sessions. `key`: what a request has to bring."""
+    """Answers requests by running sessions. `key` is the API key that requests must have; None if they need no key."""
 
     def __init__(
         self, runtime: Runtime, *, name: str | None = None, key: str | None = None, max_sessions: int = MAX_SESSIONS
@@ -74,12 +74,12 @@ class TeamServer:
         return app
 
     async def health(self) -> JSONResponse:
-        # Without the reason, which may have the places of files: no key is asked for here.
+        # The reply has no reason, because a reason may contain paths of files, and this route needs no key.
         found = {"status": "an engine is lost" if self._lost else "ok", "model": self.name, "sessions": self._running}
         return JSONResponse(found, 503 if self._lost else 200)
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
+        """Return the metrics in the format of Prometheus."""
         self._authorise(request)
         return Response(generate_latest(self._measured), media_type=CONTENT_TYPE_LATEST)
 
@@ -103,7 +103,7 @@ class TeamServer:
 
     async def _stream(self, request: Request, asked: ChatRequest) -> Response:
         chunks = self._chunks(asked)
-        # What fails before the first word has an HTTP status of its own.
+        # Wait for the first chunk, so that an error before it still becomes an HTTP status.
         first = await while_connected(request, anext(chunks))
 
         async def all_chunks() -> AsyncGenerator[str, None]:
@@ -115,7 +115,8 @@ class TeamServer:
         return StreamingResponse(all_chunks(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
 
     async def _chunks(self, asked: ChatRequest) -> AsyncGenerator[str, None]:
-        """The events of a reply. When it is closed, as by a client that is gone, its session is cancelled."""
+        """Yield the server-sent events of a reply. Closing the generator, for example because the client disconnected,
+        cancels the session."""
         writer, sent_text, streamed = ReplyWriter(asked), "", resolve(self.runtime.mas.workflow).answered_by
         if asked.policy is not None:
             streamed = self._alone_on(asked.policy).name if asked.n == 1 else None
@@ -149,7 +150,7 @@ class TeamServer:
                     yield writer.failed(problem)
                     return
                 for number, answer in enumerate(found.answers):
-                    # Of the first answer what follows the part that was sent.
+                    # Of the first answer, send only the text after the part that was streamed.
                     before = sent_text if number == 0 else ""
                     rest = answer.text[len(before) :]
                     yield writer.piece({"content": rest} if before else _opening(rest), index=number)
@@ -160,11 +161,13 @@ class TeamServer:
                 await asyncio.gather(answers, return_exceptions=True)
 
     def _alone_on(self, policy: str) -> Member:
-        """The agent with whose settings a policy replies alone: the first one that acts on it."""
+        """Return the first agent that acts on a policy. Its settings apply when a client requests the policy without
+        the team."""
         return next(member for member in self.runtime.members.values() if member.spec.policy == policy)
 
     async def _answers(self, asked: ChatRequest, listener: Listener | None = None) -> Answers:
-        """Raises ApiError for all that a request, an engine or an endpoint can do wrong."""
+        """Run the session or the policy of a request, and return the answers. Errors of the request, an engine or an
+        endpoint become ApiErrors."""
         try:
             if asked.policy is not None:
                 return Answers.of_policy(await self._alone(asked, asked.policy, listener))
@@ -182,7 +185,7 @@ class TeamServer:
             raise problem from error
 
     async def _alone(self, asked: ChatRequest, policy: str, listener: Listener | None) -> list[client.Generation]:
-        """Replies of one policy to the messages as they are."""
+        """Generate replies of one policy to the unchanged messages of a request."""
         agent = self._alone_on(policy)
         task = replace(self.runtime.numbered(Task(asked.messages)), validate=True)
         request = client.Request(
@@ -208,12 +211,14 @@ class TeamServer:
             self._running -= 1
 
     def _authorise(self, request: Request) -> None:
-        """Refuses what a page of another site asks, from a browser on this machine, and a request without the key."""
+        """Raise ApiError for requests of foreign web pages in a browser on this machine, and for requests without the
+        key."""
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if origin is not None and origin.partition("//")[2] != host:
             raise ApiError(403, f"a page of {origin} asks, and not one of this server")
         if self._key is None:
-            # A name of others can lead here, and then their page is one of this server to a browser.
+            # Guard against DNS rebinding: a foreign domain may resolve to this address, and a browser would then treat
+            # its pages as same-origin with this server.
             if is_loopback((request.scope.get("server") or ("",))[0]) and not is_loopback(_name(host)):
                 raise ApiError(403, f"Host: {host} is not a name of this machine; ask localhost, or serve with a key")
             return
@@ -223,7 +228,7 @@ class TeamServer:
 
 
 class _Timed:
-    """The seconds of requests for a chat, by the status of the answer."""
+    """Middleware that measures the seconds of chat requests by HTTP status."""
 
     def __init__(self, app: ASGIApp, seconds: Histogram):
         self._app, self._seconds = app, seconds
@@ -259,7 +264,7 @@ def _opening(text: str) -> dict[str, object]:
 
 
 def _name(host: str) -> str | None:
-    """The name in a Host header; None if there is none."""
+    """Return the host name in a Host header; None if the header has no valid name."""
     try:
         return urlsplit(f"//{host}").hostname
     except ValueError:

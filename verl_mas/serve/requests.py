@@ -1,4 +1,4 @@
-"""Requests to a served team, in OpenAI's protocol: which fields are read and which are refused, and why."""
+"""Parses requests to a served team, in OpenAI's protocol. Unsupported fields are refused with a reason."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from verl_mas.gateway.dialects.chat import read_messages
 from verl_mas.registry import nearest
 from verl_mas.workflow.client import Message
 
-# Sampling settings that a team takes. Its agents reply in formats, which other settings could break.
+# Sampling settings that a request to a team may have. Other settings could break the formats in which agents reply.
 TEAM = ("temperature", "top_p", "top_k", "min_p", "seed", "max_tokens")
 # OpenAI's name -> ours.
 SAMPLING = {name: name for name in (*SETTINGS, "stop", "max_tokens")} | {"max_completion_tokens": "max_tokens"}
 IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")  # without effect
-# An unsupported field may have the value that means its absence.
+# Values of unsupported fields that mean the same as a missing field, so they are accepted.
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "logprobs": (False,),
     "top_logprobs": (0,),
@@ -37,8 +37,8 @@ OURS = "verl_mas"
 class Extension:
     """The field `verl_mas` of a request."""
 
-    transcript: bool = False  # whether the reply has every act of the session
-    ground_truth: object = None  # lets the workflow score the session, if it scores itself
+    transcript: bool = False  # whether the response includes all acts of the session
+    ground_truth: object = None  # given to the workflow, which can then score the session
     # Fields of a dataset row that the workflow reads, such as a board.
     extra_info: dict[str, object] = field(default_factory=dict)
 
@@ -46,7 +46,7 @@ class Extension:
 @dataclass(frozen=True)
 class ChatRequest:
     model: str
-    policy: str | None  # set if this policy is asked alone, without the team
+    policy: str | None  # the policy to request without the team; None for the team
     messages: list[Message]
     sampling: Mapping[str, object]
     n: int = 1

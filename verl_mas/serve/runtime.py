@@ -1,4 +1,4 @@
-"""A trained team that acts: its workflow, and clients for its policies as in training."""
+"""Loads an exported team to run sessions: its workflow, and clients for its policies that work as in training."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from verl_mas.workflow.tool_sources import tools_of, unknown_tools
 from verl_mas.workflow.tools import ToolLike
 
 _OWN_UID = Task([]).uid
-TRAINING = "training"  # in place of settings: those with which agents sample in training
+TRAINING = "training"  # value of `sampling` that selects the sampling settings of training
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class EndedSession:
 
 
 class Runtime:
-    """The team of an export, loaded. All sessions run in the event loop of the first one."""
+    """A loaded team. All sessions must run in the event loop of the first session."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Runtime:
         sampling: Mapping[str, object] | str = "",
         trust: bool = False,
     ):
-        """Load the team. `sampling`: settings that override those of every agent in validation, or `training` for those
-        of training."""
+        """Load the team. Agents use their validation settings. `sampling` has settings that override them for every
+        agent, or is `training`, which selects the training settings."""
         self.trust = trust
         self.folder, self.file = folder, open_export(folder)
         if not trust and (asked := list(asks(self.file))):
@@ -71,7 +71,7 @@ class Runtime:
             fix = "read them; if you trust them and the code of its models, add --trust-remote-code, or in Python "
             fix += "trust_remote_code=True"
             raise ConfigError(f"{folder / TEAM_FILE}: {'; '.join(asked)}", rule=rule, fix=fix)
-        # A `mas` block in which nothing is trained.
+        # Build a `mas` configuration of the team in which no policy is trained.
         self.mas = replace(
             load_mas({}),
             plugins=self.file.plugins,
@@ -129,7 +129,7 @@ class Runtime:
         ASKED.set(task.ground_truth is None)
         result = await run_session(partial(resolve, self.mas.workflow), task, config, score)
         if task.ground_truth is None and result.session.outcome is not None:
-            # Without a known ground truth, the reward means nothing.
+            # Remove the reward, which is meaningless without a ground truth.
             result.session.outcome = replace(result.session.outcome, reward=None, info={}, verdicts={})
         return EndedSession(result, listening.usage)
 
@@ -144,7 +144,8 @@ class Runtime:
         acting = list(dict.fromkeys(member.spec.policy for member in self.members.values()))
         given = {name: policies[name].remote for name in acting}
         at = {name: remote for name, remote in given.items() if remote is not None}
-        # The `model` of a policy with a folder is its starting point, which the endpoint of an adapter also serves.
+        # Pass no model for a policy with a folder. Its `model` is the base from which training started, and an endpoint
+        # that serves the adapter also lists this base.
         at |= remotes(endpoints, {name: None if policies[name].folder else policies[name].model for name in acting})
         here = [name for name in acting if name not in at]
         clients: dict[str, LLMClient] = {name: OpenAIClient.of(remote) for name, remote in at.items()}
@@ -178,8 +179,8 @@ class Runtime:
 
 @contextmanager
 def quiet_import() -> Iterator[None]:
-    """Import verl without its messages: it chooses its platform when it is imported, and warns about every engine and
-    accelerator that is missing."""
+    """Import verl within the context without its log messages and warnings about missing engines and accelerators. On a
+    machine without a GPU, verl selects the CPU platform."""
     import torch
 
     before, level = os.environ.get("VERL_PLATFORM"), logging.root.manager.disable

@@ -1,4 +1,4 @@
-"""Bodies of requests and responses, which the other side may send without end."""
+"""Reads bodies of requests and responses with a limit, because the other side may send data without end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TooLong(Exception):
-    """A body beyond its limit; the rest of it is not read."""
+    """A body exceeds its limit. The rest of the body is not read."""
 
 
 async def bounded(parts: AsyncIterable[Part], most: int) -> AsyncIterator[Part]:
@@ -28,13 +28,13 @@ async def bounded(parts: AsyncIterable[Part], most: int) -> AsyncIterator[Part]:
 
 
 async def whole(parts: AsyncIterable[bytes], most: int) -> bytes:
-    """The body of a request. Raises TooLong."""
+    """Read the whole body of a request. Raises TooLong."""
     return b"".join([part async for part in bounded(parts, most)])
 
 
 async def while_connected(request: Request, work: Awaitable[T]) -> T:
-    """The result of the work for a request whose body has been read. When its client is gone, the work is cancelled and
-    ClientDisconnect raised."""
+    """Await `work` for a request whose body has been read, and return the result. If the client disconnects, cancel the
+    work and raise ClientDisconnect."""
     from starlette.requests import ClientDisconnect
 
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(request))
@@ -55,7 +55,7 @@ async def _disconnected(request: Request) -> None:
 
 
 async def body_of(response: httpx.Response, most: int) -> bytes:
-    """The body of a response, which is being streamed; of an error's, at most its beginning. Raises TooLong."""
+    """Read the body of a streamed response. Raises TooLong, but truncates the body of an HTTP error instead."""
     body = bytearray()
     try:
         async for part in bounded(response.aiter_bytes(), most):
@@ -69,6 +69,6 @@ async def body_of(response: httpx.Response, most: int) -> bytes:
 async def answered(
     client: httpx.AsyncClient, method: str, url: str, most: int, json: object = None
 ) -> tuple[int, bytes]:
-    """Status and body of a response."""
+    """Send a request, and return the status and the body of the response."""
     async with client.stream(method, url, json=json) as response:
         return response.status_code, await body_of(response, most)

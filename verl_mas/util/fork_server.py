@@ -1,8 +1,8 @@
-"""The process that others are forked from: what it has imported, a fork has after milliseconds.
+"""The fork server: a process that has imported modules once, and forks, so that each fork has them after milliseconds.
 
-Standard library alone, so that any Python from 3.10 runs it. It has one thread and holds nothing of any fork: what a
-fork gets passes by as descriptors, so no fork inherits memory of another one. The caller's side is
-`verl_mas.util.forks`.
+This module needs only the standard library, so that any Python from 3.10 can run it. The server has one thread, and
+stores no data of a fork. It passes the input of a fork on as descriptors, so no fork inherits memory of another fork.
+The side of the caller is `verl_mas.util.forks`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import NamedTuple
 
 CONTROL = 3  # the descriptor of the socket to the caller
 MAX_MESSAGE, MAX_DESCRIPTORS = 65_536, 8
-MOST_SAID = 4000  # characters of an error, from its end: as JSON they are below MAX_MESSAGE
+MOST_SAID = 4000  # last characters of an error that are sent; as JSON they fit in MAX_MESSAGE
 BY_ITSELF, BY_LIMIT, NOT_STARTED, ON_REQUEST = range(4)
-FAILURE = 4  # the descriptor on which a trial says why it failed
+FAILURE = 4  # the descriptor on which a trial writes why it failed
 _IDLE_S, _TRIAL_S = 5.0, 10
 _CPUS = os.cpu_count() or 1
 _PR_SET_PDEATHSIG = 1
 NEW_USER = 0x10000000
 _libc = ctypes.CDLL(None, use_errno=True)
-_holding = ctypes.PyDLL(None, use_errno=True)  # keeps the lock of the interpreter
+_holding = ctypes.PyDLL(None, use_errno=True)  # calls through it keep the interpreter lock
 
 
 class Order(NamedTuple):
-    """A fork to start. `limits` are for the kind of forks; descriptors are sent beside it."""
+    """A request to start a fork. `limits` are passed to `Forks.play`. Descriptors are sent with the same message."""
 
     number: int
     limits: Sequence[float]
@@ -45,14 +45,15 @@ class Order(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """A signal to a fork and to the processes of its group."""
+    """A request to send a signal to the process group of a fork."""
 
     number: int
     signal: int
 
 
 class Ended(NamedTuple):
-    """How a fork ended. `reason` is one of the four above; `status` is that of wait(2), or of NOT_STARTED an errno."""
+    """How a fork ended. `reason` is BY_ITSELF, BY_LIMIT, NOT_STARTED or ON_REQUEST. `status` is the status of wait(2),
+    or an errno for NOT_STARTED."""
 
     number: int
     reason: int
@@ -63,34 +64,37 @@ class Ended(NamedTuple):
 
 
 class CannotFork(Exception):
-    """This process cannot serve: what cannot, and the reason."""
+    """This process cannot serve forks. The arguments are the part that fails, and the reason."""
 
 
 class Forks:
-    """A kind of forks. It is made once, in the server, from its settings; or it raises CannotFork."""
+    """Base of the kinds of forks. The server makes one object from the settings. The constructor may raise
+    CannotFork."""
 
     greeting: dict[str, str]
-    """Sent to the caller before the first fork. It is below MAX_MESSAGE."""
+    """Message to the caller before the first fork. As JSON it fits in MAX_MESSAGE."""
 
     def before_fork(self) -> None:
-        """Called in the server."""
+        """Called in the server before each fork."""
 
     def fork(self) -> int:
         return os.fork()
 
     def play(self, limits: Sequence[float], descriptors: Sequence[int], slot: int) -> None:
-        """Called in the fork, which ends after it. `slot` is a small number that no other fork has at the time."""
+        """Called in the fork, which ends when this method returns. `slot` is the smallest number that no other running
+        fork has."""
         raise NotImplementedError
 
 
 def main() -> None:
-    """`argv`: the descriptor of the control socket, the kind of forks as module:class, and its settings as JSON."""
+    """Run the fork server. The arguments are the descriptor of the control socket, the kind of forks as module:class,
+    and the settings as JSON."""
     descriptor, kind, settings = sys.argv[-3:]
     if int(descriptor) != CONTROL:
         os.dup2(int(descriptor), CONTROL)
         os.close(int(descriptor))
     control = socket.socket(fileno=CONTROL)
-    # A process inherits which signals its parent ignores and blocks.
+    # Reset signals, because this process inherits ignored and blocked signals from its parent.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGCHLD, signal.SIGUSR2, signal.SIGXCPU, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
@@ -98,7 +102,7 @@ def main() -> None:
     os.set_blocking(woken, False)
     module, _, name = kind.partition(":")
     make: Callable[[object], Forks] = getattr(importlib.import_module(module), name)
-    # `verl_mas` is no real package here; whoever imports it gets that one.
+    # `verl_mas` is a stub package here (see `forks._START`). Remove it, so that programs can import the real package.
     for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == __name__.split(".")[0]]:
         del sys.modules[loaded]
     del sys.argv[1:]
@@ -134,7 +138,7 @@ class Server:
     pid: int = field(default_factory=os.getpid)
 
     def serve(self) -> None:
-        """Until the caller closes its end of the socket, or is gone."""
+        """Start and end forks, until the caller closes its end of the socket or is gone."""
         poller = select.poll()
         poller.register(self.control, select.POLLIN)
         poller.register(self.wakeup[0], select.POLLIN)
@@ -176,14 +180,14 @@ class Server:
             return
         if pid == 0:
             self._become(order, descriptors, slot)
-        # A group of its own, before any signal is sent to it.
+        # Make the fork the leader of its own process group, before any signal is sent to the group.
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         self.running[pid] = Running(order.number, slot, order.cpu_s, started, started + order.wall_s)
 
     def _become(self, order: Order, descriptors: list[int], slot: int) -> None:
         try:
-            os.setpgid(0, 0)  # whichever of the two is first
+            os.setpgid(0, 0)  # the server does the same; either process may be first
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             die_with_parent(self.pid)
@@ -207,7 +211,7 @@ class Server:
                 return
             running = self.running.pop(pid, None)
             if running is not None:
-                _signal(pid, signal.SIGKILL)  # what it has left in its group
+                _signal(pid, signal.SIGKILL)  # kill processes that remain in its group
                 seconds, cpu_s = time.monotonic() - running.started, used.ru_utime + used.ru_stime
                 self._send(Ended(running.number, running.reason, status, seconds, cpu_s, used.ru_maxrss * 1024))
 
@@ -218,7 +222,8 @@ class Server:
             self.stop()
 
     def _enforce(self) -> float:
-        """End forks that reached their limits. Returns the seconds until the next could."""
+        """Kill forks that have reached a limit. Return the shortest time in seconds until another fork can reach a
+        limit."""
         now, wait_s = time.monotonic(), _IDLE_S
         for pid, running in self.running.items():
             left = running.cpu_s - _cpu_seconds(pid)
@@ -227,7 +232,7 @@ class Server:
                     running.reason = BY_LIMIT
                 _signal(pid, signal.SIGKILL)
                 continue
-            # All its threads may run at once.
+            # With threads on all cores, a fork uses CPU time faster than wall time.
             wait_s = min(wait_s, max(left / _CPUS, 0.01), running.deadline - now)
         return wait_s
 
@@ -243,15 +248,16 @@ def _signal(group: int, number: int) -> None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """CPU seconds of a process and all its threads, which a busy machine does not increase."""
+    """Return the CPU seconds of a process with all its threads. Unlike wall time, they do not depend on the load of the
+    machine."""
     try:
         return time.clock_gettime(~pid << 3 | 2)
-    except OSError:  # It has ended.
+    except OSError:  # the process has ended
         return 0.0
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a call of the C library; an OSError if it failed."""
+    """Return the result of a call of the C library. Raises OSError if the call failed."""
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")
@@ -259,19 +265,21 @@ def checked(result: int, what: str) -> int:
 
 
 def bare_fork() -> int:
-    """Fork without Python's hooks, which copy 1.4 MB of pages: for a process that starts the next one, and waits."""
+    """Fork without Python's fork hooks, which write to memory and so copy 1.4 MB of pages. It is for a process that
+    only starts another process and waits."""
     return checked(int(_holding.fork()), "fork")
 
 
 def die_with_parent(parent: int) -> None:
-    """End this process when the thread that forked it ends."""
+    """Let the kernel kill this process when the thread that forked it ends."""
     checked(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if os.getppid() != parent:
         os._exit(1)
 
 
 def own_namespaces(flags: int) -> None:
-    """Enter new namespaces; who is not root needs one of users, too. An OSError says that the machine refuses it."""
+    """Enter new namespaces and, unless the user is root, a new user namespace. Raises OSError if the machine
+    refuses."""
     user, group = os.getuid(), os.getgid()
     checked(_libc.unshare(flags | (NEW_USER if user else 0)), "unshare")
     if user:
@@ -281,17 +289,17 @@ def own_namespaces(flags: int) -> None:
 
 
 def unsafe_state() -> str:
-    """Why this process must not be forked after its imports; empty if it may."""
+    """Return why this process must not be forked after its imports; empty if it may be forked."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "an import started a thread"
     with open("/proc/self/maps") as file:
         shared = [line for line in file if line.split()[1] in ("rw-s", "rwxs")]
-    # A fork could change it for the next one.
+    # A fork could change shared memory for the next fork.
     return f"an import left memory that processes share: {shared[0].strip()}" if shared else ""
 
 
 def why_not(attempt: Callable[[], object]) -> str:
-    """Try a function in a fork: the reason if it fails or does not end."""
+    """Try a function in a fork. Return the reason if it fails or does not end; empty if it succeeds."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:
@@ -300,7 +308,7 @@ def why_not(attempt: Callable[[], object]) -> str:
             os.dup2(write, FAILURE)
             attempt()
             os._exit(0)
-        except BaseException as error:  # noqa: BLE001  boundary: the caller has the reason
+        except BaseException as error:  # noqa: BLE001  boundary: the caller gets the reason
             os.write(FAILURE, f"{type(error).__name__}: {error}".encode()[:4096])
         finally:
             os._exit(1)

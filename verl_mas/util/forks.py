@@ -1,4 +1,4 @@
-"""The caller's side of a fork server: its process, and the forks that it starts for any thread or event loop."""
+"""The caller's side of a fork server. It starts the server process, and requests forks for any thread or event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from typing import IO, TypeVar
 
 from verl_mas.util.fork_server import MAX_MESSAGE, NOT_STARTED, Ended, Order, Stop
 
-# Its files are found without this package, which imports more, and which other interpreters do not have.
+# Code that starts the server. It makes a stub of the package `verl_mas`, because the real package imports more modules,
+# and other interpreters may not have it.
 _START = (
     "import sys, types; sys.path[:] = filter(None, sys.path); package = types.ModuleType('verl_mas'); "
     "package.__path__ = [sys.argv[1]]; sys.modules['verl_mas'] = package; "
@@ -34,34 +35,34 @@ _LOST = "the fork server died"
 
 
 class ServerLost(Exception):
-    """The fork server died, with what it printed before; it says nothing about its forks."""
+    """The fork server died. The message has its last output. Whether its forks have succeeded is unknown."""
 
 
 class Refused(Exception):
-    """The fork server cannot serve: what cannot, and the reason."""
+    """The fork server refused to serve. The arguments are the part that fails, and the reason."""
 
 
 @dataclass
 class Fork:
-    """A process that the server has forked, or will."""
+    """A process that the server forks on request. It may not have started yet."""
 
     number: int
     ended: Future[Ended]
     _connection: _Connection
 
     def signal(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal to it and to the processes of its group, if it has not ended."""
+        """Send a signal to the process group of the fork, if the fork has not ended."""
         with contextlib.suppress(OSError):
             self._connection.socket.send(json.dumps(Stop(self.number, number)).encode())
 
     def end(self, wait_s: float) -> None:
-        """SIGTERM, and after a while SIGKILL."""
+        """Send SIGTERM, wait up to `wait_s` for the end, then send SIGKILL."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             self.signal(number)
             wait([self.ended], wait_s)
 
     def status(self) -> int:
-        """The exit code, or a negative signal; waits for the end."""
+        """Wait for the end, and return the exit code or a negative signal number."""
         ended = self.ended.result()
         if ended.reason == NOT_STARTED:
             raise ServerLost(f"no process could be started: {os.strerror(ended.status)}")
@@ -79,7 +80,7 @@ class _Connection:
     lost: bool = False
 
     def listen(self) -> None:
-        """Until the server is gone."""
+        """Receive the greeting and the ends of forks, until the server is gone."""
         try:
             while message := self._receive():
                 fields = json.loads(message)
@@ -94,7 +95,7 @@ class _Connection:
             self._lose()
 
     def _lose(self) -> None:
-        """Whoever waits gets ServerLost."""
+        """Mark the server as lost, and raise ServerLost in all waiting callers."""
         with self.lock:
             self.lost, waiting, self.ended = True, self.ended, {}
         self.end()
@@ -124,8 +125,8 @@ class _Connection:
 
 
 class ForkServer:
-    """A process that starts at once and ends with this object, or with this process. `kind` is "module:class" of a
-    `verl_mas.util.fork_server.Forks`; `python` are an interpreter and its options."""
+    """A fork server process. It starts at once, and ends with this object or this process. `kind` names a subclass of
+    `verl_mas.util.fork_server.Forks` as "module:class". `python` has an interpreter and its options."""
 
     def __init__(
         self,
@@ -152,14 +153,15 @@ class ForkServer:
         self.pid, self._numbers, self._owner = process.pid, count(), os.getpid()
         self.greeting = _running(Future[dict[str, str]]())
         self._connection = _Connection(process, ours, printed, self.greeting)
-        # The thread has no reference to this object, whose end is that of the process.
+        # The thread must not refer to this object, because the process ends when the object is garbage-collected.
         threading.Thread(target=self._connection.listen, name="fork server", daemon=True).start()
         self.close = weakref.finalize(self, _close, self._connection, os.getpid())
         """End the process with its forks; whoever waits for one gets ServerLost."""
 
     @property
     def usable(self) -> bool:
-        """Not after its end, and not in a fork of the process that started it."""
+        """Whether forks can be requested. They cannot after the server has ended, or in a fork of the process that
+        started the server."""
         return not self._connection.lost and self.close.alive and os.getpid() == self._owner
 
     def fork(
@@ -170,7 +172,7 @@ class ForkServer:
         cpu_s: float = math.inf,
         wall_s: float = math.inf,
     ) -> Fork:
-        """Start a process, which ends at the limits of CPU seconds and seconds."""
+        """Start a fork. It is killed after `cpu_s` CPU seconds or `wall_s` seconds."""
         order = Order(next(self._numbers), limits, cpu_s, wall_s)
         ended = _running(Future[Ended]())
         with self._connection.lock:
@@ -180,7 +182,7 @@ class ForkServer:
         try:
             socket.send_fds(self._connection.socket, [json.dumps(order).encode()], descriptors)
         except OSError as error:
-            # Without it there, the listening thread ends what waits.
+            # If the future is no longer in `ended`, the listening thread has taken it and fails it with ServerLost.
             with self._connection.lock:
                 if self._connection.ended.pop(order.number, None):
                     raise ServerLost(f"{_LOST}: {error}") from None
@@ -188,7 +190,7 @@ class ForkServer:
 
 
 class Restarted:
-    """A fork server that starts on first use, and again if it is lost. For all threads."""
+    """A fork server that starts on first use, and is restarted if it is lost. All threads may use it."""
 
     def __init__(self, start: Callable[[], ForkServer]):
         self._start, self._lock = start, threading.Lock()
@@ -209,19 +211,19 @@ class Restarted:
 
 
 def end_of(printed: IO[bytes]) -> str:
-    """The last that a process has printed into a file."""
-    size = os.fstat(printed.fileno()).st_size  # the position in the file is that of the process, too
+    """Return the last part of the output that a process has printed into a file."""
+    size = os.fstat(printed.fileno()).st_size  # no seek, because the process shares the file position
     return os.pread(printed.fileno(), _MOST_PRINTED, max(0, size - _MOST_PRINTED)).decode(errors="replace")
 
 
 def _running(future: Future[T]) -> Future[T]:
-    """One that whoever waits for it cannot cancel."""
+    """Mark a future as running, so that a waiting caller cannot cancel it."""
     future.set_running_or_notify_cancel()
     return future
 
 
 def _close(connection: _Connection, owner: int) -> None:
-    if os.getpid() == owner:  # not in a fork of the process that started it
+    if os.getpid() == owner:  # a fork of the owner must not end the server
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_RDWR)
         connection.end()

@@ -1,4 +1,4 @@
-"""Text of others, made safe for encoders and terminals, and text for terminals."""
+"""Makes untrusted text safe for encoders and terminals, and formats text for terminals."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ BARS = "▁▂▃▄▅▆▇█"
 
 
 def encodable(text: str) -> str:
-    r"""The text with each lone surrogate as the six characters `\udXXX`.
+    r"""Replace each lone surrogate in a text by the six characters `\udXXX`.
 
-    Python's JSON decoder makes lone surrogates, so a model can cause them; UTF-8, and with it every file, has none.
+    Python's JSON decoder makes lone surrogates, so text of a model may contain them. UTF-8 cannot encode them, so they
+    cannot be written to files.
     """
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def in_texts(change: Callable[[str], str], value: T) -> T:
-    """The same value with every text in it, names included, changed."""
+    """Apply `change` to every string in a nested value, including the keys of dicts."""
     clean: object = value
     if isinstance(value, str):
         clean = change(value)
@@ -36,7 +37,7 @@ def in_texts(change: Callable[[str], str], value: T) -> T:
 
 
 def texts_in(value: object) -> list[str]:
-    """Every text in a value, names left out."""
+    """List all strings in a nested value, except the keys of mappings."""
     if isinstance(value, str):
         return [value]
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
@@ -51,21 +52,21 @@ def characters(value: object) -> int:
     return sum(map(len, texts_in(value)))
 
 
-# Of an address in a text: user and password, which may have quotes, the host and the path, and the query.
+# Parts of a URL in a text: user and password, which may contain quotes; host and path (group 1); and the query.
 _ADDRESS = re.compile(
     r"""://(?:(?:[^\s/?#'"]|['"](?![\s,:\]})]))*@)?((?:(?!://)[^\s?'",\]})])*)(?:\?[^\s'",\]})]*[^\s'",\]}):;.])?"""
 )
 
 
 def bare_address(text: str) -> str:
-    """A text whose addresses are without user and query, which may have a password or a key."""
+    """Remove the user and the query from all URLs in a text, because they may contain a password or a key."""
     return _ADDRESS.sub(r"://\1", text)
 
 
 def printable(text: str, keep: str = "\n\t") -> str:
-    """The text with what a terminal would obey instead of print, such as escape sequences, written as `\\x1b`.
+    """Escape characters that a terminal would interpret instead of print, such as the escape character, as `\\x1b`.
 
-    A model, a corpus or an endpoint could otherwise clear the screen, hide lines or write to the clipboard.
+    Otherwise text of a model, corpus or endpoint could clear the screen, hide lines or write to the clipboard.
     """
     prints = (char in keep or char.isprintable() or unicodedata.category(char) == "Zs" for char in text)
     return "".join(
@@ -74,19 +75,20 @@ def printable(text: str, keep: str = "\n\t") -> str:
 
 
 def listed(rows: Mapping[str, str], width: int, margin: str = "") -> str:
-    """A line per name with its text, which wraps below its own beginning."""
+    """Format one line per name with its text. A long text is wrapped, and its further lines are indented to its
+    start."""
     longest = max(map(len, rows), default=0)
     lines = []
     for name, text in rows.items():
         head = f"{margin}{name:{longest}}  "
-        # Where a column of the texts would be too narrow, they begin at the margin.
+        # If the column of texts would be too narrow, indent further lines only a little.
         after = " " * (len(head) if len(head) <= width // 2 else len(margin) + 2)
         lines.append(textwrap.fill(head + text, max(width, 20), subsequent_indent=after, break_on_hyphens=False))
     return "\n".join(lines)
 
 
 def is_loopback(host: str | None) -> bool:
-    """Whether a name or an address is that of the machine itself."""
+    """Whether a host name or address is a loopback address of this machine."""
     try:
         return ipaddress.ip_address(host or "").is_loopback
     except ValueError:
@@ -94,7 +96,7 @@ def is_loopback(host: str | None) -> bool:
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """The values as a line of bars, scaled from their minimum to their maximum."""
+    """Draw the values as a line of bars, scaled from their minimum to their maximum."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""

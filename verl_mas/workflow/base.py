@@ -1,4 +1,4 @@
-"""The base class of workflows, and how one is found by name or by file."""
+"""The base class of workflows, and functions that find a workflow by its name or file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_mas.workflow.outcome import Outcome
 from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 
-# Values of `safe_arguments`: any text, and the name of an entry of a registry.
+# Patterns for `safe_arguments`: any string, and the name of an entry in a registry.
 ANY_TEXT, REGISTERED = r"(?s).*", r"[A-Za-z]\w*"
 
 
@@ -71,7 +71,8 @@ class Workflow:
         dataclasses.dataclass(kw_only=True, eq=False)(cls)
 
     def __post_init__(self) -> None:
-        """A rule between fields goes here, after `super().__post_init__()`."""
+        """Check the types of the fields. A subclass can override this method to check further rules; it must call
+        `super().__post_init__()` first."""
         check_fields(self, type(self).__name__)
 
     def most_acts(self, k: int) -> int | None:
@@ -111,17 +112,17 @@ def register_workflow(name: str) -> Callable[[W], W]:
 
 
 def resolve(spec: WorkflowSpec) -> Workflow:
-    """A new workflow object, one per session; a wrong name or argument is refused."""
+    """Make the workflow object of one session. Raises ConfigError for a wrong name or argument."""
     return load_dataclass(find(spec.name, spec.path), spec.args, "mas.workflow.args")
 
 
 def agents_of(mas: MasConfig) -> dict[str, Member]:
-    """Every agent of the configured workflow, with its settings."""
+    """Return all agents of the configured workflow by name, with their settings."""
     return members_of(resolve(mas.workflow).agents, mas.agents, mas.policies, mas.swap)
 
 
 def find(name: str, path: str | None = None) -> type[Workflow]:
-    """A workflow by its registered name or, in the file or module at `path`, by its class name."""
+    """Find a workflow class by its registered name or, if `path` is a file or module, by its name there."""
     names = vars(load_module(path, "mas.workflow.path")) if path is not None else {}
     in_file = {n: c for n, c in names.items() if inspect.isclass(c) and issubclass(c, Workflow) and c is not Workflow}
     if name not in in_file and name not in WORKFLOWS:

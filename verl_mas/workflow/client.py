@@ -1,4 +1,4 @@
-"""The interface between a workflow and what serves its policies."""
+"""The interface between a workflow and the clients that serve its policies."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from verl_mas.workflow.codecs import JsonObject
 
 Message = JsonObject
 DatasetFields: TypeAlias = Mapping[str, Any]
-MOST_LEVELS = 64  # of arguments within each other
-Settings: TypeAlias = Mapping[str, Any]  # settings by the names of an engine, an endpoint or a chat template
+MOST_LEVELS = 64  # limit of the nesting of a call's arguments
+Settings: TypeAlias = Mapping[str, Any]  # settings with the names that an engine, endpoint or chat template uses
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class ToolCall:
     """
 
     name: str
-    arguments: str  # JSON, if the model wrote JSON
-    id: str | None = None  # the name that the model or the endpoint gave the call
+    arguments: str  # the text of the model, which may not be valid JSON
+    id: str | None = None  # the id that the model or the endpoint gave the call
     result: str | None = None
     error: str | None = None
     reward: float | None = None
@@ -71,18 +71,18 @@ class Generation:
     response_mask: Sequence[int] = field(default=(), repr=False)
     log_probs: Sequence[float] | None = field(default=None, repr=False)
     sampled: int = 0
-    prompt_tokens: int = 0  # of an endpoint, which counts them; where there are ids they are counted there
+    prompt_tokens: int = 0  # count that an endpoint reports; without an endpoint, `prompt_ids` are counted
     temperature: float | None = None
     tool_calls: Sequence[ToolCall] = ()
-    # The message as the endpoint sent it, if it wants it back like that.
+    # The message as the endpoint sent it, if the endpoint requires the unchanged message in later requests.
     message: Message | None = field(default=None, repr=False)
-    # The row has no room for another message: it cannot be continued.
+    # True if the row has no room for another message, so that it cannot be continued.
     full: bool = field(default=False, repr=False)
-    # In asynchronous modes: tokens and the version of the weights that sampled them, in order; how often an update of
-    # the weights interrupted the act.
+    # In asynchronous modes: pairs of a number of tokens and the version of the weights that sampled them, in order; and
+    # how often an update of the weights interrupted the act (`aborts`).
     versions: Sequence[Sequence[int]] = field(default=(), repr=False)
     aborts: int = 0
-    forged_tokens: int = 0  # marks of turns that texts of the prompt spelled, and that it has as ordinary text
+    forged_tokens: int = 0  # special tokens that texts of the prompt spelled out; they became ordinary text
 
     @property
     def has_tokens(self) -> bool:
@@ -90,7 +90,7 @@ class Generation:
 
 
 def message_of(generation: Generation, calls: Sequence[ToolCall] = ()) -> Message:
-    """The generation as a message of the chat, with these of its calls."""
+    """Convert a generation to a chat message. `calls` are the tool calls that the message keeps."""
     message = dict(generation.message or {"role": "assistant", "content": generation.text})
     if not calls:
         message.pop("tool_calls", None)
@@ -108,9 +108,10 @@ def as_call(call: ToolCall) -> JsonObject:
 
 @dataclass(frozen=True)
 class Continuation:
-    """The state of a conversation: its tokens so far, how many messages they hold, and its open row.
+    """The state of a conversation: its tokens so far (`generation`), the number of messages in these tokens (`known`),
+    and its open row.
 
-    `row` None: the next act starts a row whose prompt is the conversation so far.
+    If `row` is None, the next act starts a new row, with the tokens of the conversation as its prompt.
     """
 
     generation: Generation
@@ -124,7 +125,7 @@ class Request:
 
     agent: str
     session: str
-    turn: int  # of the agent's instance
+    turn: int  # number of the act among the acts of the agent's instance
     messages: Sequence[Message]
     sampling: Settings = field(default_factory=dict)
     validate: bool = False
@@ -133,14 +134,15 @@ class Request:
     tools: Sequence[JsonObject] = ()  # OpenAI schemas of the tools that the policy may call
     max_prompt_length: int | None = None
     truncation: str = "error"
-    opening: int = 0  # how many messages at the front are the system prompt and the task, which truncation keeps
+    opening: int = 0  # number of first messages (system prompt and task) that truncation keeps
     continues: Continuation | None = None  # the conversation that this act continues
     instance: int = 0  # the number of the spawned agent or conversation; 0 for the agent itself
-    # The line of play, empty for that of the session: requests of different lines are independent samples.
+    # Name of the path through the session (`Line`), empty for the main path. Requests of different paths are
+    # independent samples.
     line: str = ""
-    branch: int = 0  # of the first candidate
-    round: int = 0  # how often this act has called tools before
-    fields: DatasetFields = field(default_factory=dict)  # for tools and reward functions that need the dataset row
+    branch: int = 0  # index of the first candidate
+    round: int = 0  # number of earlier generations of this act that called tools
+    fields: DatasetFields = field(default_factory=dict)  # the dataset row, for tools and reward functions that need it
 
 
 class LLMClient(Protocol):

@@ -1,5 +1,5 @@
-"""Time limits of acts, sessions and tool calls. Their clocks stop while they wait for something that is not their own
-work: an act for its tools, and everything for an engine that takes no requests."""
+"""Time limits of acts, sessions and tool calls. The clock of an act stops while its tools run, and all clocks stop
+while an engine accepts no requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from verl_mas.errors import WorkflowError, is_interrupt
 
 T = TypeVar("T")
 
-GRACE_S = 1.0  # seconds in which cancelled work has to end
+GRACE_S = 1.0  # seconds that `ended` waits for cancelled work
 STANDING_S = 0.05  # minimum wait between checks of a stopped clock
 
 
@@ -23,8 +23,8 @@ _WALL = time.time() - time.monotonic()
 
 
 def now() -> float:
-    """Return the wall clock, as it was set when this process started: no duration becomes negative if the clock is set
-    back."""
+    """Return the wall-clock time, computed from the monotonic clock and the wall clock at the start of this process. So
+    durations cannot become negative if the wall clock is set back."""
     return _WALL + time.monotonic()
 
 
@@ -55,13 +55,14 @@ class Clock:
 
 
 _CLOCK: ContextVar[Clock | None] = ContextVar("the clock of the act", default=None)
-# Every clock that runs: of the session, of a tool, of the act.
+# All running clocks in the current context: those of the session, the act and the tool call.
 _CLOCKS: ContextVar[tuple[Clock, ...]] = ContextVar("the clocks that run", default=())
 
 
 @contextmanager
 def uncounted() -> Iterator[None]:
-    """Stop the clock of the current act, if there is one, for the enclosed code. The clock of its session runs."""
+    """Stop the clock of the current act or tool call, if there is one, for the enclosed code. The clock of the session
+    continues."""
     clock = _CLOCK.get()
     with nullcontext() if clock is None else clock.stopped():
         yield
@@ -69,7 +70,7 @@ def uncounted() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Stop all clocks for the enclosed code: of the act, of the tool and of the session that it belongs to."""
+    """Stop the clocks of the current tool call, act and session for the enclosed code."""
     with ExitStack() as stack:
         for clock in _CLOCKS.get():
             stack.enter_context(clock.stopped())
@@ -77,7 +78,8 @@ def held() -> Iterator[None]:
 
 
 def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio.Future[T]:
-    """Run `work` in a task. Its `held` parts stop the clock; in an act or a tool, its `uncounted` parts do, too."""
+    """Run `work` in a task. Code of `work` in `held()` stops `clock`. Code in `uncounted()` stops it as well, except if
+    `session` is set."""
     loop = asyncio.get_running_loop()
     if loop.get_task_factory() is None:
         loop.set_task_factory(_task)
@@ -91,12 +93,14 @@ def start(work: Awaitable[T], clock: Clock, *, session: bool = False) -> asyncio
 
 
 def _task(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
-    """Make a task of the loop. A task of a session, also one that the workflow starts, can end only its session."""
+    """Task factory of the event loop. In tasks of a session, also tasks that the workflow starts, SystemExit and
+    KeyboardInterrupt end only the session."""
     return asyncio.Task(ends_alone(work) if _CLOCKS.get() else work, loop=loop, **options)
 
 
 async def ends_alone(work: Awaitable[T]) -> T:
-    """Turn the two exceptions that would end the event loop, and with it every session, into a WorkflowError."""
+    """Convert SystemExit and KeyboardInterrupt of `work` to a WorkflowError, because they would end the event loop and
+    so all sessions. An interrupt by the user is raised unchanged."""
     try:
         return await work
     except (SystemExit, KeyboardInterrupt) as error:
@@ -108,7 +112,7 @@ async def ends_alone(work: Awaitable[T]) -> T:
 
 
 def work_of(task: asyncio.Task[T]) -> object:
-    """The coroutine that a task was made of."""
+    """Return the coroutine that a task runs, without the `ends_alone` around it."""
     work = task.get_coro()
     if inspect.iscoroutine(work) and work.cr_code is ends_alone.__code__:
         return inspect.getcoroutinelocals(work).get("work", work)

@@ -177,7 +177,7 @@ class Boxed:
 
 
 def _closing_brace(text: str, start: int) -> int | None:
-    """The index of the brace that closes the one before `start`. Escaped braces do not count."""
+    """Return the index of the brace that closes the open brace before `start`. Escaped braces do not count."""
     depth = 1
     for mark in BRACES.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(mark.group(), 0)
@@ -213,7 +213,7 @@ class CodeBlock:
 
 
 def fenced(text: str) -> list[tuple[str, str]] | Malformed:
-    """Every (language, body) between fences."""
+    """List (language, body) of every fenced block."""
     blocks: list[tuple[str, str]] = []
     language, body = None, list[str]()
     for line in text.split("\n"):
@@ -270,7 +270,7 @@ class JsonBlock:
         for key, kind in self.keys.items():
             if key not in value:
                 return Malformed(f"no key {key!r}")
-            # bool is an int in Python, not in JSON, where 60 is a number as 60.0 is.
+            # A bool is an int in Python, but not in JSON. JSON does not distinguish 60 from 60.0.
             if kind is float and type(value[key]) is int and abs(value[key]) < 1e308:
                 value[key] = float(value[key])
             if not isinstance(value[key], kind) or (isinstance(value[key], bool) and kind is not bool):
@@ -294,7 +294,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def finite(number: str) -> float:
-    """A number too large for a float is not infinity."""
+    """Parse a float. Raises ValueError if it is too large for a float, instead of returning infinity."""
     value = float(number)
     if math.isinf(value):
         raise ValueError(f"{number[:40]} is too large")
@@ -302,7 +302,7 @@ def finite(number: str) -> float:
 
 
 def refuse(constant: str) -> NoReturn:
-    """NaN and infinities are Python's, not JSON's."""
+    """Raise ValueError for NaN and infinities, which Python's parser accepts although they are not JSON."""
     raise ValueError(f"{constant} is not JSON")
 
 
@@ -358,7 +358,7 @@ class ActionList:
 
     @cached_property
     def _words(self) -> dict[str, str]:
-        """Case-folded word -> word; empty with a pattern."""
+        """Maps case-folded words to words; empty if `actions` is a pattern."""
         return {} if isinstance(self.actions, re.Pattern) else {word.casefold(): word for word in self.actions}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The rules that choose one of K candidates."""
+"""Commit rules, which choose one of K candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Context folding (arXiv 2510.11967): `branch` and `return` as tools, and FoldGRPO's three penalties as own rewards."""
+"""Context folding (arXiv 2510.11967): the tools `branch` and `return`, and FoldGRPO's three penalties, which are
+subtracted from the rewards of acts."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class FoldingRules(Checked):
 
 @dataclass(frozen=True)
 class Branch:
-    """A branch, and the summary that replaces it in the main thread, or the fault for which it has none."""
+    """A branch that has ended. `summary` replaces it in the main thread. If the branch failed, `fault` is the reason,
+    and `summary` is empty."""
 
     prompt: str
     reply: Reply
@@ -52,7 +54,7 @@ class Branch:
     fault: str
 
 
-# Whether a branch stayed within its prompt; None: that could not be judged.
+# Returns whether a branch stayed within its prompt; None if it could not be judged.
 Judge = Callable[[Branch], Awaitable[bool | None]]
 
 
@@ -108,7 +110,8 @@ class Folding:
         return f"The branch failed: {branch.fault}." if branch.fault else branch.summary
 
     def _charge(self, reply: Reply, more: Callable[[Sequence[ToolCall]], float]) -> None:
-        """Subtract the mean penalty of the act's sampled tokens. Each has the largest penalty of its reply."""
+        """Subtract the mean penalty of the act's sampled tokens from the reward of the act. The penalty of a token is
+        the largest penalty that applies to its reply. `more` maps the calls of a reply to a further penalty."""
         calls = iter([call for call in reply.tool_calls if not call.left_out])
         replies = [step for step in reply.steps if step["role"] == "assistant"]
         by_reply = [list(islice(calls, len(step.get("tool_calls") or ()))) for step in replies]
@@ -118,7 +121,8 @@ class Folding:
 
 
 def _returned(reply: Reply) -> tuple[str, str]:
-    """The summary, and why there is none. The call of `return` gets it as its result, or its error."""
+    """Return the summary of a branch and an empty fault, or an empty summary and the fault. The summary becomes the
+    result of the `return` call, or the fault becomes its error."""
     opened, fault = reply.open_calls, ""
     summary = (opened[0].parameters or {}).get("message") if opened else None
     replaced = characters([reply.text, [step.get("content") for step in reply.steps[:-1]]])

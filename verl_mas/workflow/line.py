@@ -1,4 +1,4 @@
-"""A line: a path through a session, which is its main course or the continuation of a candidate next to it."""
+"""A line is a path through a session: the main path, or a path next to it that continues a candidate."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ if TYPE_CHECKING:
 
 @dataclass
 class Line:
-    """A line of a session. It counts the acts and instances of every agent, so that parallel lines do not change each
-    other's numbers."""
+    """A path through a session. Each line counts the acts and instances of its agents, so that parallel lines do not
+    change the numbers of each other."""
 
-    # Seed of the session. Each line has its own random numbers, which acts of other lines do not change.
+    # Seed of the session. Each line draws its own random numbers, so acts of other lines do not change them.
     seed: str = ""
-    name: str = ""  # empty for the session itself; no two lines of a session have the same
-    # The candidate of a fork that this line continues; its acts are trained on, as the candidate's own branch.
+    name: str = ""  # empty for the main path; unique in the session
+    # Index of the forked candidate that this line continues. Acts of the line are trained on, and have this index as
+    # their branch.
     fork: int | None = None
-    probe: bool = False  # its acts use the current weights, but are neither stored nor trained on
-    replies: list[Reply] = field(default_factory=list)  # its own acts so far, without the acts before it began
-    # Candidates of this line were forked. The session continues on the forks, whose acts are numbered as the line's own
-    # acts would be.
+    probe: bool = False  # True if the acts of this line are probes, which are neither stored nor trained on
+    replies: list[Reply] = field(default_factory=list)  # acts of this line so far, without acts from before its start
+    # True after candidates of this line were forked. The session then continues on the forks, whose acts continue the
+    # numbering of this line.
     over: bool = False
     _turns: Counter[tuple[str, int]] = field(default_factory=Counter)
     _instances: Counter[str] = field(default_factory=Counter)
 
     @property
     def alone(self) -> bool:
-        """Whether every act has one candidate, as in the continuation of a candidate."""
+        """Whether each act of this line has a single candidate, as in probes and in continuations of forked
+        candidates."""
         return self.probe or self.fork is not None
 
     @property
@@ -44,12 +46,12 @@ class Line:
         return turn
 
     def new_instance(self, agent: str) -> int:
-        """Count instances from 1, since the agent itself is instance 0."""
+        """Return the number of a new instance. Numbers start at 1, since the agent itself is instance 0."""
         self._instances[agent] += 1
         return self._instances[agent]
 
     def random(self, name: str) -> random.Random:
-        """Random numbers for one purpose, the same whenever the session is repeated."""
+        """Return a generator of random numbers for one purpose, with the same seed whenever the session is repeated."""
         return random.Random(f"{self.seed}/{self.name}/{name}")
 
     def probing(self, name: str = "probe") -> Line:

@@ -1,5 +1,5 @@
-"""An event loop in its own thread. Code without a loop, or in another loop, can run coroutines in it, and they continue
-while no one waits for them."""
+"""An event loop in its own thread. Code without a loop, or in another loop, can run coroutines in it. The coroutines
+continue even while no caller waits for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _END = object()
 
 
 class LoopThread:
-    """Run coroutines until `close`, which cancels those that still run."""
+    """Runs coroutines until `close`, which cancels the coroutines that still run."""
 
     def __init__(self, name: str):
         self._loop = asyncio.new_event_loop()
@@ -71,7 +71,7 @@ class LoopThread:
 
 
 class _Steps(Generic[T]):
-    """The steps of a generator, of which one runs at a time."""
+    """Runs the steps of an async generator, one step at a time."""
 
     def __init__(self, items: AsyncGenerator[T, None]):
         self._items, self._alone = items, asyncio.Lock()
@@ -86,8 +86,8 @@ class _Steps(Generic[T]):
         """Cancel the running step, wait until it has cleaned up, then close the generator, which must not run at that
         time.
 
-        The step is cancelled only here. An interrupt can reach the caller before it has the future of the step, and a
-        second cancellation would stop the clean-up.
+        Callers do not cancel the step themselves. An interrupt can reach a caller before it has the future of the step,
+        and a second cancellation would stop the clean-up.
         """
         if self._running is not None:
             self._running.cancel()

@@ -1,4 +1,5 @@
-"""Marks of turns in contents: a chat template renders to text, in which a tokenizer reads special tokens."""
+"""Removes special tokens from message contents. A chat template renders contents into one text, and a tokenizer would
+read a special token that a content spells out as a mark of a turn."""
 
 from __future__ import annotations
 
@@ -15,10 +16,10 @@ from verl_mas.workflow.client import Message, Request
 
 T = TypeVar("T")
 TEXT = "text"
-# Characters that one search reads, which stops all other threads, and those of the longest mark.
+# Characters per regex search, since a search blocks all other threads; and the length of the longest mark.
 WINDOW, LONGEST = 1 << 16, 512
 BRACKETS = (("", ""), ("<", ">"), ("[", "]"))
-# As model families write them. Tags within a turn, such as <think> and <tool_call>, are text of replies.
+# Marks of turns of known model families. Tags within a turn, such as <think> and <tool_call>, are ordinary text.
 USUAL = re.compile(
     r"<[|\uff5c][^\s<>]{1,64}>|<\w{1,64}[|\uff5c]>|<(?:start|end)_of_turn>|<(?:bos|eos|pad|unk)>|</?s>|<</?SYS>>"
     r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\]"
@@ -31,22 +32,24 @@ def marks_of(tokenizer: Tokenizer) -> re.Pattern[str]:
 
 
 def marks_in(tokenizer: Tokenizer) -> set[str]:
-    """Its special tokens, and what its template marks turns with: a text for some families, an added token that is not
-    called special for others."""
+    """Return the special tokens of a tokenizer, and the marks in its chat template. In some model families these marks
+    are plain text, or added tokens without the `special` flag."""
     added = [str(token) for token in tokenizer.added_tokens_decoder.values() if token.special]
     marks = {*tokenizer.all_special_tokens, *added, *USUAL.findall(str(tokenizer.chat_template))}
     return {mark.strip() for mark in marks} - {""}
 
 
 async def without_marks(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
-    """`plain_request`, of which long texts do not stop the event loop."""
+    """Same as `plain_request`, but long requests are processed in a thread, so that they do not block the event
+    loop."""
     if characters(request.messages) + characters(request.tools) < WINDOW:
         return plain_request(request, marks)
     return cast("tuple[Request, int]", await in_thread(partial(plain_request, request, marks)))
 
 
 def plain_request(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Request, int]:
-    """The request without marks, and how many there were. Messages that are tokens already count once."""
+    """Return the request without marks, and the number of removed marks. Marks in known messages, whose tokens were
+    made in an earlier request, are not counted again."""
     known = request.continues.known if request.continues else 0
     messages = [joined(message) for message in request.messages]
     before, _ = written_out(messages[:known], marks)
@@ -55,7 +58,8 @@ def plain_request(request: Request, marks: re.Pattern[str] = USUAL) -> tuple[Req
 
 
 def joined(message: Message) -> Message:
-    """The message with adjacent parts of text as one: templates write them one after the other."""
+    """Join adjacent text parts of a message, because a template writes them without a separator, so that they could
+    form a mark together."""
     content = message.get("content")
     if not isinstance(content, list):
         return message
@@ -74,15 +78,16 @@ def _is_text(part: object) -> bool:
 
 
 def written_out(value: T, marks: re.Pattern[str] = USUAL) -> tuple[T, int]:
-    """The value with a space in each mark, which makes it ordinary text, and how many there were. Each text is also
-    judged in brackets, which some templates write around names."""
+    """Insert a space into each mark in a nested value, so that the mark becomes ordinary text. Return the value and the
+    number of marks. Each string is also searched with brackets around it, because some templates write names in
+    brackets."""
     found = 0
 
     def change(text: str) -> str:
         nonlocal found
         for opening, closing in BRACKETS:
             count, text = -1, f"{opening}{text}{closing}"
-            while count:  # the rest of a mark may be another one
+            while count:  # after the insertion, the rest of a mark may be another mark
                 text, count = _apart(marks, text)
                 found += count
             text = text[len(opening) : len(text) - len(closing)]

@@ -1,4 +1,4 @@
-"""The members of a team: every agent by name, with its role, policy and settings."""
+"""The agents of a team by name, each with its role, policy and settings (`Member`)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from verl_mas.workflow.task import Task
 
 DECODING = ("temperature", "top_p", "top_k")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
-GRAMMARS = ("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag")  # of vLLM, and of SGLang
+GRAMMARS = ("structured_outputs", "json_schema", "regex", "ebnf", "structural_tag")  # settings of vLLM and SGLang
 INSTANCE = re.compile(r"(.+)_\d+")
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-# TransferQueue's folder in a checkpoint. verl's own folder has another name, and verl would load it while it loads the
-# weights.
+# Names of TransferQueue's folder in a checkpoint: ours, and verl's. verl would load a folder with its own name while it
+# loads the weights.
 QUEUE, QUEUE_OF_VERL = "queue", "transfer_queue"
-# Names that agents and policies cannot have: they begin metric names or are folders of checkpoints.
+# Names that agents and policies cannot have, because metric names begin with them or folders of checkpoints have them.
 RESERVED = {"session", "rows", "timing", "group", "padding", QUEUE, QUEUE_OF_VERL}
 SWAP = "mas.swap.agents"
-ALIKE = ("model", "rollout")  # overrides that must be alike, because checks of an agent read them from its policy
+ALIKE = ("model", "rollout")  # overrides that must be equal, because checks read only an agent's own policy
 
 
 def instances(role: str, count: int) -> tuple[str, ...]:
@@ -38,18 +38,19 @@ class Member:
     role: str
     spec: AgentSpec
     trainable: bool
-    # The policies that the agent acts on in turn, each for `every` training steps (`mas.swap`). Empty: always its own.
+    # Policies on which the agent acts in turn, each for `every` training steps (`mas.swap`). Empty if it always acts on
+    # its own policy.
     rotation: Sequence[str] = ()
     every: int = 1
 
     @property
     def policies(self) -> Sequence[str]:
-        """Every policy that the agent acts on, its own first."""
+        """All policies on which the agent acts, with its own policy first."""
         return self.rotation or (self.spec.policy,)
 
     def policy(self, task: Task) -> str:
-        """The policy that the agent acts on in a session of this task. It follows from the step, which counts from 1,
-        so a run that resumes needs no state."""
+        """Return the policy on which the agent acts in a session of this task. It is computed from the training step,
+        which counts from 1, so a resumed run needs no saved state."""
         if task.validate:
             return self.spec.policy
         return self.policies[max(task.step - 1, 0) // self.every % len(self.policies)]
@@ -64,7 +65,7 @@ class Member:
 
 
 def flat(sampling: Sampling) -> dict[str, object]:
-    """Merge the settings with those in `extra`, as an engine takes them."""
+    """Merge the settings in `extra` into the other settings, to the flat form that engines take."""
     return {**{name: value for name, value in sampling.items() if name != "extra"}, **sampling.get("extra", {})}
 
 
@@ -74,7 +75,8 @@ def members_of(
     policies: Mapping[str, PolicySpec],
     swap: SwapSpec | None = None,
 ) -> dict[str, Member]:
-    """Give each agent the settings under its own name, else those of its role, else the defaults."""
+    """Make the members. An agent gets the settings under its own name, or else the settings of its role, or else the
+    defaults."""
     raise_all(_wrong_agents(agents))
     roles = {name: role_of(name) for name in agents}
     known = sorted({*roles, *roles.values()})
@@ -93,7 +95,7 @@ def members_of(
     raise_all(_check_swap(swap, own, policies))
     policies_used = [own[name] for name in swap.agents]
     for place, name in enumerate(swap.agents):
-        # Every exchange gives the agent the policy of the next agent.
+        # At each exchange, every agent takes the policy of the next agent.
         rotation = (*policies_used[place:], *policies_used[:place])
         members[name] = replace(members[name], rotation=rotation, every=swap.every)
     return members
@@ -117,7 +119,7 @@ def wrong_names(noun: str, names: Collection[str]) -> Iterator[ConfigError]:
 
 
 def _wrong_agents(agents: object) -> Iterator[ConfigError]:
-    """Check the `agents` of a workflow's class, which may be of any type."""
+    """Check the `agents` of a workflow class, which the user may have set to a value of any type."""
     if not isinstance(agents, list | tuple) or not all(isinstance(name, str) for name in agents):
         fix = f"agents = ({agents!r},)" if isinstance(agents, str) else 'agents = ("solver", "verifier")'
         yield ConfigError(
@@ -141,7 +143,7 @@ def role_of(agent: str) -> str:
 
 
 def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
-    """Check the agents that exchange policies. `own`: the configured policy of every agent of the workflow."""
+    """Check the agents that exchange policies. `own` maps every agent of the workflow to its configured policy."""
     value = f"{SWAP}=[{','.join(swap.agents)}]"
     unknown = [name for name in swap.agents if name not in own]
     for name in unknown:
@@ -164,7 +166,8 @@ def _check_swap(swap: SwapSpec, own: Mapping[str, str], policies: Mapping[str, P
 
 
 def _different(value: str, policies: Mapping[str, PolicySpec]) -> Iterator[ConfigError]:
-    """Check the policies that are exchanged. Unknown policies are refused where agents are assigned to policies."""
+    """Check that the exchanged policies are trained, with equal model and engine. Unknown policies are skipped, because
+    the assignment of agents to policies refuses them."""
     rule = "policies that are exchanged are trained here, so that each learns in every place"
     for name, spec in policies.items():
         if not spec.is_trained:

@@ -11,7 +11,8 @@ from verl_mas.registry import KnownNames
 from verl_mas.row import VERDICTS
 from verl_mas.workflow.reply import Reply, check_reward
 
-# A verdict on a proposal (True: right, False: wrong, None: unreadable), and whether the proposal is in fact right.
+# The verdict of an agent on a proposal (True: right, False: wrong, None: unreadable), and whether the proposal is
+# really right.
 CheckedVerdict = tuple[bool | None, bool]
 
 

@@ -1,4 +1,4 @@
-"""Acts and failures of a session as plain data, which `Session.record` consists of."""
+"""Converts the acts and faults of a session to plain data for `Session.record`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from verl_mas.workflow.client import Message, ToolCall
 from verl_mas.workflow.reply import Reply
 from verl_mas.workflow.rewards import Row
 
-# Maps a message part that has an image to the part that the record gets instead.
+# Maps a message part with an image to the part that replaces it in the record.
 Images: TypeAlias = Callable[[Message], Message]
-# Returns one text per token; together they are the text of all tokens.
+# Returns one text per token. Joined, the texts are the text of all tokens.
 TokenTexts: TypeAlias = Callable[[Sequence[int]], Sequence[str]]
 
 
@@ -25,7 +25,7 @@ class Recording:
 
     max_text_chars: int | None = None
     images: Images = lambda part: {"type": part.get("type")}
-    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; acts of other policies have no `tokens`
+    tokens: Mapping[str, TokenTexts] = field(default_factory=dict)  # by policy; other policies record no tokens
 
 
 def fault_record(attempt: int, fault: SessionFault) -> Record:
@@ -50,7 +50,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         "line": reply.line,
         "messages": clip.messages(reply.messages),
         "text": clip.text(reply.text),
-        # Without tool calls, `text` is everything that the act has sampled.
+        # Only acts with tool calls have `steps`, because without calls `text` is the whole reply.
         "steps": clip.messages(reply.steps) if reply.tool_calls else [],
         "tool_calls": [_call(call, clip) for call in reply.tool_calls],
         "prompt_tokens": len(generation.prompt_ids),
@@ -65,7 +65,7 @@ def act_record(reply: Reply, row: Row, clip: Clip) -> Record:
         **({"origin": reply.origin} if reply.origin else {}),
         "parses": [clip.text(parse) for parse in reply.parses],
         "malformed": reply.malformed,
-        # Parts of a local reward, if it has more than one.
+        # The local reward is split into parts only if tools gave a reward.
         "reward": {
             **vars(row.reward),
             "parts": {} if reply.tool_reward is None else {"act": reply.reward or 0.0, "tools": reply.tool_reward},
@@ -89,7 +89,7 @@ def _call(call: ToolCall, clip: Clip) -> Record:
 
 
 class Clip:
-    """Shortens long texts, and makes messages plain data."""
+    """Shortens long texts in messages, and converts messages to plain data."""
 
     def __init__(self, how: Recording):
         self.how, self.limit = how, how.max_text_chars
@@ -105,13 +105,14 @@ class Clip:
         return [self._message(message) for message in messages]
 
     def tokens(self, reply: Reply) -> list[list[object]] | None:
-        """List the sampled tokens of an act with their log-probs, at most as many as a text may have characters."""
+        """List the sampled tokens of an act with their log-probs, up to the limit of characters for a text. None if
+        tokens are not recorded."""
         texts = self.how.tokens.get(reply.policy)
         if texts is None or not reply.generation.sampled:
             return None
         ids, log_probs = sampled_of(reply)
         tokens: list[list[object]] = list(map(list, zip(texts(ids), log_probs, strict=True)))
-        # As a rule, a token has at least one character.
+        # A token usually has at least one character, so a limit of characters also limits tokens.
         return tokens[: self.limit]
 
     def _message(self, message: Message) -> Message:
@@ -144,7 +145,8 @@ class Clip:
 
 
 def sampled_of(reply: Reply) -> tuple[list[int], list[float | None]]:
-    """Return the tokens of an act and their log-probs. The act's tokens are the last that were sampled in its row."""
+    """Return the sampled tokens of an act and their log-probs. They are the last `generation.sampled` sampled tokens of
+    its row."""
     generation = reply.generation
     ids, mask, log_probs = generation.response_ids, generation.response_mask, generation.log_probs
     places = [place for place, sampled in enumerate(mask) if sampled] if mask else range(len(ids))

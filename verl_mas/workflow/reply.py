@@ -1,4 +1,4 @@
-"""The reply of an act: its text, and what its training row records."""
+"""The reply of an act: its text, and the data of the act for its training row and record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def check_reward(name: str, value: object) -> None:
-    """Refuses a reward that is not a finite number, where it is set: it must not reach an advantage or an average."""
+    """Raise WorkflowError for a reward that is not a finite number. The check runs when the reward is set, so that the
+    value cannot reach an advantage or an average."""
     if value is None:
         return
     try:
@@ -40,11 +41,13 @@ class Reply(KnownNames):
     act: Act
     messages: Sequence[Message]
     generation: Generation
-    among: int = 1  # how many candidates its act has
+    among: int = 1  # number of candidates of the act
     trainable: bool = True
-    # An act that only tells how a candidate ends: it is recorded, and neither stored nor counted in any statistic.
+    # True for an act that only measures how a candidate ends. It is in records, but is neither stored for training nor
+    # counted in metrics.
     probe: bool = False
-    # The line of play: empty for the session's own, `/<agent>/<instance>/<turn>/<candidate>/<number>` for a probe's.
+    # Name of the path through the session (`Line`): empty for the main path,
+    # `/<agent>/<instance>/<turn>/<candidate>/<number>` for a probe.
     line: str = ""
     reward: float | None = None
     team_reward: float | None = None
@@ -56,10 +59,10 @@ class Reply(KnownNames):
     parses: list[str] = field(default_factory=list)
     tool_calls: Sequence[ToolCall] = ()
     steps: Sequence[Message] = ()
-    # What tools kept of the act; verl's reward function gets it.
+    # State that tools stored during the act, which verl's reward function gets.
     tool_state: Mapping[str, object] = field(default_factory=dict)
-    sampled: Sequence[int] = ()  # tokens of each reply in `steps`
-    # Of an act that a program asked for over HTTP: whether and why its tokens begin a row.
+    sampled: Sequence[int] = ()  # number of sampled tokens of each reply in `steps`
+    # Only for acts that a program requested over HTTP: whether the act continues or begins a row, and why.
     origin: str = ""
 
     def __post_init__(self) -> None:

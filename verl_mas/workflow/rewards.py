@@ -1,4 +1,4 @@
-"""The rows of a session, and the reward of each."""
+"""Computes the rows of a session and their rewards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Score:
 
 
 def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
-    """Whether verl's reward function must score the answer."""
+    """Whether verl's reward function must score the answer. It must if the outcome has no reward and, in addition, no
+    act has a reward or `score_answer` is set."""
     if outcome is None or outcome.reward is not None:
         return False
     played = [reply for reply in replies if not reply.probe]
@@ -38,7 +39,8 @@ def needs_score(outcome: Outcome | None, replies: Iterable[Reply]) -> bool:
 
 @dataclass(frozen=True)
 class Earned:
-    """Rewards of the acts of one row: of the team, their own, and their penalty (0 or more)."""
+    """Rewards of one row before weighting: the team reward, the sum of the acts' own rewards, and the penalty (0 or
+    more)."""
 
     agent: str
     team: float = 0.0
@@ -48,7 +50,8 @@ class Earned:
 
 @dataclass(frozen=True)
 class RowReward:
-    """`score`: the weighted team and local rewards minus `penalty`, the sum of the penalties that apply to the row."""
+    """The reward of a row. `score` is the weighted sum of `team` and `local`, minus `penalty`. `penalty` is the sum of
+    all penalties that apply to the row, including penalties of other rows that share them."""
 
     team: float
     local: float
@@ -57,7 +60,8 @@ class RowReward:
 
 
 def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
-    """Compute the reward of each row of a session. Rows that share their penalties (`penalty_on`) all get the sum."""
+    """Compute the reward of each row of a session. If rows share their penalties (`penalty_on`), each row gets the sum
+    of these penalties."""
     penalties: dict[object, float] = defaultdict(float)
     scopes = ({"act": number, "agent": earned.agent} for number, earned in enumerate(rows))
     shared: list[object] = [scope.get(spec.penalty_on or "", "session") for scope in scopes]
@@ -72,8 +76,8 @@ def row_rewards(rows: Sequence[Earned], spec: RewardSpec) -> list[RowReward]:
 
 @dataclass(frozen=True)
 class Row:
-    """A row: one act, or the acts of one conversation. `key` is None if the row is not stored: probes, and acts without
-    tokens to train on (of a remote policy, or empty)."""
+    """A row: one act, or the acts of one conversation. `key` is None for rows that are not stored. These are probes,
+    and acts without tokens, such as acts of a remote policy."""
 
     replies: Sequence[Reply]
     reward: RowReward
@@ -116,7 +120,7 @@ def candidate_score(reply: Reply, members: Mapping[str, Member], weights: Reward
 
 def _earned(acts: Sequence[Reply], team_reward: float, members: Mapping[str, Member]) -> Earned:
     team_rewards = [reply.team_reward for reply in acts if reply.team_reward is not None]
-    # A probe has no penalty, which would reach other rows where `penalty_on` shares it.
+    # A probe has no penalty, because `penalty_on` can add the penalty of one row to other rows.
     penalty = 0.0 if acts[0].probe else members[acts[0].agent].spec.format_penalty
     return Earned(
         agent=acts[0].agent,

@@ -1,4 +1,4 @@
-"""Run sessions with their retries, and run workflows without verl, with a client of any endpoint."""
+"""Runs sessions with retries, and runs workflows without verl, with clients of any endpoint."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def run_many(
 def _sessions(
     workflow: str | Workflow | type[Workflow], clients: Clients, **settings: Unpack[RunSettings]
 ) -> Callable[[Question], Awaitable[SessionResult]]:
-    """Return a function that runs one session of a question."""
+    """Return a function that runs one session on a question."""
     made = workflow() if isinstance(workflow, type) else workflow
     team = made if isinstance(made, Workflow) else resolve(WorkflowSpec(name=made))
     config = session_config(team, clients, **settings)
@@ -107,7 +107,7 @@ def session_config(
     tools: Sequence[ToolLike] = (),
     tool_limits: ToolLimits | None = None,
 ) -> SessionConfig:
-    """Make the settings that all sessions of a workflow without verl share."""
+    """Make the session settings for a workflow that runs without verl."""
     specs = dict(agents or {})
     used = {AgentSpec().policy, *(spec.policy for spec in specs.values())}
     served = clients if isinstance(clients, Mapping) else dict.fromkeys(used, clients)
@@ -132,7 +132,7 @@ def finished(result: SessionResult) -> Session:
 
 
 def refuse_in_loop(call: str, instead: str) -> None:
-    """Raise WorkflowError inside a running event loop, which a blocking call would stop."""
+    """Raise WorkflowError if the caller is in a running event loop, because `call` would block the loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -181,8 +181,8 @@ async def _attempt(workflow: Workflow, session: Session) -> None:
 
 
 async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
-    """Await `run` like `wait_for`, but raise SESSION_TIMEOUT, because a retry cannot help against this limit. A timeout
-    inside the workflow is a TIMEOUT."""
+    """Await `run` with a time limit. At the limit, raise a SESSION_TIMEOUT, which is not retried, unlike the TIMEOUT of
+    a call inside the workflow."""
     clock = Clock(seconds)
     task = start(run, clock, session=True)
     if not await ended(task, clock):
@@ -193,10 +193,11 @@ async def _within(run: Awaitable[Outcome], seconds: float) -> Outcome:
     return task.result()
 
 
-# Limit of a traceback: a record or a log line has the user's frames and the message, not a page of library frames.
+# Limit of a traceback, so that records and log lines have the user's frames and the message without pages of library
+# frames.
 MOST_CHARS = 4000
 _HERE = Path(__file__).parent
-# Frames that every session has. They are left out, so that the first frame is the user's.
+# Files whose frames are in every traceback. They are removed, so that the first frame is the user's.
 MACHINERY = (
     str(Path(asyncio.__file__).parent),
     contextlib.__file__,
@@ -206,8 +207,8 @@ MACHINERY = (
 
 
 def traceback_of(fault: SessionFault) -> str:
-    """Format the user's frames first, then those of the client or library, then the exception. The middle of a long
-    text is cut."""
+    """Format the traceback of a fault: the frames of the user, the frames of the client or library, and the exception.
+    A long text is cut in the middle."""
     origin = fault.__cause__ or fault
     frames = list(extract_tb(fault.__traceback__))
     if origin is not fault:

@@ -35,20 +35,20 @@ from verl_mas.workflow.tools import Tool, Tools
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """What all sessions of a run share."""
+    """Settings and clients that all sessions of a run share."""
 
     members: Mapping[str, Member]
     clients: Mapping[str, LLMClient]
     branch: BranchSpec = field(default_factory=BranchSpec)
     reward: RewardSpec = field(default_factory=RewardSpec)
     faults: FaultSpec = field(default_factory=FaultSpec)
-    tools: Mapping[str, Tool] = field(default_factory=dict)  # what `mas.agents.<name>.tools` names
+    tools: Mapping[str, Tool] = field(default_factory=dict)  # tools by the names in `mas.agents.<name>.tools`
     tool_limits: ToolLimits = field(default_factory=ToolLimits)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """What an agent asks of its session: `n` replies to one prompt, on a line of play."""
+    """Parameters of `Session.act`: an agent requests `n` replies to one prompt, on one path of the session (`line`)."""
 
     member: Member
     line: Line
@@ -58,7 +58,7 @@ class Ask:
     instance: int = 0
     tools: Tools = ()
     continues: Continuation | None = None  # the conversation that the act continues
-    calls_open: bool = False  # every call of a tool is left to who asks; the agent's own tools are not offered
+    calls_open: bool = False  # the caller of `act` answers all tool calls, and the agent's own tools are not offered
     origin: str = ""
 
 
@@ -72,20 +72,21 @@ class Session:
         self.outcome: Outcome | None = None
         self.score: Score | None = None
         self.started, self.seconds = now(), 0.0
-        # Seeded by the task and the attempt, so a run can be repeated.
+        # The seed is made from the task and the attempt, so that a run can be repeated.
         seed = f"{task.extra_info.get('index')}/{task.step}/{task.session}/{attempt}"
         self.rng = random.Random(seed)
         self.line = Line(seed)
         self.scorer: Scorer | None = None  # verl's reward function, for outcomes without a reward
         self._new_row = count()
-        self._acts = {False: 0, True: 0}  # of the session, and of probes
+        self._acts = {False: 0, True: 0}  # number of acts by `line.probe`
         self._pending: set[asyncio.Future[list[Acted]]] = set()
         self._over = False
 
     async def act(self, ask: Ask) -> list[Reply]:
-        """The replies to one prompt, recorded. Each calls tools until it has none to call."""
+        """Generate and record the replies to one prompt. For each reply, tools are called and the model generates
+        again, until a reply has no tool calls."""
         member, line = ask.member, ask.line
-        # As in verl, a row of the dataset may select some of the tools that the agent names.
+        # As in verl, `tool_selection` in a dataset row may select some of the agent's tools.
         named, selected = member.spec.tools, self.task.extra_info.get("tool_selection")
         configured = [self.config.tools[name] for name in selected or named if name in named and not ask.calls_open]
         usable = toolsets(configured, ask.tools, ask.n)
@@ -130,7 +131,7 @@ class Session:
         self.line.replies.remove(reply)
 
     def commit(self, replies: Sequence[Reply]) -> Reply:
-        """The candidate with which the session continues, by the configured rule."""
+        """Choose the candidate with which the session continues, by the configured commit rule."""
         if len(replies) == 1:
             return replies[0]
         spec = self.config.branch
@@ -146,7 +147,7 @@ class Session:
         return chosen
 
     def candidates(self, k: int | None, line: Line) -> int:
-        """How many candidates a branch has when the workflow asks for `k`."""
+        """Return the number of candidates of a branch for which the workflow requests `k`."""
         spec = self.config.branch
         if line.alone:
             return 1
@@ -155,38 +156,41 @@ class Session:
         return spec.k if k is None else k
 
     async def score_of(self, outcome: Outcome) -> Score:
-        """The reward of an outcome: its own, else that of verl's reward function for its answer."""
+        """Return the reward of an outcome. If the outcome has none, verl's reward function scores its answer."""
         if outcome.reward is not None:
             return Score(outcome.reward)
         if self.scorer is None:
             value = "a candidate was played on to an outcome without a reward"
             rule = "the outcome of a candidate that is played on has a reward, or verl's reward function scores it"
             raise WorkflowError(value, rule=rule, fix="return Outcome(reward=...) or a number")
-        # The scorer reads the outcome from its session; this one's own is not there yet.
+        # The scorer reads the outcome from a session. This session has no outcome yet, so the scorer gets a copy that
+        # has this outcome.
         ended = copy.copy(self)
         ended.outcome = outcome
         return await asyncio.wait_for(self.scorer(ended), self.config.faults.session_timeout_s)
 
     @property
     def team_reward(self) -> float | None:
-        """The reward of the workflow, else of verl's reward function; None if neither scored the session."""
+        """The reward from the workflow, or else from verl's reward function; None if neither scored the session."""
         if self.outcome is not None and self.outcome.reward is not None:
             return self.outcome.reward
         return self.score.reward if self.score else None
 
     @property
     def info(self) -> dict[str, object]:
-        """What the scorer and the workflow report; metrics, tables and files get these names and texts."""
+        """The `info` of the scorer and of the outcome, merged. Its strings are encodable, because they are written to
+        metrics and files."""
         return all_encodable({**(self.score.info if self.score else {}), **(self.outcome.info if self.outcome else {})})
 
     @property
     def reported(self) -> dict[str, object]:
-        """What rows and records hold of the outcome: `info` and the verdicts."""
+        """The part of the outcome that rows and records store: `info` and the verdicts."""
         verdicts = self.outcome.verdicts if self.outcome else {}
         return {**self.info, VERDICTS: verdicts} if verdicts else self.info
 
     def draw(self, board: str | Callable[[], str], title: str, line: Line) -> None:
-        """See `Team.draw`. `after`: the number of the last act before it, None at the start."""
+        """Record a board for `Team.draw`. In the record, `after` is the index of the last act before the board; None at
+        the start."""
         if not line.alone:
             after = len(self.replies) - 1 if self.replies else None
             self.boards.append({"title": title, "text": board() if callable(board) else board, "after": after})
@@ -210,9 +214,9 @@ class Session:
     def record(
         self, status: str | None = None, faults: Sequence[SessionFault] = (), how: Recording | None = None
     ) -> Record:
-        """Record of the session as plain data, which is written to disk, shown as a transcript and read again.
+        """Return the session as plain data, for files and transcripts.
 
-        `status`: finished, dropped or cancelled; None while it runs.
+        `status` is finished, dropped or cancelled, or None while the session runs.
         """
         task, clip = self.task, Clip(how or Recording())
         by_act = {id(reply): row for row in self.rows() for reply in row.replies}
@@ -240,7 +244,7 @@ class Session:
         }
 
     async def close(self) -> None:
-        """Cancel every act that is still running: its reply is not needed any more."""
+        """End the session, and cancel its running acts, whose replies are not needed any more."""
         self._over = True
         self.seconds = now() - self.started
         pending = list(self._pending)
@@ -249,7 +253,7 @@ class Session:
         await asyncio.gather(*pending, return_exceptions=True)
 
     def spawn(self, member: Member, line: Line) -> int:
-        """The number of a new instance of an agent."""
+        """Return the number of a new instance of an agent. Raises SessionFault if there are too many instances."""
         limit = self.config.faults.max_acts
         if line.spawned >= limit:
             cause = f"{line.spawned + 1} instances in a session; rule: each acts, and a session has at most "
@@ -263,7 +267,8 @@ class Session:
         if not self._over and not line.over and self._acts[line.probe] + n <= limit:
             self._acts[line.probe] += n
             return
-        # A workflow that swallows this error and retries must not block the event loop, and must stay cancellable.
+        # Yield to the event loop before raising. Otherwise a workflow that catches the error and retries would block
+        # the loop and could not be cancelled.
         await asyncio.sleep(0)
         if line.over and not self._over:
             rule = "a fork plays every candidate on to the end of the session, so no act follows it"
@@ -305,7 +310,8 @@ class Session:
     async def _perform(
         self, ask: Ask, request: Request, tools: Sequence[Mapping[str, Tool]], rows: Sequence[int]
     ) -> list[Acted]:
-        """One generation for all candidates, and then the loop of each."""
+        """Generate all candidates with one call of the client, then run the tool loop of each candidate
+        concurrently."""
         client = self.config.clients[ask.member.policy(self.task)]
         generations = await client.generate(request, len(rows))
         if ask.calls_open:

@@ -1,4 +1,4 @@
-"""Streaming of a running session: the text of every act while it is sampled, and the tokens of all acts."""
+"""Reports a running session: streams the text of every act while it is sampled, and counts the tokens of all acts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from verl_mas.workflow.client import Generation, LLMClient, Request
 
-# Called with new text of the running generation, by a client that can stream.
+# A client that can stream calls this function with each new piece of text of the current generation.
 ON_TEXT: ContextVar[Callable[[str], None] | None] = ContextVar("on_text", default=None)
 
 
@@ -30,21 +30,21 @@ Listener = Callable[[ActText], None]
 
 @dataclass
 class Usage:
-    """Tokens of all generations of a session, also of attempts that failed."""
+    """Number of tokens of all generations of a session, including failed attempts."""
 
     prompt: int = 0
     completion: int = 0
 
     def add(self, generation: Generation) -> None:
         self.completion += generation.sampled
-        # In a conversation, the ids are those of the whole row, this reply included.
+        # In a conversation, the ids are of the whole row including this reply, so the rest of the row is its prompt.
         whole = len(generation.prompt_ids) + len(generation.response_ids) - generation.sampled
         self.prompt += whole if generation.has_tokens else generation.prompt_tokens
 
 
 @dataclass
 class Listening:
-    """Wraps the clients of one session: counts what they generate, and reports it to `listener`."""
+    """Wraps the clients of one session, to count their tokens and to report their text to `listener`."""
 
     listener: Listener | None = None
     usage: Usage = field(default_factory=Usage)
@@ -84,7 +84,8 @@ class _Client:
         finally:
             ON_TEXT.reset(token)
         whole, so_far = "\n".join(generation.text for generation in generations), "".join(reported)
-        # A client may stream nothing, or all but the end. Tool calls are streamed without being part of the text.
+        # Report the text that the client did not stream. If the streamed text has tool calls, which the final text
+        # lacks, nothing is added.
         if whole.startswith(so_far) and whole != so_far:
             report(whole.removeprefix(so_far))
         listener(ActText(request.agent, act, last=True))

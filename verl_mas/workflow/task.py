@@ -22,10 +22,10 @@ class Task(KnownNames):
     uid: str = "task"
     session: int = 0
     step: int = 0
-    # The share of the training that is done: 0 at the first step, towards 1 at the last. None where nothing is trained.
+    # Finished share of the training, from 0 at the first step to almost 1 at the last step. None outside of training.
     progress: float | None = None
     validate: bool = False
-    greedy: bool = False  # decode without sampling; overrides the settings of the agents
+    greedy: bool = False  # greedy decoding, which overrides the sampling settings of the agents
     fields: DatasetFields = field(default_factory=dict)
 
     @classmethod
@@ -77,7 +77,7 @@ class Task(KnownNames):
 
 
 def text_of(message: Message) -> str:
-    """The text of a message; other parts, such as images, are left out."""
+    """Return the text of a message without other parts, such as images."""
     content = message.get("content") or ""
     if isinstance(content, str):
         return content

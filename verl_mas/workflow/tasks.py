@@ -1,4 +1,4 @@
-"""Concurrent coroutines: all of them at once, or a limited number at a time."""
+"""Runs coroutines concurrently, either all at once or a limited number at a time."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def many(
 ) -> AsyncGenerator[R, None]:
     """Yield the result of `run` for each item, in the order of the items or, if not `ordered`, as they finish.
 
-    An item is taken when fewer than `concurrency` of them run. Ending the iteration, early or by an error, cancels the
-    items that run.
+    At most `concurrency` items run at a time, and an item is read only when it can start. Ending the iteration, early
+    or by an error, cancels the running items.
     """
     if concurrency < 1:
         raise WorkflowError(f"concurrency={concurrency}", rule="it is at least 1", fix="set concurrency=16")

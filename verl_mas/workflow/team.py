@@ -1,4 +1,4 @@
-"""The agents of a team, as a workflow uses them."""
+"""The objects that a workflow acts with: the team, its agents and their conversations."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from verl_mas.workflow.tools import CallContext, Tools
 
 State = TypeVar("State")
 CONTAINERS = (list, dict, set, bytearray, deque)
-CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))  # their copies may be the same object
+CONSTANTS = (str, bytes, int, float, complex, tuple, frozenset, type(None))  # a copy may be the same object
 Prompt = str | Sequence[Message]
-# (team, candidate, state) -> how the session ends when it continues with the candidate; a number is its reward.
+# (team, candidate, state) -> the outcome of the session if it continues with the candidate; a number is the reward.
 PlayOn: TypeAlias = "Callable[[Team, Reply, State], Awaitable[Outcome | float]]"
 
 
@@ -111,7 +111,7 @@ class Team:
         return await self._value(reply, "without", play, state, n)
 
     async def _value(self, reply: Reply, name: str, play: PlayOn[State], state: State, n: int) -> float:
-        """The mean reward of `n` probes from a state."""
+        """Return the mean reward of `n` probes that continue from copies of `state`."""
         if n < 1:
             rule = "a session is played on 1 or more times"
             raise WorkflowError(f"a reply of {reply.agent} is played on with n={n}", rule=rule, fix="use n=1")
@@ -141,7 +141,7 @@ class Team:
             return fork, replace(outcome, reward=score.reward, info={**score.info, **outcome.info}), score.reward
 
         ended = await together([partial(played, candidate) for candidate in candidates])
-        # All forks share these acts.
+        # All forks share the acts before the fork, so these acts get the mean reward.
         _reward(before, fmean(reward for _, _, reward in ended))
         self._session.commit(candidates)
         for candidate, (fork, _, _) in zip(candidates, ended, strict=True):
@@ -200,7 +200,7 @@ class Agent(KnownNames):
         return self._member.name
 
     def on(self, line: Line) -> Agent:
-        """The same instance of this agent, on another line of play."""
+        """The same instance of this agent, on another path of the session."""
         return Agent(self._session, self._member, line, self.instance)
 
     def spawned(self) -> Agent:
@@ -274,7 +274,7 @@ class Agent(KnownNames):
         return await self._session.act(ask)
 
     def _opening(self, messages: Prompt) -> list[Message]:
-        """The messages, with the system prompt of the config in place of the workflow's."""
+        """Convert a prompt to messages. A configured system prompt replaces the system message of the workflow."""
         listed = as_messages(messages)
         prompt = self._member.spec.system_prompt
         if prompt is None:
@@ -284,7 +284,7 @@ class Agent(KnownNames):
 
 
 def _texts(stop: object) -> list[str]:
-    """One text, or a list of them."""
+    """Return stop strings as a list. A setting has one string, a list of strings, or neither."""
     return [stop] if isinstance(stop, str) else list(stop) if isinstance(stop, list | tuple) else []
 
 
@@ -298,7 +298,7 @@ class Conversation(KnownNames):
     def __init__(self, agent: Agent, messages: list[Message], tools: Tools = ()):
         self._agent, self.messages, self._tools = agent, messages, tools
         self._state: Continuation | None = None
-        self._temperature: object = None  # of the open row, where an act has one of its own
+        self._temperature: object = None  # temperature of the open row, if its acts override the setting
         self._acting = False
 
     async def act(self, messages: Prompt = (), **sampling: object) -> Reply:
@@ -346,7 +346,8 @@ class Conversation(KnownNames):
 
     def _continue_from(self, reply: Reply, row: int | None) -> None:
         self.messages = [*reply.messages, *reply.steps]
-        # A reply that was cut has no end of turn: what follows has the conversation as a new prompt.
+        # A reply that was cut has no end-of-turn token, so its tokens cannot be continued. The next act tokenizes the
+        # conversation again, as a new prompt.
         cut = reply.truncated and not reply.generation.full
         self._state = None if cut else Continuation(reply.generation, known=len(self.messages), row=row)
 
@@ -361,12 +362,13 @@ def as_messages(prompt: Prompt) -> list[Message]:
     return list(prompt)
 
 
-# -- copies of the state of an environment: candidates are played on to the end, each from its own ---------------------
+# -- copies of an environment's state: each continuation of a candidate starts from its own copy -----------------------
 
 
 def restored(state: State, rng: random.Random | None = None) -> State:
-    """An independent copy of `state`, by its `copy()` if it has one. What chance decides from here on is drawn from
-    `rng` where the state has a `reseed(rng)`: a copy with the chance of the original would know the future."""
+    """Return an independent copy of `state`, by its `copy()` method if it has one. If the copy has a method `reseed`,
+    it is reseeded from `rng`. With the random numbers of the original, results from the copy would reveal the future of
+    the session."""
     copied = _copied(state)
     if (copied is state or copied is None) and not isinstance(state, CONSTANTS):
         kind = type(state).__name__
@@ -380,7 +382,7 @@ def restored(state: State, rng: random.Random | None = None) -> State:
 
 
 def _copied(state: State) -> State:
-    # The copy() of containers copies the outermost level alone.
+    # The copy() of a container is shallow, so containers are copied with copy.deepcopy.
     own = None if isinstance(state, CONTAINERS) else getattr(state, "copy", None)
     if callable(own):
         copied: State = own()
@@ -398,7 +400,8 @@ def _copied(state: State) -> State:
 
 @contextmanager
 def untouched(state: object) -> Iterator[None]:
-    """Refuses a `copy()` that shares what the copy then changes."""
+    """Raise WorkflowError if a container of `state` changed within the context, since its copy then shares the
+    container."""
     before = _contents(state)
     yield
     for name, content in _contents(state).items():
@@ -410,7 +413,7 @@ def untouched(state: object) -> Iterator[None]:
 
 
 def _contents(state: object) -> dict[str, str]:
-    """The containers among the attributes, written out."""
+    """Return the `repr` of each attribute that is a container, by name."""
     slots = [name for kind in type(state).__mro__ for name in getattr(kind, "__slots__", ())]
     names = [*getattr(state, "__dict__", {}), *slots]
     values = {name: getattr(state, name, None) for name in names}

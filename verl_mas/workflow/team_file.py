@@ -1,8 +1,8 @@
 """`team.yaml`: everything that a team needs to act, except weights. A run writes it into every checkpoint, and
 `verl-mas export` writes it next to the weights.
 
-It has no key or password: the key of an endpoint and the `env` of an MCP server are given as names of environment
-variables, and addresses have neither a user nor a query.
+The file has no keys or passwords. Keys of endpoints and the `env` of MCP servers are stored as names of environment
+variables, and URLs are stored without user and query.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from verl_mas.workflow.members import DECODING, Member, wrong_names
 from verl_mas.workflow.task import Task
 
 TEAM_FILE = "team.yaml"
-OURS = re.compile(r"verl_mas(\.\w+)+(?<!\.py)")  # Modules; what ends in .py is a file
-# Increased when an earlier reader would read the file wrongly.
+OURS = re.compile(r"verl_mas(\.\w+)+(?<!\.py)")  # modules of this package; a name that ends in .py is a file
+# Version of the file format. It is increased when earlier versions of verl-mas would misread the file.
 FORMAT = 1
 Dtype = Literal["bfloat16", "float16", "float32"]
 
@@ -44,25 +44,25 @@ class TeamWorkflow:
     """Workflow of the team, as in `mas.workflow`."""
 
     name: Text
-    path: str | None = None  # a file or module; a file that the run found has its whole path
+    path: str | None = None  # file or module; the path of a file is absolute
     args: FreeSettings = field(default_factory=dict)
 
 
 @dataclass
 class TeamPolicy:
-    """Place of a policy's weights: `folder`, else `model`, else `remote`."""
+    """A policy of the team. Its weights are in `folder`, or else in `model`, or else behind `remote`."""
 
-    model: str | None = None  # the model that it is, or started from: a folder, or a name on the hub
-    folder: str | None = None  # next to this file: its own weights, or an adapter on `model`
-    adapter_of: str | None = None  # the policy with the base of its adapter; adapters of one policy can share an engine
-    snapshot_of: str | None = None  # the policy of which it is an earlier state
+    model: str | None = None  # folder or hub name of the policy's model, or of the model from which training started
+    folder: str | None = None  # folder next to this file with the weights of the policy, or with an adapter for `model`
+    adapter_of: str | None = None  # policy with the base model of the adapter; its adapters can share an engine
+    snapshot_of: str | None = None  # the policy of which this policy is an earlier state
     remote: RemoteSpec | None = None
-    dtype: Dtype | None = None  # dtype of its weights in the run's engines
-    prompt_length: Count | None = None  # most tokens of a prompt
-    response_length: Count | None = None  # most tokens of a reply; in a conversation, of all after the prompt
-    tokenizer: str | None = None  # only if it is not the tokenizer of `model`
-    chat_template: str | None = None  # only if it is not that of the tokenizer
-    start_adapter: str | None = None  # the folder of the adapter from which it started
+    dtype: Dtype | None = None  # dtype of the weights in the engines of the run
+    prompt_length: Count | None = None  # limit of the tokens of a prompt
+    response_length: Count | None = None  # limit of a reply or, in a conversation, of all tokens after the prompt
+    tokenizer: str | None = None  # set only if it differs from the tokenizer of `model`
+    chat_template: str | None = None  # set only if it differs from the template of the tokenizer
+    start_adapter: str | None = None  # folder of the adapter from which training started
 
 
 @dataclass
@@ -79,17 +79,17 @@ class TeamFile:
 
     format: int
     workflow: TeamWorkflow
-    # Every agent of the workflow, by name. `sampling` and `validation_sampling` are complete, each on its own.
+    # Every agent of the workflow, by name. `sampling` and `validation_sampling` each have all settings.
     agents: Annotated[dict[str, AgentSpec], Length(1)]
     policies: dict[str, TeamPolicy]
-    step: Count | None = None  # the training step after which it was saved
+    step: Count | None = None  # the training step after which the team was saved
     plugins: list[str] = field(default_factory=list)
     branch: BranchSpec = field(default_factory=BranchSpec)
     faults: FaultSpec = field(default_factory=FaultSpec)
     tools: TeamTools = field(default_factory=TeamTools)
     mcp: dict[str, McpSpec] = field(default_factory=dict)
     reward: RewardSpec = field(default_factory=RewardSpec)
-    # Settings of verl by their dotted names, which say how tool calls are read and answers are scored.
+    # Settings of verl for the parsing of tool calls and the scoring of answers, by their dotted names.
     verl: FreeSettings = field(default_factory=dict)
 
     def text(self) -> str:
@@ -114,7 +114,7 @@ def read_team(folder: Path) -> TeamFile:
         rule = f"this version of verl-mas reads format {FORMAT}"
         raise ConfigError(value, rule=rule, fix="use the version of verl-mas that wrote it, or a later one")
     team = load_dataclass(TeamFile, content, str(path))
-    # The names of policies are names of folders, which somebody else's file could place anywhere.
+    # Names of policies are names of folders, so a foreign file could use a name to reach another folder.
     raise_all(wrong_names("policy", team.policies))
     references: dict[str, str | None] = {}
     for name, policy in team.policies.items():
@@ -170,7 +170,7 @@ def _agent(run: Run, member: Member) -> AgentSpec:
 
 
 def _sampling(view: View, member: Member, *, validate: bool) -> Sampling:
-    """Sampling settings of an act without settings of its own, in training or in validation."""
+    """Compute the sampling settings that an act has in training or validation, if it overrides nothing."""
     settings = member.sampling(Task([], validate=validate), {})
     if view.spec.remote is None:
         section = "rollout.val_kwargs" if validate else "rollout"
@@ -205,8 +205,9 @@ def _policy(run: Run, name: str) -> TeamPolicy:
 
 
 def _found_again(text: str) -> str:
-    """Prepare an argument for a file in another folder: a path becomes absolute, also one followed by `:name`, and a
-    lone address, such as a retriever's, loses its login. A text with spaces, such as a prompt, stays as it is."""
+    """Prepare a string argument for a file in another folder. The path of an existing file, with or without `:name`
+    after it, becomes absolute. A URL loses its user and query. A string with spaces, such as a prompt, is not
+    changed."""
     file, colon, name = text.partition(":")
     if (os.sep in file or Path(file).suffix) and os.path.isfile(file):
         return f"{Path(file).absolute()}{colon}{name}"
@@ -214,24 +215,24 @@ def _found_again(text: str) -> str:
 
 
 def _placed(path: str | None) -> str | None:
-    """Return the absolute path of something that exists here; other values, such as names on the hub, stay as they
-    are."""
+    """Return the absolute path of an existing file or folder. Other values, such as names on the hub, are not
+    changed."""
     return str(Path(path).absolute()) if path is not None and Path(path).exists() else path
 
 
 def _code(where: str | None) -> str | None:
-    """Return the absolute path of a file; the name of a module stays as it is."""
+    """Return the absolute path of a Python file. The name of a module is not changed."""
     return _placed(where) if where is not None and where.endswith(".py") else where
 
 
 def asks(team: TeamFile) -> Iterator[str]:
-    """List the code, files and addresses that loading somebody else's team would use, by their place in the file."""
+    """List the code, files and addresses that the team would use once it is loaded, with their place in the file."""
     named: dict[str, object] = {
         "workflow.path": team.workflow.path,
         **{f"plugins[{i}]": own for i, own in enumerate(team.plugins)},
     }
     named |= {f"tools.{name}": path for name, path in vars(team.tools).items()}
-    # A file that no export wrote could name code in other settings.
+    # A file that was not written by an export could name code in other settings of verl.
     named |= {f"verl.{key}": str(value) for key, value in team.verl.items() if _names_code(key, value)}
     for name, server in team.mcp.items():
         named |= {f"mcp.{name}.command": " ".join(server.command), f"mcp.{name}.url": server.url}
@@ -241,7 +242,8 @@ def asks(team: TeamFile) -> Iterator[str]:
     for place, what in named.items():
         if what and not OURS.fullmatch(str(what)):
             yield f"{place}: {what}"
-    # User code, which is listed above, may register a workflow whose arguments are unknown before it runs.
+    # User code may register the workflow. Its safe arguments are unknown until this code runs, so all strings are
+    # listed.
     known = team.workflow.path is None and team.workflow.name in WORKFLOWS
     yield from _asked(WORKFLOWS[team.workflow.name] if known else object, team.workflow.args, "workflow.args")
 
@@ -251,7 +253,7 @@ def _names_code(key: str, value: object) -> bool:
 
 
 def _asked(kind: type, arguments: Mapping[str, object], place: str) -> Iterator[str]:
-    """List the texts in arguments that `kind` does not declare as data."""
+    """List the strings in arguments that the class `kind` does not declare as safe data."""
     hints, safe = get_type_hints(kind), getattr(kind, "safe_arguments", {})
     for name, value in arguments.items():
         hint = hints.get(name)
@@ -264,7 +266,7 @@ def _asked(kind: type, arguments: Mapping[str, object], place: str) -> Iterator[
 
 
 def is_choice(hint: object) -> bool:
-    """Whether a type has only literal values, or None."""
+    """Whether a type hint allows only literal values and None."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return all(part is NoneType or get_origin(part) is Literal for part in parts)
 
@@ -310,7 +312,7 @@ SETTINGS = (
 
 
 def settings_of(config: DictConfig) -> FreeSettings:
-    """Collect the settings by dotted name, without those that are null."""
+    """Collect the values of SETTINGS by dotted name, without null values."""
     settings: FreeSettings = {}
     for name in SETTINGS:
         value = OmegaConf.select(config, name)

@@ -1,4 +1,5 @@
-"""An act with tools: generate, call what the reply calls, and generate again with the results, in one row."""
+"""The loop of an act with tools: generate a reply, make its tool calls, and generate again with the results. All
+replies of an act are in one row."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ from verl_mas.workflow.tools import CallContext, Tool, ToolResult
 
 Generate = Callable[[Request], Awaitable[Generation]]
 logger = logging.getLogger(__name__)
-ERROR_CHARS = 4096  # verl does not cut errors; this leaves whole what a person would write
-# Tools and the types of their errors: the first of each was logged, with its traceback.
+ERROR_CHARS = 4096  # limit of an error text, which is longer than usual messages; verl does not cut errors
+# Pairs of a tool and an error type whose first error was logged with its traceback.
 _LOGGED: set[tuple[str, type[BaseException]]] = set()
 
 
@@ -45,7 +46,7 @@ class ToolLimits(Checked):
     """How often an act can call tools; None: `max_tool_rounds` of the agent."""
 
     def cut(self, text: str) -> str:
-        """The text, not longer than a result may be, with verl's marks where it was cut."""
+        """Cut a text to `result_chars` characters, and mark the cut as verl does."""
         most = self.result_chars
         if len(text) > most:
             if self.truncate_side == "left":
@@ -59,18 +60,18 @@ class ToolLimits(Checked):
 
 @dataclass(frozen=True)
 class Acted:
-    """An act: its last generation, every message of it, its calls, and what tools kept of it."""
+    """The result of an act: its last generation, all its messages and tool calls, and the state that tools stored."""
 
     generation: Generation
     steps: Sequence[Message]
     tool_calls: Sequence[ToolCall] = ()
     state: Mapping[str, object] = field(default_factory=dict)
-    sampled: Sequence[int] = ()  # tokens, of each reply
+    sampled: Sequence[int] = ()  # number of sampled tokens of each reply
 
 
 @dataclass
 class ToolLoop:
-    """The loop of one candidate, which is number `branch`."""
+    """The tool loop of one candidate. `branch` is the index of the candidate."""
 
     generate: Generate
     request: Request
@@ -85,12 +86,12 @@ class ToolLoop:
         self._left = self.spec.max_tool_calls
 
     async def run(self, generation: Generation, row: int) -> Acted:
-        """From the first generation to one without calls, or with calls that the workflow answers."""
+        """Call tools and generate again, until a reply has no tool calls, or has calls that the workflow answers."""
         messages, made = self._context.messages, [generation]
         while True:
             calls, left_out = self._split(generation.tool_calls, len(made) - 1)
             messages.append(message_of(generation, calls))
-            # A tool without a function: the workflow answers its calls.
+            # The workflow answers the calls of tools without a function.
             if not calls or any(call.name in self.tools and self.tools[call.name].call is None for call in calls):
                 self._calls += [*calls, *left_out]
                 break
@@ -108,7 +109,8 @@ class ToolLoop:
         return Acted(generation, messages[len(self.request.messages) :], self._calls, self._context.state, sampled)
 
     def _split(self, calls: Sequence[ToolCall], rounds: int) -> tuple[Sequence[ToolCall], list[ToolCall]]:
-        """The calls that are answered, and the others with the reason why not."""
+        """Split the calls of a reply into calls to answer, and calls beyond a limit, which get the reason as their
+        `error`."""
         allowed, own = self.limits.rounds, self.spec.max_tool_rounds
         most = own if allowed is None else min(allowed, own)
         limit = self.limits.parallel_calls if rounds < most else 0
@@ -116,7 +118,7 @@ class ToolLoop:
         return calls[:limit], [replace(call, error=why, left_out=True) for call in calls[limit:]]
 
     async def _answers(self, calls: Sequence[ToolCall]) -> list[Message]:
-        """The messages with the results, in the order of the calls."""
+        """Make the calls, and return the messages with their results in the same order."""
         within, beyond = calls[: self._left], calls[self._left :]
         self._left -= len(within)
         most = self.spec.max_tool_calls
@@ -132,7 +134,7 @@ class ToolLoop:
         return messages
 
     async def _made(self, calls: Sequence[ToolCall]) -> list[_Answer]:
-        """All at the same time, except those that are made in order."""
+        """Make all calls concurrently, but the calls of tools that are `in_order` one after another."""
         answers: dict[int, _Answer] = {}
 
         async def one_after_another(places: Sequence[int]) -> None:
@@ -147,7 +149,8 @@ class ToolLoop:
         return [answers[place] for place in range(len(calls))]
 
     async def _answer(self, call: ToolCall) -> _Answer:
-        """What came of one call. What is wrong with it is an answer as well, in verl's words."""
+        """Make one call and return its answer. An error, such as an unknown tool, becomes an answer with verl's
+        wording."""
         tool = self.tools.get(call.name)
         if tool is None or tool.call is None:
             return _failed(f"Unknown function '{call.name}'. Available tools: {list(self.tools)}")
@@ -188,15 +191,17 @@ def _error(name: str, cause: str) -> _Answer:
 
 
 async def _outcome(name: str, call: Callable[[], Awaitable[object]]) -> _Answer:
-    """The boundary around tools: what one raises is data, unless it ends the session or the run."""
+    """Call a tool and return its answer. An exception of the tool becomes an error answer, unless it ends the session
+    or the run."""
     try:
         returned = await call()
         result = returned if isinstance(returned, ToolResult) else ToolResult(returned)
         return _Answer(_text(result.value), reward=result.reward, images=result.images)
     except (EngineLost, SessionFault, asyncio.CancelledError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # code of others may raise anything
-        # Wrong arguments of a model are TypeErrors, and must not hide an error of the tool.
+    except BaseException as error:  # foreign code may raise any exception
+        # Log the first error per tool and type. Wrong arguments of a model raise TypeErrors, and must not hide other
+        # errors of the tool.
         if (name, type(error)) not in _LOGGED:
             _LOGGED.add((name, type(error)))
             logger.warning("the first %s of the tool %s in this process", type(error).__name__, name, exc_info=error)
@@ -208,7 +213,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object) -> object:
-    """Numbers and arrays of NumPy and torch; the rest is refused."""
+    """Convert numbers and arrays of NumPy and torch for JSON. Raises TypeError for other objects."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(f"it returned {type(value).__name__}, which is neither a text nor JSON")

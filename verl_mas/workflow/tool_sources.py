@@ -1,4 +1,4 @@
-"""Makes a `Tool` of everything that can be one: functions, bound methods, verl's tools, schemas."""
+"""Converts functions, bound methods, verl's tools and schemas to `Tool` objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def tool_of(given: ToolLike) -> Tool:
-    """The tool that `given` is; what cannot be one is refused."""
+    """Convert `given` to a Tool. Raises WorkflowError if it cannot be converted."""
     if isinstance(given, Tool):
         return given
     if isinstance(given, dict):
@@ -33,12 +33,13 @@ def tool_of(given: ToolLike) -> Tool:
         rule = "a tool is a function, a tool of verl, a verl_mas.Tool or an OpenAI schema"
         fix = "give the function itself; names of configured tools go to mas.agents.<name>.tools"
         raise WorkflowError(f"tools=[{given!r:.80}]", rule=rule, fix=fix)
-    # It may belong to an environment, where `press` before `look` is not `look` before `press`.
+    # The calls are in order, because a function may change an environment: `press` before `look` differs from `look`
+    # before `press`.
     return Tool(schema_of(tool), call_function(tool), in_order=True)
 
 
 def tools_of(given: Iterable[ToolLike]) -> dict[str, Tool]:
-    """Make the tools and map them by name. Two tools of one name are refused."""
+    """Convert tools and map them by name. Raises WorkflowError if two tools have the same name."""
     named: dict[str, Tool] = {}
     for tool in map(tool_of, given):
         if tool.name in named:
@@ -49,7 +50,8 @@ def tools_of(given: Iterable[ToolLike]) -> dict[str, Tool]:
 
 
 def toolsets(configured: Iterable[Tool], given: Tools, n: int) -> list[dict[str, Tool]]:
-    """The tools of each of `n` candidates: those that the session has, and `given`, which may be made per candidate."""
+    """Return the tools of each of `n` candidates: the configured tools and `given`. If `given` is a function without
+    parameters, it is called for each candidate."""
     if not callable(given) or (inspect.isroutine(given) and inspect.signature(given).parameters):
         return [tools_of([*configured, *_listed(given)])] * n
     sets = [tools_of([*configured, *_listed(given())]) for _ in range(n)]
@@ -69,7 +71,7 @@ def _listed(given: object) -> Iterable[ToolLike]:
 
 
 def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[ConfigError]:
-    """The names in `mas.agents.<name>.tools` that no tool has."""
+    """Yield an error for each name in `mas.agents.<name>.tools` that is not in `known`."""
     names = sorted(known)
     rule = "a tool is one of rollout.multi_turn.tool_config_path, function_tool_path or mas.mcp, or without verl "
     rule += "one of run(..., tools=[...])"
@@ -80,7 +82,7 @@ def unknown_tools(members: Iterable[Member], known: Iterable[str]) -> Iterator[C
 
 
 def _call_of(tool: Any) -> CallTool:
-    """How a tool of verl is called, or an object with the method `call`."""
+    """Return the function that calls a tool of verl, or an object with a `call` method."""
     if hasattr(tool, "execute"):
         return verl_tools.call_base_tool(tool)
     if hasattr(tool, "fn"):
@@ -96,7 +98,7 @@ def _call_of(tool: Any) -> CallTool:
 
 
 def call_function(function: Callable[..., object]) -> CallTool:
-    """Calls it with the arguments by name; in a thread, if it is not async."""
+    """Make a CallTool that passes arguments to `function` by name. A function that is not async runs in a thread."""
 
     async def call(arguments: JsonObject, context: CallContext) -> object:
         return await _called(function, **arguments)
@@ -113,14 +115,14 @@ async def _called(function: Callable[..., Any], *args: object, **kwargs: object)
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", dict: "object", list: "array"}
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
-# The sections of a docstring in Google's style.
+# Headings of sections in Google-style docstrings.
 SECTION = re.compile(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
-# `button: Its name.`, or `button (str): Its name.`; further lines are indented more.
+# Matches `button: Its name.` or `button (str): Its name.`, with more deeply indented lines after it.
 ARGUMENT = re.compile(r"^(\w+)(?: *\([^)]*\))?: *(.*(?:\n[ \t]+.*)*)", re.MULTILINE)
 
 
 def schema_of(function: Callable[..., object]) -> JsonObject:
-    """What a model is given of a function: its name, the text of its docstring and its parameters."""
+    """Make the schema of a function for a model, from its name, docstring and parameters."""
     name = getattr(function, "__name__", type(function).__name__)
     text, described = _docstring(function, name)
     properties, required = {}, []
@@ -135,7 +137,7 @@ def schema_of(function: Callable[..., object]) -> JsonObject:
 
 
 def _parameters(function: Callable[..., object], name: str) -> Iterator[tuple[inspect.Parameter, object]]:
-    # An object with `__call__` has its hints there.
+    # If `function` is an object with `__call__`, its type hints are on `__call__`.
     hinted = function if inspect.isroutine(function) else type(function).__call__
     try:
         hints, signature = get_type_hints(hinted), inspect.signature(function)
@@ -152,7 +154,7 @@ def _parameters(function: Callable[..., object], name: str) -> Iterator[tuple[in
 
 
 def _docstring(function: Callable[..., object], name: str) -> tuple[str, dict[str, str]]:
-    """The text before its sections, and the descriptions of arguments."""
+    """Return the docstring's text before its sections, and the descriptions of arguments by name."""
     whole = inspect.getdoc(function) if inspect.isroutine(function) else inspect.getdoc(type(function))
     if not whole:
         rule = "a model knows what a tool does from its docstring"

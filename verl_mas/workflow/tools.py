@@ -1,4 +1,4 @@
-"""What a tool is: a name, a schema and a function, what a call of it gets, and what it returns."""
+"""Tools: the schema and the function of a tool, the context that its calls get, and the results that it returns."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class CallContext:
     fields: DatasetFields = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     state: dict[str, object] = field(default_factory=dict)
-    # The tokens up to the reply that calls, from which an act can branch off.
+    # State of the conversation up to the reply with the current calls. `Agent.branch_off` continues from it.
     continues: Continuation | None = None
 
 
-# It returns its result, or a ToolResult; what it raises is the result of the call as well.
+# The function of a tool returns a value or a ToolResult. An exception that it raises becomes the result of the call.
 CallTool: TypeAlias = Callable[[JsonObject, CallContext], Awaitable[object]]
 
 
@@ -78,18 +78,19 @@ class Tool:
 
 
 def _is_object(function: JsonObject) -> bool:
-    """Whether its parameters, if it has any, are a JSON object."""
+    """Whether the parameters in a schema of a function are missing or a JSON object."""
     return isinstance(function.get("parameters") or {}, dict)
 
 
 class ToolObject(Protocol):
-    """A FunctionTool or BaseTool of verl, or any object with an async `call` that takes the arguments."""
+    """An object with a schema: a FunctionTool or BaseTool of verl, or any object with an async method
+    `call(arguments)`."""
 
     @property
     def tool_schema(self) -> object: ...
 
 
-# A function or bound method, one with verl's decorator, a tool of verl, a Tool, or a schema alone.
+# A function or bound method (with or without verl's decorator), a tool of verl, a Tool, or a bare schema.
 ToolLike: TypeAlias = Tool | ToolObject | Callable[..., object] | JsonObject
-# Tools, or a function that makes them anew for each candidate.
+# A list of tools, or a function that makes a new list for each candidate.
 Tools: TypeAlias = Sequence[ToolLike] | Callable[[], Sequence[ToolLike]]

@@ -15,7 +15,7 @@ from verl_mas.run_folder.records import Record
 from verl_mas.util.text import printable
 from verl_mas.workflow.task import text_of
 
-MOST = 4000  # longer texts are cut; the record has the whole text
+MOST = 4000  # limit of a text in a transcript; the record has the whole text
 
 
 def as_text(record: Record) -> str:

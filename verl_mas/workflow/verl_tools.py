@@ -1,4 +1,5 @@
-"""verl's own tools: functions with its decorator, and its classes. verl is imported only when such a tool is used."""
+"""Adapters for verl's tools: functions with its decorator, and subclasses of its BaseTool. verl is imported only when
+such a tool is used."""
 
 from __future__ import annotations
 
@@ -16,13 +17,14 @@ if TYPE_CHECKING:
     from verl.tools.base_tool import BaseTool
     from verl.tools.schemas import ToolResponse
 
-# Key in `CallContext.state` of the object that verl passes to its tools. They keep their own state in its
-# `extra_fields`.
+# Key in `CallContext.state` of the `agent_data` object that verl passes to its tools. Tools store their state in the
+# `extra_fields` of this object.
 AGENT_DATA = "agent_data"
 
 
 def decorated(function: object) -> object | None:
-    """Find the tool that verl made of a function. verl's decorator returns the function itself."""
+    """Return the tool that verl's decorator registered for a function, because the decorator returns the function
+    itself."""
     module = sys.modules.get("verl.tools.function_tool")
     if module is None:
         return None

@@ -1,5 +1,5 @@
-"""Threads and processes in which worlds run, so that none stops the loop of a worker. They are kept warm: a session
-takes one and gives it back, and one that hangs or dies is not used again."""
+"""Threads and processes (hosts) in which worlds run, so that a world cannot block the event loop of a worker. Hosts are
+reused: a session takes a host from a pool and gives it back. A host that hangs or dies is not used again."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from verl_mas.worlds.stage import Draw, Move, Stage
 from verl_mas.worlds.world import Observation, Setup, View
 
 Kind: TypeAlias = Literal["thread", "process"]
-MOST_BYTES = 64 << 20  # of an answer of a process
-WAIT_S = 5.0  # for the status of a process that has closed its end
-# What pickle writes as a class, and holds data alone.
+MOST_BYTES = 64 << 20  # limit of an answer from a process
+WAIT_S = 5.0  # timeout for the exit status of a process that has closed its connection
+# Classes that an answer may contain in pickle format, since they hold only data.
 DATA = {
     *(f"{kind.__module__}.{kind.__name__}" for kind in (View, Observation, bytearray, complex, OrderedDict, deque)),
     *(f"datetime.{name}" for name in ("date", "datetime", "time", "timedelta", "timezone")),
@@ -46,20 +46,20 @@ class Late(Exception):
 
 
 class Failed(Exception):
-    """What a world raised in its process, with its traceback there."""
+    """A world raised an exception in its process. The message has the traceback."""
 
 
 class InThread:
-    """Runs methods of a stage, one after the other.
+    """Runs methods of a stage in a thread, one after the other.
 
-    No thread can be ended: one at which a world hangs is left alone.
+    A thread cannot be killed, so a thread in which a world hangs is abandoned.
     """
 
     usable = True
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[object], str, Sequence[object]] | None] = queue.SimpleQueue()
-        # A daemon: a world that hangs does not keep its worker alive.
+        # The thread is a daemon, so that a world that hangs does not keep the worker alive.
         threading.Thread(target=self._run, name="world", daemon=True).start()
 
     async def call(self, method: str, arguments: Sequence[object], limit_s: float) -> object:
@@ -67,26 +67,26 @@ class InThread:
         self._calls.put((result, method, arguments))
         answer = asyncio.wrap_future(result)
         try:
-            # Python 3.11's `wait_for` forgets a cancellation that comes with the answer.
+            # Do not use `wait_for`, which in Python 3.11 loses a cancellation that arrives together with the answer.
             await asyncio.wait({answer}, timeout=limit_s)
             if not answer.done():
                 raise Late
             return answer.result()
         except (Late, asyncio.CancelledError, Died):
             answer.cancel()
-            if self.usable:  # it is still at this call, or gone
+            if self.usable:  # the world is still in this call, or its process has ended
                 self.usable = False
                 self.end()
             raise
 
     def end(self) -> None:
-        """In the middle of a call, too."""
+        """End the host, also during a call."""
         self._calls.put(None)
 
     def _run(self) -> None:
         stage = Stage()
         self._answer(lambda method, arguments: getattr(stage, method)(*arguments))
-        with suppress(Exception):  # it came back, and may hold connections
+        with suppress(Exception):  # the thread left the loop, so close the stage, which may hold connections
             stage.close()
 
     def _answer(self, made: Callable[[str, Sequence[object]], object]) -> None:
@@ -96,13 +96,13 @@ class InThread:
                 continue
             try:
                 result.set_result(made(method, arguments))
-            except BaseException as error:  # noqa: BLE001  (the boundary: worlds of others may raise anything)
+            except BaseException as error:  # noqa: BLE001  (the boundary: foreign worlds may raise any exception)
                 result.set_exception(error if isinstance(error, Exception) else Failed(repr(error)))
 
 
 class InProcess(InThread):
-    """A process that is killed when a world hangs, and that keeps the interpreter of the worker free. A thread waits
-    for its answers: half a message, or a long one, does not stop the loop."""
+    """Runs a stage in a process, which is killed if a world hangs, and which does not hold the interpreter lock of the
+    worker. A thread waits for its answers, so that an incomplete or long message does not block the event loop."""
 
     def __init__(self) -> None:
         self._connection, other = Pipe()
@@ -114,7 +114,8 @@ class InProcess(InThread):
         super().end()
         self._process.kill()
         self._process.wait()
-        # A child of the process can hold the other end open, at which the thread would wait.
+        # A child of the process may keep the other end of the connection open, and the thread would wait for it. So
+        # shut down this end.
         with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
@@ -137,7 +138,8 @@ class InProcess(InThread):
 
 
 class Data(pickle.Unpickler):
-    """Reads what a process of a world answers: data and images, and nothing that runs code here."""
+    """Unpickles the answer of a process of a world. It allows only data and images, so that no code runs in this
+    process."""
 
     def find_class(self, module: str, name: str) -> object:
         if f"{module}.{name}" in DATA:
@@ -147,8 +149,8 @@ class Data(pickle.Unpickler):
 
 @dataclass(frozen=True)
 class Place:
-    """A state of an episode, as the session has it. Candidates that are played on get a `copy`: its first step is one
-    of a copy of the episode, whose chance `seed` draws anew."""
+    """The session's reference to a state of an episode. A continuation of a candidate gets a `copy`. The first step
+    from this copy copies the episode, and reseeds its random numbers with `seed`."""
 
     episode: int
     view: View
@@ -163,7 +165,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Way:
-    """Where the worlds of a team run, and how long one call may take."""
+    """The world of a team, the kind of host in which it runs, and the time limit of a call."""
 
     world: str
     kind: Kind
@@ -171,7 +173,8 @@ class Way:
 
 
 class Stages:
-    """What a session does with its episode. Failures are faults of the session, with the name of the world."""
+    """Opens, steps and closes the episode of a session in a host. Failures become faults of the session that name the
+    world."""
 
     def __init__(self, host: InThread, way: Way):
         self._host, self._way = host, way
@@ -196,13 +199,13 @@ class Stages:
             raise SessionFault(FaultKind.WORLD, cause) from error
         except MasError:
             raise
-        except Exception as error:  # the boundary: worlds of others may raise anything
+        except Exception as error:  # the boundary: foreign worlds may raise any exception
             cause = str(error) if isinstance(error, Died | Failed) else f"{type(error).__name__}: {error}"
             raise SessionFault(FaultKind.WORLD, f"world {name}: {method}: {cause}") from error
 
 
 class Pool:
-    """The hosts that are free. A process has imported its hub by then, which takes seconds."""
+    """The free hosts by kind. They are reused, because a new process needs seconds to import its hub."""
 
     def __init__(self) -> None:
         self._free: dict[Kind, list[InThread]] = defaultdict(list)

@@ -1,6 +1,6 @@
-"""What isolates the fork server, and so all programs, beside the filter of each program.
+"""Isolates the fork server, and so all programs, in addition to the seccomp filter of each program.
 
-An OSError says that the machine does not allow it.
+The functions raise OSError if the machine does not allow a step.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ _PIVOT_ROOT, _CAPSET, _LANDLOCK_CREATE, _LANDLOCK_RESTRICT = 155, 126, 444, 446
 
 
 def leave_no_core_dump() -> None:
-    """A limit of 0 does not keep the kernel from starting the machine's crash reporter."""
+    """Make this process not dumpable. A core size limit of 0 would not prevent the kernel from starting the machine's
+    crash reporter."""
     checked(_libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
 
 
 def leave_users() -> None:
-    """Enter a namespace of users in which this one has no id."""
+    """Enter a user namespace in which no user ids are mapped, so that this user has no id."""
     checked(_libc.unshare(NEW_USER), "unshare")
 
 
 def enter_namespaces() -> None:
-    """Own users, mounts, network, and processes that are forked afterwards; an empty root."""
+    """Enter new mount, network, IPC, UTS and cgroup namespaces with an empty root folder and, unless the user is root,
+    a new user namespace. Processes that are forked later are in a new PID namespace."""
     own_namespaces(_NAMESPACES)
     _mount(None, b"/", None, _RECURSIVE | _PRIVATE)
     flags = _NO_SUID | _NO_DEV | _NO_EXEC
@@ -52,7 +54,8 @@ def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, 
 
 
 def restrict_files() -> None:
-    """Landlock without a rule: no file, no TCP port, no signal outside."""
+    """Apply a Landlock ruleset without rules, which denies all files and TCP ports, and signals to processes
+    outside."""
     version = checked(_libc.syscall(_LANDLOCK_CREATE, None, 0, 1), "landlock")
     files = (1 << (13 if version == 1 else 14 if version == 2 else 15 if version < 5 else 16)) - 1
     attributes = struct.pack("<QQQ", files, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
@@ -66,7 +69,7 @@ def restrict_files() -> None:
 
 
 def set_user(user: int) -> None:
-    """Irrevocably: also gives away the capabilities of root."""
+    """Switch to another user. This cannot be undone, and drops the capabilities of root."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
@@ -78,8 +81,8 @@ def drop_capabilities() -> None:
 
 
 def tasks_of_user() -> int:
-    """How many tasks the kernel counts for this user, in all containers: the limit with which a process can be started.
-    0 if no limit prevents it."""
+    """Return the number of tasks that the kernel counts for this user, in all containers. It is measured as the lowest
+    RLIMIT_NPROC with which a fork succeeds, and is 0 if the limit does not apply."""
     read, write = os.pipe()
     pid = os.fork()
     if not pid:

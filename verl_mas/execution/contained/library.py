@@ -1,4 +1,4 @@
-"""The modules that programs may import, in memory, since a contained program opens no file."""
+"""Keeps in memory the modules that programs may import, because a contained program cannot open files."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from contextlib import suppress
 from types import CodeType, ModuleType
 from typing import NamedTuple
 
-# Of no use to a program, or of use with files alone.
+# Folders of modules that are useless to a program, or that need files.
 _SKIPPED = {
     "__pycache__", "dist-packages", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "tests",
     "tkinter", "turtledemo", "venv",
 }  # fmt: skip
-# asyncio works without _asyncio, which breaks it in Python 3.13 if it is imported first.
+# Extension modules that are skipped. asyncio works without _asyncio; in Python 3.13, importing _asyncio first breaks
+# asyncio.
 _SKIPPED_EXTENSIONS = (
     "_asyncio", "_ctypes_test", "_curses", "_dbm", "_gdbm", "_ssl", "_test", "_tkinter", "_xx", "readline", "xx",
 )  # fmt: skip
-# Imported before any program starts. Others are loaded from memory when a program imports them.
+# Modules that are imported before any program starts. Other modules are loaded from memory when a program imports them.
 _EAGER = """
     abc argparse array ast atexit base64 binascii bisect builtins calendar cmath codecs collections collections.abc
     contextlib copy dataclasses datetime decimal enum errno fractions functools gc hashlib heapq inspect io itertools
@@ -37,7 +38,8 @@ _EAGER = """
 
 
 class StoredModule(NamedTuple):
-    """Where a module is in memory, as marshalled code or, if Python has no such file on disk, as source."""
+    """The place of a module in memory. It is stored as marshalled code or, without a valid .pyc file on disk, as
+    source."""
 
     start: int
     end: int
@@ -50,7 +52,7 @@ class ModuleLibrary(importlib.abc.InspectLoader):
     """A finder and loader of modules from memory."""
 
     def __init__(self, folders: Mapping[str, str]):
-        """`folders` has the folder of each package; that of the standard library is named ""."""
+        """`folders` maps each package to its folder. The key of the standard library is an empty string."""
         self._entries: dict[str, StoredModule] = {}
         descriptor = os.memfd_create("library", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with open(descriptor, "wb") as file:
@@ -61,7 +63,8 @@ class ModuleLibrary(importlib.abc.InspectLoader):
                     file.write(data)
                     self._entries[name] = StoredModule(start, start + len(data), is_package, is_code, path)
             file.flush()
-            # Private and sealed: no program can change what the next one imports. Fork copies no page of it.
+            # The memory is sealed, so that a program cannot change the modules of the next program, and forks share its
+            # pages.
             seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
             self._memory = memoryview(mmap.mmap(descriptor, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
@@ -92,7 +95,7 @@ class ModuleLibrary(importlib.abc.InspectLoader):
 
 
 def _files(folder: str, package: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """The files below a folder, each with the name of its module."""
+    """Yield the files below a folder, each with the name of its module."""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         name = entry.name.partition(".")[0]
         module = f"{package}.{name}" if package else name
@@ -103,7 +106,7 @@ def _files(folder: str, package: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 
 def _sources(folder: str, package: str) -> Iterator[tuple[str, str, bool]]:
-    """(module, file, whether it is a package) of all the modules below a folder."""
+    """Yield (module, file, whether it is a package) for all Python modules below a folder."""
     for module, entry in _files(folder, package):
         name, ending = os.path.splitext(entry.name)
         if ending == ".py" and name.isidentifier():
@@ -127,7 +130,7 @@ def _code_or_source(path: str) -> tuple[bytes, bool]:
 
 
 class _Packages:
-    """A finder of the allowed packages on disk, and of no package beside them."""
+    """A finder for the allowed packages on disk. It finds no other package, even in the same folder."""
 
     def __init__(self, folders: Mapping[str, str]):
         self._folders = folders
@@ -141,7 +144,7 @@ class _Packages:
 
 
 def load(packages: Mapping[str, str]) -> None:
-    """Put all that programs may import into memory; then nothing can be imported from disk."""
+    """Load all modules that programs may import into memory, then disable imports from disk."""
     standard = os.path.dirname(os.__file__)
     library = ModuleLibrary({"": standard, **packages})
     dynamic = [folder for folder in sys.path if os.path.basename(folder) == "lib-dynload"]
@@ -163,7 +166,7 @@ def load(packages: Mapping[str, str]) -> None:
 
 
 def _import_extensions(folder: str, package: str) -> None:
-    """Import all extension modules below a folder; those that lack a library of the system are skipped."""
+    """Import all extension modules below a folder, except modules whose shared libraries are missing."""
     for module, entry in _files(folder, package):
         if entry.name.endswith(".so") and not entry.name.startswith(_SKIPPED_EXTENSIONS):
             with suppress(ImportError):

@@ -1,7 +1,8 @@
-"""The system calls that a contained program may make, as a filter of the kernel (classic BPF). Linux on x86-64.
+"""A seccomp filter (classic BPF) with the system calls that a contained program may make. It is for Linux on x86-64.
 
-Nothing that takes a path, opens, connects, starts a process or reaches another one is in the list. What is not in it
-fails with EPERM, so that a program sees an exception; what would go around the filter ends the program.
+The list has no call that takes a path, opens a file, connects, starts a process or reaches another process. A call that
+is not in the list fails with EPERM, which Python raises as an exception. A call with another ABI, which would bypass
+the filter, kills the program.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ ALLOWED = {
     "epoll_pwait2": 441,
 }  # fmt: skip
 
-# Results of a filter.
+# Return values of a seccomp filter.
 ALLOW, KILL, TRAP, ERRNO = 0x7FFF0000, 0x80000000, 0x00030000, 0x00050000
 EPERM, ENOSYS = ERRNO | 1, ERRNO | 38
 
 
 class Test(NamedTuple):
-    """One of the values, in the bits of the mask of a 32-bit half of an argument."""
+    """A condition: the 32-bit half of an argument (`high` or low), masked with `mask`, is one of `values`."""
 
     argument: int
     values: Sequence[int]
@@ -52,22 +53,22 @@ class CallRule(NamedTuple):
     no: int = EPERM
 
 
-_OWN = Test(0, [0])  # this process
+_OWN = Test(0, [0])  # process id 0, which means the calling process
 _NULL = [Test(2, [0]), Test(2, [0], high=True)]
-_CLOCK = Test(0, [0], mask=0xFFFFFFF0)  # the clocks of the system, not those of other processes
-# The flags with which glibc starts a thread: no other process, no namespace.
+_CLOCK = Test(0, [0], mask=0xFFFFFFF0)  # ids of system clocks; clocks of processes have larger ids
+# The clone flags with which glibc starts a thread. With other flags, clone would make a process or a namespace.
 _THREAD = Test(0, [0x3D0F00], mask=0xFFFFFFFF & ~0x400000)
 RULES = {
     "clone": CallRule(56, [_THREAD]),
-    "clone3": CallRule(435, no=ENOSYS),  # its flags are in memory; glibc uses clone instead
-    # glibc calls it for fstat, but its path would be looked up: see `answer_fstat`.
+    "clone3": CallRule(435, no=ENOSYS),  # its flags are in memory, out of reach; glibc then uses clone
+    # glibc implements fstat with this call, but a path in it would be resolved. So it traps: see `answer_fstat`.
     "newfstatat": CallRule(262, [Test(3, [0x1000], mask=0x1000)], yes=TRAP),
     "ioctl": CallRule(16, [Test(1, [0x5401, 0x5413, 0x541B, 0x5451])]),  # TCGETS, TIOCGWINSZ, FIONREAD, FIOCLEX
-    "fcntl": CallRule(72, [Test(1, [0, 1, 2, 3, 4, 1030])]),  # F_DUPFD, flags; not F_SETOWN, which sends signals
-    # Locks and conditions of threads; not those that inherit priorities, which the kernel often got wrong.
+    "fcntl": CallRule(72, [Test(1, [0, 1, 2, 3, 4, 1030])]),  # F_DUPFD, flags; not F_SETOWN, which can send signals
+    # Operations for locks and conditions of threads, without priority inheritance, which has had many kernel bugs.
     "futex": CallRule(202, [Test(1, [0, 1, 3, 4, 5, 9, 10], mask=0xFFFFFE7F)]),
     "prlimit64": CallRule(302, [_OWN, *_NULL]),
-    "prctl": CallRule(157, [Test(0, [15, 16])]),  # names of threads
+    "prctl": CallRule(157, [Test(0, [15, 16])]),  # PR_SET_NAME and PR_GET_NAME
     "getpgid": CallRule(121, [_OWN]),
     "getsid": CallRule(124, [_OWN]),
     "sched_getaffinity": CallRule(204, [_OWN]),
@@ -94,7 +95,8 @@ def _do(code: int, value: int, yes: int = 0, no: int = 0) -> Instruction:
 
 
 def _rule(rule: CallRule) -> list[Instruction]:
-    """Ends with the two results; a test that fails jumps to the last."""
+    """Compile a rule. The block ends with the instructions that return `yes` and `no`; a failed test jumps to the last
+    one."""
     if not rule.tests:
         return [_do(_RETURN, rule.no)]
     block = [_do(_RETURN, rule.yes), _do(_RETURN, rule.no)]
@@ -111,7 +113,8 @@ def _rule(rule: CallRule) -> list[Instruction]:
 
 
 def _search(blocks: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction]:
-    """Binary search: each block answers for the numbers from its own to the next."""
+    """Compile a binary search over call numbers. A block handles the numbers from its own number to the next
+    block's."""
     if len(blocks) == 1:
         return blocks[0][1]
     middle = len(blocks) // 2
@@ -120,11 +123,11 @@ def _search(blocks: Sequence[tuple[int, list[Instruction]]]) -> list[Instruction
 
 
 def program() -> list[Instruction]:
-    """The filter."""
+    """Compile the whole filter: check the architecture, then find the block of the call number."""
     calls = {number: [_do(_RETURN, ALLOW)] for number in ALLOWED.values()}
     calls.update((rule.number, _rule(rule)) for rule in RULES.values())
     calls[X32] = [_do(_RETURN, KILL)]
-    # Everything between two calls of the list is refused.
+    # Numbers between two listed calls return EPERM.
     gaps = {number + 1 for number in calls if number != X32} | {0}
     calls.update((number, [_do(_RETURN, EPERM)]) for number in gaps - set(calls))
     blocks: list[tuple[int, list[Instruction]]] = []
@@ -143,7 +146,7 @@ _PR_SET_SECCOMP, _MODE_FILTER, _PR_SET_NO_NEW_PRIVS = 22, 2, 38
 
 
 class Filter:
-    """The filter, ready to be installed."""
+    """A compiled filter in the kernel's format."""
 
     def __init__(self, instructions: Sequence[Instruction]):
         self._bytes = b"".join(struct.pack("<HBBI", *instruction) for instruction in instructions)
@@ -152,7 +155,7 @@ class Filter:
         self._prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
 
     def install(self) -> None:
-        """For this thread and all that it starts; it cannot be removed."""
+        """Install the filter for this thread and for all threads and processes that it starts. It cannot be removed."""
         calls = (
             (_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0),
             (_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(self._program), 0, 0),
@@ -189,10 +192,10 @@ _kept: list[object] = []
 def answer_fstat() -> None:
     """Answer newfstatat(fd, "", ..., AT_EMPTY_PATH) as fstat(fd) would, whatever its path is.
 
-    Some releases of glibc make fstat from it. A filter sees a path's address alone, and with an absolute path the call
-    tells whether a file exists, how large it is and who owns it.
+    Some releases of glibc implement fstat with newfstatat. A filter sees only the address of the path, and with an
+    absolute path the call would reveal whether a file exists, its size and its owner.
     """
-    # Not shared, since a program could change it for the next one.
+    # The mapping is private, because a program could change the code of a shared mapping for the next program.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     code = mmap.mmap(-1, mmap.PAGESIZE, flags, mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
     code.write(_ANSWER_FSTAT)

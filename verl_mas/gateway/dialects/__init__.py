@@ -1,1 +1,1 @@
-"""The protocols that programs speak, one file each."""
+"""The HTTP protocols of programs, with one file per protocol."""

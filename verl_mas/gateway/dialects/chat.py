@@ -38,7 +38,7 @@ def _message(given: object, where: str) -> Message:
     if content is None and given["role"] != "assistant":
         raise ApiError(400, f"{where}.content is neither text nor a list of texts", param=where)
     text = content_of(given["role"], content, f"{where}.content", ("text", "refusal"))
-    # Fields that clients add on their own are not part of the prompt.
+    # Other fields of a message, which some clients add, are not part of the prompt.
     kept = {name: given[name] for name in ("name", "tool_call_id") if given.get(name) is not None}
     message = {"role": ROLES[given["role"]], "content": text, **kept}
     calls = given.get("tool_calls") or []
@@ -109,12 +109,12 @@ def _log_probs(served: Served) -> JsonObject | None:
     return {"content": each, "refusal": None} if each else None
 
 
-# -- also used by the server of a trained team ----------------------------------------------------------------------
+# -- also used by verl_mas.serve, the server of a trained team -------------------------------------------------------
 
 
 @dataclass
 class ChatWriter:
-    """Writes the objects of one reply."""
+    """Formats the completion or the chunks of one reply as OpenAI's objects."""
 
     model: str
     id: str

@@ -11,14 +11,16 @@ from verl_mas.workflow.codecs import JsonObject
 
 INSTEAD = {"mcp_servers": "give tools", "container": "give a tool that runs programs"}
 ROLES = ("user", "assistant", "system")
-# Key for arguments that are not an object, which the protocol cannot express. No tool has an argument of this name.
+# Arguments of calls must be JSON objects in this protocol. Other arguments are sent as the value of this key, which no
+# tool has as an argument.
 INVALID = "not_a_json_object"
 # Blocks of a reply that are not part of its transcript.
 THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def read_message(given: object, where: str) -> Iterator[Message]:
-    """Convert one of Anthropic's messages to ours, in which results of tools are separate messages."""
+    """Convert one of Anthropic's messages to messages of Chat Completions, in which each tool result is a separate
+    message."""
     role = given.get("role") if isinstance(given, dict) else None
     if not isinstance(given, dict) or role not in ROLES:
         raise ApiError(400, f"{where} is not an object with a role of {', '.join(ROLES)}", param=where)
@@ -45,7 +47,7 @@ class Messages:
     def read(self, body: Fields) -> Asked:
         body.refuse(INSTEAD)
         if body.take("thread", dict, None):
-            # A continued thread sends only its new messages, without its system prompt and tools.
+            # In a thread, a client sends only the new messages, without the system prompt and the tools.
             message = "thread is not supported: send the whole conversation"
             raise ApiError(400, message, param="thread", unsupported="thread_unsupported_request")
         given: Sequence[object] = body.take("messages", list)
@@ -99,7 +101,7 @@ def _tool(given: JsonObject, where: str) -> JsonObject:
 
 
 def _arguments(given: object) -> str:
-    """Return the arguments as they were sampled."""
+    """Return the arguments of a call as a JSON string, as they were sampled if they were not an object."""
     invalid = given.get(INVALID) if isinstance(given, dict) and len(given) == 1 else None
     return invalid if isinstance(invalid, str) else json.dumps(given or {})
 

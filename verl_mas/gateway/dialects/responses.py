@@ -13,7 +13,7 @@ from verl_mas.workflow.codecs import JsonObject
 from verl_mas.workflow.streaming import Usage
 
 TEXTS = ("input_text", "output_text", "text", "refusal")
-SEPARATOR = "__"  # between a namespace and the name of its function
+SEPARATOR = "__"  # separates a namespace from a function in the full name
 INSTEAD = {
     "conversation": "use previous_response_id, or send the whole transcript",
     "background": "wait for the reply",
@@ -23,8 +23,8 @@ INSTEAD = {
 
 
 def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) -> list[Message]:
-    """Convert the items of a transcript to messages; calls belong to the message before them. `served`: items by the
-    ids that may stand for them."""
+    """Convert the items of a transcript to messages. A call becomes part of the assistant message before it. `served`
+    maps ids to items, because a request may send the id of an item in place of the item."""
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
     messages: list[Message] = []
@@ -49,7 +49,7 @@ def read_items(given: str | Sequence[object], served: Mapping[str, JsonObject]) 
             messages.append({"role": "tool", "content": content, "tool_call_id": item.get("call_id")})
         elif kind == "item_reference":
             raise ApiError(400, f"{where} names {item.get('id')!r:.80}, and no reply here has that id", param=where)
-        elif kind != "reasoning":  # a reasoning item is part of the reply
+        elif kind != "reasoning":  # reasoning items are skipped: the thought is in the text of the reply
             raise ApiError(400, f"{where} is {kind!r:.40}, which agents are not asked in", param=where)
     return messages
 
