@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Step:
-    """Averages of what a step samples. Each act is one row."""
+    """Averages of the sessions that a step samples. Each act is one row."""
 
     sessions: int
     acts: float  # Acts per session
