@@ -38,7 +38,8 @@ from kill_teams import TEAMS, write_rows
 from warm_python import WarmPython
 
 from verl_mas.row import RowKey
-from verl_mas.run_folder.session_files import advantage_lines, files_of
+from verl_mas.run_folder.session_files import files_of
+from verl_mas.run_folder.session_table import read_lines
 
 TESTS = Path(__file__).parents[1] / "tests"
 # Kind -> how the title or command of such a process starts or ends, and what the last lines of the run must say.
@@ -295,7 +296,7 @@ def attempts(folder: Path) -> list[dict[int, list[str]]]:
     """Of each start of a run that trained, in order: the tasks that it trained on, by the steps of their dispatch."""
     found: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     for file in files_of(folder / "checkpoints" / "trajectories" / "train"):
-        for line in advantage_lines(file) if file.of_advantages else ():
+        for line in read_lines(file.path) if file.of_advantages else ():
             found[file.attempt][file.step] += {RowKey.parse(key).uid for key in json.loads(line)}
     return [found[attempt] for attempt in sorted(found)]
 

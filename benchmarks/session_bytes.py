@@ -30,10 +30,10 @@ from verl_mas.config.schema import BranchSpec, PolicySpec, TrajectorySpec
 from verl_mas.gym.puzzles.data import tiny_workflow
 from verl_mas.gym.puzzles.puzzle import row
 from verl_mas.rollout.trajectories import TrajectoryWriter
-from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import size_of
-from verl_mas.run_folder.records import Record, index_of, listed, packed, plain, unpacked
+from verl_mas.run_folder.records import Record, listed, packed, plain, unpacked
 from verl_mas.run_folder.session_files import file_of, write_advantages
+from verl_mas.run_folder.session_table import SUFFIX, write_table
 from verl_mas.sessions.reader import SessionIndex, read_sessions
 from verl_mas.util.splits import TRAIN
 from verl_mas.workflow import Generation, Request, Task, Workflow
@@ -198,8 +198,9 @@ def listing(lines: Sequence[bytes], sessions: int = 20_000) -> None:
     with tempfile.TemporaryDirectory() as folder:
         per_step, entries = len(lines), [listed(unpacked(line)) for line in lines]
         for step in range(sessions // per_step):
-            path = file_of(folder, False, step, "a", "b", compressed=True)
-            append_block(path, b"".join(lines), index_of(entries))
+            path = file_of(folder, False, step, "a", "b", SUFFIX)
+            path.parent.mkdir(exist_ok=True)
+            write_table(path, lines, entries)
         begin = time.process_time()
         index = SessionIndex(folder)
         seconds = time.process_time() - begin
@@ -218,8 +219,9 @@ def again(folder: Path) -> None:
         by_step.setdefault(record["step"], []).append(record)
     with tempfile.TemporaryDirectory() as made:
         for step, found in by_step.items():
-            path = file_of(made, False, step, "a", "b", compressed=True)
-            append_block(path, b"".join(map(packed, found)), index_of(map(listed, found)))
+            path = file_of(made, False, step, "a", "b", SUFFIX)
+            path.parent.mkdir(exist_ok=True)
+            write_table(path, [*map(packed, found)], [*map(listed, found)])
             known = {act["key"]: act["advantage"] for record in found for act in record["acts"]}
             write_advantages(made, step, "a", {key: value for key, value in known.items() if value is not None})
         now = size_of(Path(made))

@@ -60,7 +60,7 @@ def test_a_session_is_on_disk_when_it_has_ended_and_its_step_is_compressed_later
     assert files(tmp_path) == ["000001.jsonl", "000001.jsonl", "000002.jsonl"]
     before = list(read_sessions(tmp_path))
     record.compress()
-    assert files(tmp_path) == ["000001.jsonl.zst", "000001.jsonl.zst", "000002.jsonl.zst"]
+    assert files(tmp_path) == ["000001.parquet", "000001.parquet", "000002.parquet"]
     assert list(read_sessions(tmp_path)) == before
     record(2, session=1)
     record.compress()
@@ -71,14 +71,14 @@ def test_a_session_is_on_disk_when_it_has_ended_and_its_step_is_compressed_later
 def test_a_large_file_is_compressed_before_its_step_has_ended_unless_lines_are_to_stay_plain(
     tmp_path, monkeypatch, form
 ):
-    monkeypatch.setattr(trajectories, "BLOCK", 2000)
+    monkeypatch.setattr(trajectories, "LARGE", 2000)
     record = Recorder(tmp_path, format=form)
     for session in range(5):
         record(1, session=session)
-    assert set(files(tmp_path)) == {"000001.jsonl"} | ({"000001.jsonl.zst"} if form == "zst" else set())
+    assert set(files(tmp_path)) == {"000001.jsonl"} | ({"000001.parquet"} if form == "zst" else set())
     assert [entry.session for entry in SessionIndex(tmp_path).entries] == [0, 1, 2, 3, 4]
     record.compress()
-    assert set(files(tmp_path)) == {f"000001.{'jsonl.zst' if form == 'zst' else form}"}
+    assert set(files(tmp_path)) == {f"000001.{'parquet' if form == 'zst' else form}"}
 
 
 def test_a_record_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_part_of_a_line(record, tmp_path):
@@ -97,7 +97,7 @@ def test_a_record_that_does_not_fit_on_the_disk_is_an_error_and_leaves_no_part_o
     assert [session["session"] for session in read_sessions(tmp_path)] == [0, 2]
 
 
-def test_a_line_and_a_block_are_one_write_each(record, tmp_path, monkeypatch):
+def test_a_line_is_one_write(record, tmp_path, monkeypatch):
     import os
 
     sizes, write = [], os.write
@@ -105,9 +105,6 @@ def test_a_line_and_a_block_are_one_write_each(record, tmp_path, monkeypatch):
     record(1, text="x" * 500_000)
     (path,) = (tmp_path / "train").iterdir()
     assert sizes == [path.stat().st_size] and sizes[0] > 500_000
-    record.compress()
-    (path,) = (tmp_path / "train").iterdir()
-    assert sizes[1:] == [path.stat().st_size]
 
 
 def test_a_record_that_is_not_json_is_refused_with_the_reason(tmp_path, play):

@@ -2,13 +2,16 @@
 
 import json
 
+import pyarrow
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from view_runs import act, session
 
 from verl_mas.errors import DataError
-from verl_mas.run_folder.records import EXCERPT, index_of, left_out, listed, packed, read_index, unpacked
+from verl_mas.run_folder.records import EXCERPT, left_out, listed, packed, unpacked
+from verl_mas.run_folder.session_table import read_entries, read_lines, write_table
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
@@ -45,11 +48,13 @@ def test_a_record_is_read_as_it_was_and_a_line_is_one_line(record):
     assert line.count(b"\n") == 1 and line.endswith(b"\n")
 
 
-@given(st.lists(RECORD, max_size=3))
+@given(st.lists(RECORD, min_size=1, max_size=3))
 @LOADED
-def test_an_index_has_of_each_record_what_the_record_says(records):
+def test_a_table_has_the_lines_and_lists_of_each_record_what_the_record_says(tmp_path_factory, records):
+    path, lines = tmp_path_factory.getbasetemp() / "table.parquet", [packed(record) for record in records]
     entries = [listed(record) for record in records]
-    assert read_index(index_of(entries)) == entries
+    write_table(path, lines, entries)
+    assert read_lines(path) == lines and read_entries(path) == entries
     for entry, record in zip(entries, records, strict=True):
         played = [act for act in record["acts"] if not act["probe"]]
         assert entry.agents == list(dict.fromkeys(act["agent"] for act in record["acts"]))
@@ -74,9 +79,10 @@ def test_candidates_and_later_turns_store_no_message_again():
     assert [message["content"][0] for message in stored["messages"]] == list("abc")
 
 
-def test_an_index_of_another_version_is_read_with_what_both_know_and_a_session_left_out_is_a_line():
-    index = json.dumps({"uid": ["u"], "session": [1], "step": [2], "partition": ["val"], "colour": ["red"]}).encode()
-    (entry,) = read_index(index)
+def test_an_entry_of_another_version_is_read_with_what_both_know_and_a_session_left_out_is_a_line(tmp_path):
+    known = {"uid": "u", "session": 1, "step": 2, "partition": "val", "colour": "red"}
+    pq.write_table(pyarrow.table({"session": [json.dumps(known)]}), tmp_path / "table.parquet")
+    (entry,) = read_entries(tmp_path / "table.parquet")
     assert (entry.key, entry.step, entry.status, entry.faults) == ("u_1", 2, "", ())
     record = unpacked(packed(left_out("u", 3, 2, "train")))
     assert listed(record).left_out and listed(record).key == "u_3"

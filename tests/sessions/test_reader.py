@@ -1,12 +1,16 @@
 """Sessions are read as they were written: attempts apart, compressed or not, damage limited to what it hit."""
 
 import json
+import struct
 from datetime import datetime, timedelta
 
+import pyarrow
 import pytest
+import view_runs
 from session_records import Recorder
 
 from verl_mas.errors import DataError
+from verl_mas.run_folder.records import packed
 from verl_mas.run_folder.session_files import file_of, new_attempt, write_advantages
 from verl_mas.sessions.reader import SessionEntry, SessionIndex, read_sessions, with_uniform
 
@@ -26,7 +30,7 @@ def attempts(tmp_path_factory, monkeypatch):
     """The clock goes back an hour between the two."""
     folder = tmp_path_factory.mktemp("records")
     first = new_attempt(folder)
-    file = file_of(folder, False, 1, first, "0", compressed=True)
+    file = file_of(folder, False, 1, first, "0", ".parquet")
     file.parent.mkdir()
     file.touch()
     monkeypatch.setattr("verl_mas.run_folder.session_files.datetime", Past)
@@ -70,43 +74,44 @@ def test_a_damaged_line_costs_only_itself_and_is_named(record, tmp_path, caplog)
         assert f"{first}, {state} and is skipped" in entry.getMessage()
 
 
-def test_a_damaged_block_costs_only_its_sessions_and_is_named(record, tmp_path, caplog):
-    for step in (1, 2):
+def test_a_compressed_file_that_is_damaged_costs_only_its_sessions_and_is_named(record, tmp_path, caplog):
+    for step in (1, 2, 3, 4):
         record(step)
         record.compress()
-        record(step, session=1)
-        record.compress()
-    first, second = sorted((tmp_path / "train").iterdir())
-    content = bytearray(first.read_bytes())
-    content[-3] ^= 1
-    first.write_bytes(content)
-    second.write_bytes(second.read_bytes()[:-1])
-    assert len(SessionIndex(tmp_path).entries) == 4
-    assert [step for step, *_ in acts(tmp_path)] == [1, 2]
-    for file, entry in zip((first, second), caplog.records, strict=True):
-        assert f"1 session is skipped: {file}, the block at byte" in entry.getMessage()
+    damaged, cut, empty, _ = sorted((tmp_path / "train").iterdir())
+    content = bytearray(damaged.read_bytes())
+    content[content.index(b"PAR1") + 600] ^= 1
+    damaged.write_bytes(content)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    empty.write_bytes(b"")
+    assert [step for step, *_ in acts(tmp_path)] == [4]
+    lost = [entry.getMessage() for entry in caplog.records]
+    assert len(lost) == 3 and all(any(str(file) in text for text in lost) for file in (damaged, cut, empty)), lost
 
 
-def test_a_block_without_its_index_and_an_emptied_file_are_named(record, tmp_path, caplog):
-    for step in (1, 2, 3):
-        record(step)
-        record.compress()
-    first, second, _ = sorted((tmp_path / "train").iterdir())
-    first.write_bytes(first.read_bytes()[:40])
-    second.write_bytes(b"")
-    assert [step for step, *_ in acts(tmp_path)] == [3]
-    lost, empty = (entry.getMessage() for entry in caplog.records)
-    assert f"{first}, bytes 0 to 40 are no whole block" in lost and f"{second} is empty" in empty
+def test_files_of_an_earlier_version_are_read(tmp_path):
+    """Its lines were in several frames of zstd, each after a frame that a reader of zstd skips."""
+    lines, skipped = [packed(view_runs.session(1, "1-0", number)) for number in (0, 1)], struct.pack("<II", 0x184D2A5D, 4)
+    frames = [skipped + b"mas2" + pyarrow.compress(line, codec="zstd", asbytes=True) for line in lines]
+    path = file_of(tmp_path, False, 1, "a", "0", ".jsonl.zst")
+    path.parent.mkdir()
+    path.write_bytes(b"".join(frames))
+    write_advantages(tmp_path, 1, "a", {"1-0_1_0": 0.5})
+    # A worker that was killed while it compressed has left a session twice.
+    path.with_suffix("").write_bytes(lines[0])
+    index = SessionIndex(tmp_path)
+    assert [entry.key for entry in index.entries] == ["1-0_0", "1-0_1"]
+    assert [record["acts"][0]["advantage"] for record in index.records()] == [None, 0.5]
 
 
 def test_advantages_that_are_damaged_are_named_and_the_sessions_are_read(record, tmp_path, caplog):
     record(2)
     for compressed in (False, True):
         write_advantages(tmp_path, 2, "a", {"2-0_0_0": 1.0}, compressed)
-        path = file_of(tmp_path, False, 2, "a", "advantages", compressed)
+        path = file_of(tmp_path, False, 2, "a", "advantages", ".jsonl.zst" if compressed else ".jsonl")
         path.write_bytes(path.read_bytes()[:-4])
         assert acts(tmp_path, step=2) == [(2, "a", "text of a", None)]
-    assert any(f"{path}, the block" in entry.getMessage() for entry in caplog.records)
+    assert any(f"{path} is damaged" in entry.getMessage() for entry in caplog.records)
 
 
 def test_a_folder_without_sessions_is_refused_and_not_read_as_none(tmp_path):

@@ -18,7 +18,8 @@ from verl_mas.run_folder import worker_log
 from verl_mas.run_folder.about import attempts
 from verl_mas.run_folder.checkpoints import latest, whole_checkpoints
 from verl_mas.run_folder.metrics import DROPPED, read_steps
-from verl_mas.run_folder.session_files import advantage_lines, files_of
+from verl_mas.run_folder.session_files import files_of
+from verl_mas.run_folder.session_table import read_lines
 from verl_mas.sessions.reader import read_sessions
 from verl_mas.sessions.run import open_run
 from verl_mas.testing.tiny_model import byte_tokenizer, tiny_model
@@ -176,7 +177,7 @@ def test_the_sessions_of_a_repeated_step_are_read_once_with_their_own_advantages
     repeated = Counter(key for step, _, key, _ in acts(attempts="all") if step > 2)
     assert set(repeated.values()) == {2}
     files = [file for file in files_of(folder / "train") if file.of_advantages]
-    written = {(file.step, file.attempt): json.loads(b"".join(advantage_lines(file))) for file in files}
+    written = {(file.step, file.attempt): json.loads(b"".join(read_lines(file.path))) for file in files}
     for _, attempt, key, advantage in acts(attempts="all"):
         assert written[int(key.split("-")[0]), attempt][key] == advantage
 

@@ -348,7 +348,7 @@ class TrajectorySpec:
     """null: <trainer.default_local_dir>/trajectories."""
 
     format: Literal["zst", "jsonl"] = "zst"
-    """zst: compressed when a step has ended. jsonl: plain lines."""
+    """zst: compressed Parquet files when a step has ended. jsonl: plain lines."""
 
     sampling_rate: Share = 1.0
     """The share of sessions that is written, beside all with a fault and the best and the worst of each group; the same

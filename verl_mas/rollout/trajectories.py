@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from io import BytesIO
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
@@ -31,10 +32,9 @@ from uuid import uuid4
 
 from verl_mas.config.schema import TrajectorySpec
 from verl_mas.rollout.counts import SessionCounts
-from verl_mas.run_folder.blocks import append_block
 from verl_mas.run_folder.disk import append, size_of
-from verl_mas.run_folder.records import Listed, Record, index_of, left_out, listed, packed
-from verl_mas.run_folder.session_files import FOLDER, IMAGES, file_of, partition_of, recording
+from verl_mas.run_folder.records import Listed, Record, left_out, listed, packed
+from verl_mas.run_folder.session_files import FOLDER, IMAGES, compress, file_of, partition_of, recording
 from verl_mas.verl_.types import Tokenizer
 from verl_mas.workflow.client import Message
 from verl_mas.workflow.record import Recording, TokenTexts
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 GIB = 2**30
-# Size at which a plain file is compressed to a block. To read a session, its whole block is decompressed.
-BLOCK = 4 * 2**20
+# Size at which a plain file is compressed. To read a session, its whole file is decompressed.
+LARGE = 4 * 2**20
 # Smallest group whose best and worst session are recorded. In smaller groups, every session would be one of both.
 SMALLEST_GROUP = 3
 
@@ -68,9 +68,10 @@ class GroupMember:
 
 
 @dataclass
-class Tail:
-    """Size and index entries of a plain file that is not compressed yet."""
+class OpenFile:
+    """A plain file that is not compressed yet, with its size and the entries of its sessions."""
 
+    path: Path
     size: int = 0
     entries: list[Listed] = field(default_factory=list)
 
@@ -88,12 +89,13 @@ class TrajectoryWriter:
         tokens: Mapping[str, TokenTexts] = MappingProxyType({}),
     ):
         self._spec, self._directory, self._attempt = spec, Path(directory), attempt
-        self._worker = uuid4().hex[:8]
+        self._worker, self._numbers = uuid4().hex[:8], count()
         self._space = Space(spec.max_gib, self._directory, workers)
         self._images = ImageFiles(self._directory)
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
         self._groups: dict[str, list[GroupMember]] = defaultdict(list)
-        self._tails: dict[Path, Tail] = defaultdict(Tail)
+        # By whether it is of a validation, and step.
+        self._open: dict[tuple[bool, int], OpenFile] = {}
         self._written = SessionCounts()
         self._lock = threading.Lock()
         # Use a single thread. In the pool of the loop, each thread would get its own growing memory arena.
@@ -131,8 +133,8 @@ class TrajectoryWriter:
     def compress(self) -> SessionCounts:
         """Compress the plain files, unless the format is `jsonl`. Return the counts since the last call."""
         with self._lock:
-            for path in list(self._tails):
-                self._compress(path)
+            for file in [*self._open]:
+                self._compress(*file)
             written, self._written = self._written, SessionCounts()
             return written
 
@@ -150,24 +152,27 @@ class TrajectoryWriter:
         self._append(packed(record), record, task)
 
     def _append(self, line: bytes, record: Record, task: Task) -> None:
-        path = file_of(self._directory, task.validate, task.step, self._attempt, self._worker, compressed=False)
-        with recording(path):
-            append(path, line)
-        tail = self._tails[path]
-        tail.size += len(line)
-        tail.entries.append(listed(record))
+        key = task.validate, task.step
+        file = self._open.get(key) or OpenFile(self._new_path(task))
+        with recording(file.path):
+            append(file.path, line)
+        self._open[key] = file
+        file.size += len(line)
+        file.entries.append(listed(record))
         self._count(len(line) + self._images.pop_bytes())
-        if tail.size >= BLOCK:
-            self._compress(path)
+        if file.size >= LARGE:
+            self._compress(*key)
 
-    def _compress(self, path: Path) -> None:
-        tail = self._tails.pop(path)
-        if self._spec.format == "jsonl":
-            return
-        with recording(path):
-            size = append_block(path.with_name(f"{path.name}.zst"), path.read_bytes(), index_of(tail.entries))
-            path.unlink()
-        self._count(size - tail.size)
+    def _new_path(self, task: Task) -> Path:
+        worker = f"{self._worker}_{next(self._numbers):06d}"
+        return file_of(self._directory, task.validate, task.step, self._attempt, worker)
+
+    def _compress(self, validate: bool, step: int) -> None:
+        file = self._open.pop((validate, step))
+        if self._spec.format == "zst":
+            with recording(file.path):
+                size = compress(file.path, file.entries)
+            self._count(size - file.size)
 
     def _count(self, size: int) -> None:
         self._space.used += size

@@ -1,4 +1,4 @@
-"""How a session record is stored as a line, and what the index of its block says of it.
+"""How a session record is stored as a line, and the entry that lists it.
 
 A record is complete: each act has its prompt. A line has each message once, in `messages`; where a record has a list of
 messages, the line has pairs of a start and a stop in it. So the candidates of a branch share their prompt, and the
@@ -22,12 +22,12 @@ from verl_mas.verl_.types import Fields
 SCHEMA = 2
 Record: TypeAlias = Fields  # A session as plain data
 MESSAGES, LEFT_OUT = "messages", "left_out"
-EXCERPT = 80  # Of the question and the answer in an index
+EXCERPT = 80  # characters of the question and the answer in a list
 
 
 @dataclass(frozen=True)
 class Listed:
-    """What an index says of a session; `left_out`: that there was one which is not recorded."""
+    """A session in a list. `left_out`: the session is not recorded."""
 
     uid: str
     session: int
@@ -103,19 +103,6 @@ def question_of(record: Record) -> str:
 def left_out(uid: str, session: int, step: int, partition: str) -> Record:
     """In place of a session that is not recorded, so that no other attempt's is taken for it."""
     return {"schema": SCHEMA, "uid": uid, "session": session, "step": step, "partition": partition, LEFT_OUT: True}
-
-
-def index_of(entries: Iterable[Listed]) -> bytes:
-    """Encode the entries by field: one list per name takes a third of one mapping per session."""
-    rows = list(entries)
-    return json.dumps({name: [getattr(row, name) for row in rows] for name in LISTED}, default=plain).encode()
-
-
-def read_index(index: bytes) -> list[Listed]:
-    """Fields that this version does not know are ignored, those that a version did not write have their defaults."""
-    columns = json.loads(index)
-    known = [name for name in LISTED if name in columns]
-    return [Listed(**dict(zip(known, row, strict=True))) for row in zip(*(columns[n] for n in known), strict=True)]
 
 
 def packed(record: Record) -> bytes:

@@ -1,9 +1,11 @@
 """The files of session records, by step, attempt and worker.
 
-<dir>/<train|val>/<step>-<attempt>-<worker>.jsonl       sessions as they end, a line each
-<dir>/<train|val>/<step>-<attempt>-<worker>.jsonl.zst   the same, compressed when a step has ended
-<dir>/train/<step>-<attempt>-advantages.jsonl.zst       {key: advantage}, from the trainer
-<dir>/images/<hash>.png                                 the images of messages, each once
+<dir>/<train|val>/<step>-<attempt>-<worker>.jsonl     sessions as they end, a line each
+<dir>/<train|val>/<step>-<attempt>-<worker>.parquet   the same, compressed when a step has ended
+<dir>/train/<step>-<attempt>-advantages.jsonl.zst     {key: advantage}, from the trainer
+<dir>/images/<hash>.png                               the images of messages, each once
+
+Earlier versions compressed sessions to files `.jsonl.zst`, which are read as well.
 
 The step is the one in which a session was started; in the asynchronous modes it is trained later.
 
@@ -15,17 +17,19 @@ has their advantages and no record.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 
 from verl_mas.errors import DataError
-from verl_mas.run_folder.blocks import append_block, blocks_of, lines_of
+from verl_mas.run_folder import session_table
 from verl_mas.run_folder.disk import append, writing
+from verl_mas.run_folder.records import Listed
 
 TRAIN, VAL = PARTITIONS = ("train", "val")
 FOLDER = "trajectories"  # the folder of all records, in that of the run, unless mas.trajectories.dir names another one
@@ -39,8 +43,8 @@ class SessionFile:
     step: int
     attempt: str
     worker: str
-    compressed: bool
     path: Path
+    size: int
 
     @property
     def of_advantages(self) -> bool:
@@ -58,49 +62,49 @@ def partition_of(validate: bool) -> str:
     return VAL if validate else TRAIN
 
 
-def file_of(directory: str | Path, validate: bool, step: int, attempt: str, worker: str, compressed: bool) -> Path:
+def file_of(directory: str | Path, validate: bool, step: int, attempt: str, worker: str, suffix: str = PLAIN) -> Path:
     """The file for a session's record. Tasks that are dispatched before the first step have negative steps; their
     records are filed under step 0."""
-    name = f"{max(step, 0):06d}-{attempt}-{worker}{COMPRESSED if compressed else PLAIN}"
-    return Path(directory) / partition_of(validate) / name
+    return Path(directory) / partition_of(validate) / f"{max(step, 0):06d}-{attempt}-{worker}{suffix}"
 
 
 def files_of(folder: Path) -> list[SessionFile]:
     """The files of a partition, by step, attempt and worker. Other files are ignored."""
     files = []
-    for path in folder.glob(f"*{PLAIN}*"):
-        compressed = path.name.endswith(COMPRESSED)
-        if not (compressed or path.name.endswith(PLAIN)):
-            continue
-        step, _, rest = path.name.removesuffix(COMPRESSED).removesuffix(PLAIN).partition("-")
+    for path in {current(path) for path in folder.glob("*")}:
+        name, *suffixes = path.name.partition(".")
+        step, _, rest = name.partition("-")
         attempt, _, worker = rest.rpartition("-")
-        if step.isdecimal():
-            files.append(SessionFile(int(step), attempt, worker, compressed, path))
+        if step.isdecimal() and "".join(suffixes) in (PLAIN, COMPRESSED, session_table.SUFFIX):
+            with suppress(FileNotFoundError):
+                files.append(SessionFile(int(step), attempt, worker, path, path.stat().st_size))
     return sorted(files)
+
+
+def current(path: Path) -> Path:
+    """The file that has the sessions of this file now: a worker compresses its plain file, and then deletes it."""
+    compressed = path.with_suffix(session_table.SUFFIX)
+    return compressed if path.suffix == PLAIN and compressed.exists() else path
+
+
+def compress(path: Path, entries: Sequence[Listed]) -> int:
+    """Replace a plain file, whose sessions are `entries`, by a compressed one; return its size."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    size = session_table.write_table(path.with_suffix(session_table.SUFFIX), lines, entries)
+    path.unlink()
+    return size
 
 
 def write_advantages(
     directory: str | Path, step: int, attempt: str, advantages: Mapping[str, float], compressed: bool = True
 ) -> None:
     """Write advantages by row key; called by the trainer. Raises DiskError when the disk is full."""
-    path = file_of(directory, False, step, attempt, ADVANTAGES, compressed)
+    path = file_of(directory, False, step, attempt, ADVANTAGES, COMPRESSED if compressed else PLAIN)
     # Write the shortest numbers that are equal in float32, in which the trainer computes.
     short = {key: float(str(np.float32(value))) for key, value in advantages.items()}
     line = json.dumps(short).encode() + b"\n"
     with recording(path):
-        if compressed:
-            append_block(path, line, b"")
-        else:
-            append(path, line)
-
-
-def advantage_lines(file: SessionFile) -> Iterator[bytes]:
-    """Yield the lines of a file of advantages. Raises DataError if a block of the file is damaged."""
-    if not file.compressed:
-        yield from file.path.read_bytes().splitlines(keepends=True)
-        return
-    for block in blocks_of(file.path):
-        yield from lines_of(file.path, block)
+        append(path, pyarrow.compress(line, codec="zstd", asbytes=True) if compressed else line)
 
 
 def recording(path: Path) -> AbstractContextManager[None]:

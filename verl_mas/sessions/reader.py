@@ -14,28 +14,28 @@ from typing import Literal, TypeAlias
 
 from verl_mas.errors import DataError
 from verl_mas.run_folder import session_files
-from verl_mas.run_folder.blocks import Block, blocks_of, lines_of
-from verl_mas.run_folder.records import Listed, Record, listed, read_index, unpacked
-from verl_mas.run_folder.session_files import SessionFile
+from verl_mas.run_folder.records import Listed, Record, listed, unpacked
+from verl_mas.run_folder.session_files import SessionFile, current
+from verl_mas.run_folder.session_table import SUFFIX, read_entries, read_lines
 
 Attempts: TypeAlias = Literal["last", "all"]
-KEPT = 4  # blocks, and steps of advantages, kept in memory, since sessions are mostly read one after the other
+KEPT = 4  # files, and steps of advantages, kept in memory, since sessions are mostly read one after the other
 Advantages: TypeAlias = Mapping[str, float]  # by the key of an act
-# Errors for a line that is not a record.
+# Errors for a line that is not a record, and for a file that is damaged or gone.
 NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+DAMAGED = (OSError, *NOT_A_RECORD)
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class SessionEntry(Listed):
-    """A session in the list: its entry in an index, and the place of its record."""
+    """A session in the list, and the place of its record."""
 
     attempt: str | None = None
     # Whether all agents have equal rewards in all sessions of the group; None if the group has no other session.
     uniform: bool | None = None
     file: Path = Path()
-    block: Block | None = None  # without its index; None in a plain file
-    line: int = 0  # the number of its line in the block; in a plain file, the offset where it starts
+    line: int = 0  # the number of its line in the file
 
 
 def read_sessions(
@@ -55,8 +55,8 @@ def read_sessions(
 class SessionIndex:
     """The sessions on disk of a run: `entries` lists them, and `read(entry)` gives the record of one.
 
-    `entries` are in the order of partition, step, attempt and file. No record is inflated to be listed; those in plain
-    files are read. While the run trains, `refresh` lists what is new.
+    `entries` are in the order of partition, step, attempt and file. To list sessions, their records are read only in
+    files that are not compressed yet. While the run trains, `refresh` lists what is new.
     """
 
     def __init__(
@@ -76,48 +76,47 @@ class SessionIndex:
         self.entries: list[SessionEntry] = []
         # Sessions without a record: they were not sampled, or there was no space.
         self.left_out = 0
-        self._listed: dict[Path, tuple[tuple[int, int], list[SessionEntry]]] = {}
-        self._files: dict[tuple[str, int], list[SessionFile]] = {}
+        # By partition and step: the files, and the entries of their sessions.
+        self.files: dict[tuple[str, int], list[SessionFile]] = {}
+        self.by_step: dict[tuple[str, int], list[SessionEntry]] = {}
+        self._listed: dict[SessionFile, list[SessionEntry]] = {}
         self._advantages = lru_cache(KEPT)(lambda partition, step: self._selected(partition, step)[1])
-        self._lines = lru_cache(KEPT)(lines_of)
+        self._lines = lru_cache(KEPT)(read_lines)
         self.refresh()
 
     def refresh(self) -> bool:
         """Lists the sessions again, reading only files that have changed. Returns whether any has."""
-        before = self._state()
-        self._files, entries = {}, []
+        before, self.files = self.files, defaultdict(list)
         self._advantages.cache_clear()
+        self._lines.cache_clear()
         for partition in self._partitions:
-            by_step: dict[int, list[SessionFile]] = defaultdict(list)
             for file in session_files.files_of(self.directory / partition):
                 if self._step is None or self._step == file.step:
-                    by_step[file.step].append(file)
-            for step, files in sorted(by_step.items()):
-                self._files[partition, step] = files
-                by_attempt = self._by_attempt(partition, step)
-                # With a single attempt, advantages are not needed here, because they are read with the records.
-                several = len(by_attempt) > 1
-                entries += with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
-        self.entries = [entry for entry in entries if not entry.left_out]
-        self.left_out = len(entries) - len(self.entries)
-        return before != self._state()
+                    self.files[partition, file.step].append(file)
+        sessions = [file for file in chain(*self.files.values()) if not file.of_advantages]
+        known = self._listed
+        self._listed = {file: known[file] if file in known else entries_of(file) for file in sessions}
+        listed = {key: self._entries(*key) for key in self.files}
+        self.by_step = {key: [entry for entry in of_step if not entry.left_out] for key, of_step in listed.items()}
+        self.entries = [*chain(*self.by_step.values())]
+        self.left_out = sum(map(len, listed.values())) - len(self.entries)
+        return before != self.files
+
+    def _entries(self, partition: str, step: int) -> list[SessionEntry]:
+        by_attempt = self._by_attempt(partition, step)
+        # With a single attempt, advantages are not needed here, because they are read with the records.
+        several = len(by_attempt) > 1
+        return with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
 
     def read(self, entry: SessionEntry) -> Record:
         """Raises DataError if it is damaged."""
+        path = current(entry.file)
         try:
-            line = self._line(entry)
-        except FileNotFoundError:
-            # The file was compressed since it was listed.
-            self.refresh()
-            wanted = entry.key, entry.attempt, entry.partition
-            now = [one for one in self.entries if (one.key, one.attempt, one.partition) == wanted]
-            if not now:
-                raise _damaged(entry) from None
-            line = self._line(now[0])
-        try:
-            record = unpacked(line)
-        except NOT_A_RECORD as error:
-            raise _damaged(entry) from error
+            record = unpacked(self._lines(path)[entry.line])
+        except DAMAGED as error:
+            rule = "a record is where it was listed"
+            fix = "copy the file again from where it was written, and list the sessions again"
+            raise DataError(f"{path} is damaged or gone: {error}", rule=rule, fix=fix) from error
         record["attempt"], record["uniform"] = entry.attempt, entry.uniform
         step = int(entry.file.name.partition("-")[0])
         known = self._advantages(entry.file.parent.name, step).get(entry.attempt, {})
@@ -135,11 +134,6 @@ class SessionIndex:
                 damaged[str(error)] += 1
         for reason, count in damaged.items():
             logger.warning("%d %s skipped: %s", count, "session is" if count == 1 else "sessions are", reason)
-
-    def _state(self) -> object:
-        """The files, and when they last changed."""
-        files = [file.path for files in self._files.values() for file in files]
-        return files, {path: state for path, (state, _) in self._listed.items()}
 
     def _selected(self, partition: str, step: int) -> tuple[list[SessionEntry], Mapping[str | None, Advantages]]:
         """The sessions of one step, attempt by attempt, and the advantages of the acts in each attempt."""
@@ -161,74 +155,47 @@ class SessionIndex:
 
     def _advantages_of(self, partition: str, step: int, attempt: str) -> Advantages:
         known: dict[str, float] = {}
-        files = [file for file in self._files[partition, step] if file.of_advantages and file.attempt == attempt]
+        files = [file for file in self.files[partition, step] if file.of_advantages and file.attempt == attempt]
         for file in files:
             try:
-                for line in session_files.advantage_lines(file):
+                for line in read_lines(file.path):
                     known.update(json.loads(line))
-            except (DataError, ValueError, TypeError) as error:
+            except DAMAGED as error:
                 logger.warning("%s is damaged, and advantages in it are skipped: %s", file.path, error)
         return known
 
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
         """The sessions of each attempt, which may have none."""
-        files = self._files[partition, step]
-        by_attempt: dict[str, list[SessionEntry]] = {file.attempt: [] for file in files}
-        sessions = [file for file in files if not file.of_advantages]
-        # Read plain files first: a worker that is running appends them to the compressed file, and then deletes them.
-        listed = {file: self._entries(file) for file in sorted(sessions, key=lambda file: file.compressed)}
-        known: dict[tuple[str, str], set[str]] = defaultdict(set)
-        for file in sorted(sessions, key=lambda file: (file.attempt, file.worker, not file.compressed)):
-            # A worker that was killed between these two steps has left sessions twice.
-            of_worker = known[file.attempt, file.worker]
-            own = [entry for entry in listed[file] if entry.key not in of_worker]
-            by_attempt[file.attempt] += own
-            of_worker.update(entry.key for entry in own)
-        return by_attempt
-
-    def _entries(self, file: SessionFile) -> list[SessionEntry]:
-        try:
-            state = file.path.stat()
-            now = state.st_size, state.st_mtime_ns
-            if self._listed.get(file.path, ((0, 0), []))[0] != now:
-                self._listed[file.path] = now, entries_of(file)
-        except FileNotFoundError:
-            return []
-        return self._listed[file.path][1]
-
-    def _line(self, entry: SessionEntry) -> bytes:
-        if entry.block is not None:
-            return self._lines(entry.file, entry.block)[entry.line]
-        with entry.file.open("rb") as file:
-            file.seek(entry.line)
-            return file.readline()
+        by_attempt: dict[str, dict[str, SessionEntry]] = defaultdict(dict)
+        for file in self.files[partition, step]:
+            # A worker of an earlier version that was killed while it compressed has left sessions in two files.
+            by_attempt[file.attempt].update({entry.key: entry for entry in self._listed.get(file, [])})
+        return {attempt: list(entries.values()) for attempt, entries in by_attempt.items()}
 
 
 def entries_of(file: SessionFile) -> list[SessionEntry]:
     """List the sessions in a file. Damaged parts are skipped with a warning."""
-    entries: list[SessionEntry] = []
+    path = current(file.path)
+    try:
+        rows = enumerate(read_entries(path)) if path.suffix == SUFFIX else _listed_in(path)
+        return [
+            SessionEntry(**vars(row), attempt=file.attempt or None, file=file.path, line=line) for line, row in rows
+        ]
+    except DAMAGED as error:
+        logger.warning("%s is damaged, and the sessions in it are skipped: %s", path, error)
+        return []
 
-    def add(one: Listed, line: int, block: Block | None = None) -> None:
-        attempt = file.attempt or None
-        entries.append(SessionEntry(**vars(one), attempt=attempt, file=file.path, block=block, line=line))
 
-    if not file.path.stat().st_size:
-        logger.warning("%s is empty: the sessions that it had are gone", file.path)
-    if file.compressed:
-        for block in blocks_of(file.path):
-            for number, one in enumerate(read_index(block.index)):
-                add(one, number, replace(block, index=b""))
-        return entries
-    start = 0
-    with file.path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                add(listed(unpacked(line)), start)
-            except NOT_A_RECORD as error:
-                kind = "is damaged" if line.endswith(b"\n") else "was not finished"
-                logger.warning("%s, line %d %s and is skipped: %s", file.path, number, kind, error)
-            start += len(line)
-    return entries
+def _listed_in(path: Path) -> Iterator[tuple[int, Listed]]:
+    lines = read_lines(path)
+    if not lines:
+        logger.warning("%s is empty: the sessions that it had are gone", path)
+    for number, line in enumerate(lines):
+        try:
+            yield number, listed(unpacked(line))
+        except NOT_A_RECORD as error:
+            kind = "is damaged" if line.endswith(b"\n") else "was not finished"
+            logger.warning("%s, line %d %s and is skipped: %s", path, number + 1, kind, error)
 
 
 def _session_of(act: str) -> str:
@@ -251,9 +218,3 @@ def with_uniform(entries: Iterable[SessionEntry]) -> list[SessionEntry]:
         if len(group) > 1:
             uniform[key] = all(len(values) == 1 for values in rewards.values())
     return [replace(entry, uniform=uniform.get((entry.attempt, entry.uid))) for entry in entries]
-
-
-def _damaged(entry: SessionEntry) -> DataError:
-    rule = "a record is where it was listed"
-    fix = "copy the file again from where it was written, and list the sessions again"
-    return DataError(f"session {entry.key} in {entry.file}: its record is damaged or gone", rule=rule, fix=fix)

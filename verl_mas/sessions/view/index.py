@@ -12,8 +12,8 @@ from statistics import fmean
 
 from verl_mas.run_folder.metrics import Step
 from verl_mas.run_folder.records import Record, question_of
-from verl_mas.run_folder.session_files import PARTITIONS, files_of
-from verl_mas.sessions.reader import SessionEntry, SessionIndex
+from verl_mas.run_folder.session_files import PARTITIONS, SessionFile
+from verl_mas.sessions.reader import SessionIndex
 from verl_mas.sessions.run import RunFolder
 from verl_mas.verl_.types import Fields
 
@@ -31,7 +31,7 @@ class StepPart:
 
     partition: str
     step: int
-    files: tuple[tuple[str, int], ...]  # name and size of each file, since a run appends to files and adds others
+    files: tuple[SessionFile, ...]  # with their sizes, since a run appends to files and adds others
     run: str = ""  # A or B on a page of two runs
 
 
@@ -41,30 +41,19 @@ class SessionSource:
     def __init__(self, run: RunFolder, mark: str = ""):
         self.run, self.mark = run, mark
         self._index: SessionIndex | None = None
-        self._entries: dict[tuple[str, int], list[SessionEntry]] = {}
 
     def parts(self, steps: tuple[int, int] | None = None) -> list[StepPart]:
         """List the parts in the files now, in order of time: a validation follows the training of its step."""
         folder = self.run.trajectories
-        if folder is None:  # a run that starts creates the folder with its first session
-            return []
-        sizes: dict[tuple[int, str], list[tuple[str, int]]] = defaultdict(list)
-        for partition in PARTITIONS:
-            for file in files_of(folder / partition):
-                if steps is None or steps[0] <= file.step <= steps[1]:
-                    sizes[file.step, partition].append((file.path.name, file.path.stat().st_size))
-        if sizes:
-            if self._index is None:
-                self._index = SessionIndex(folder)
-            else:
-                self._index.refresh()
-            self._entries = defaultdict(list)
-            for entry in self._index.entries:
-                # Tasks from before the first step have negative steps, and are filed with step 0.
-                self._entries[entry.partition, max(entry.step, 0)].append(entry)
+        if self._index is not None:
+            self._index.refresh()
+        elif folder is not None and any((folder / partition).is_dir() for partition in PARTITIONS):
+            self._index = SessionIndex(folder)  # a run that starts creates the folders with its first session
+        files = self._index.files if self._index else {}
         return [
-            StepPart(partition, step, tuple(sorted(files)), self.mark)
-            for (step, partition), files in sorted(sizes.items())
+            StepPart(partition, step, tuple(files[partition, step]), self.mark)
+            for partition, step in sorted(files, key=lambda key: (key[1], PARTITIONS.index(key[0])))
+            if steps is None or steps[0] <= step <= steps[1]
         ]
 
     def sessions(self, part: StepPart) -> list[Record]:
@@ -72,7 +61,7 @@ class SessionSource:
         sessions ended."""
         assert self._index is not None
         groups: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
-        for record in self._index.records(self._entries.get((part.partition, part.step), [])):
+        for record in self._index.records(self._index.by_step[part.partition, part.step]):
             groups[record["attempt"], record["uid"]].append(record)
         return [record for group in groups.values() for record in sorted(group, key=lambda record: record["session"])]
 

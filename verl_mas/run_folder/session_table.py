@@ -1,0 +1,63 @@
+"""The Parquet file of a step's sessions: a row has the line of a record, and beside it the entry that lists it.
+
+To list sessions, only the entries are read. Every page of the file has a checksum. The file is written under another
+name first, so a process that is killed leaves a complete file or none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow
+
+from verl_mas.run_folder.disk import whole_file
+from verl_mas.run_folder.records import LISTED, Listed, plain
+
+SUFFIX = ".parquet"
+LEVEL = 9  # of zstd
+SESSION, RECORD = "session", "record"  # the columns
+# Options of Parquet that would only make small files larger.
+SMALL = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
+
+
+def write_table(path: Path, lines: Sequence[bytes], entries: Sequence[Listed]) -> int:
+    """Write the records of a step; return the size of the file."""
+    import pyarrow.parquet
+
+    listed = [json.dumps(asdict(entry), default=plain) for entry in entries]
+    table = pyarrow.table({SESSION: listed, RECORD: lines})
+    with whole_file(path) as new:
+        pyarrow.parquet.write_table(
+            table, new, compression="zstd", compression_level=LEVEL, write_page_checksum=True, **SMALL
+        )
+    return path.stat().st_size
+
+
+def read_entries(path: Path) -> list[Listed]:
+    """List the sessions of a file. Raises OSError or ValueError if it is damaged.
+
+    Fields that this version does not know are ignored; fields that another version did not write have their defaults.
+    """
+    rows = map(json.loads, _column(path, SESSION))
+    return [Listed(**{name: row[name] for name in LISTED if name in row}) for row in rows]
+
+
+def read_lines(path: Path) -> list[bytes]:
+    """Read the lines of a file of records or advantages, plain or compressed. Raises OSError or ValueError if it is
+    damaged."""
+    if path.suffix == SUFFIX:
+        return _column(path, RECORD)
+    with pyarrow.input_stream(str(path)) as file:
+        content: bytes = file.read()
+    return content.splitlines(keepends=True)
+
+
+def _column(path: Path, name: str) -> list[bytes]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as file:
+        values: list[bytes] = file.read([name])[name].to_pylist()
+    return values
