@@ -41,8 +41,7 @@ function describe() {
   options(byId("policy"), "all policies", run.policies);
   byId("agents").replaceChildren(...run.agents.slice(0, 24).map((name, place) => {
     const chip = button("chip", name, () => change({ agent: page.wanted.agent === name ? "" : name }));
-    chip.style.setProperty("--of", agentColour(place));
-    chip.title = "Sessions with this agent";
+    set(chip, { "--of": agentColour(place), title: "Sessions with this agent" });
     return chip;
   }));
   byId("search").title = run.cut
@@ -51,15 +50,11 @@ function describe() {
 }
 
 function options(select, all, names) {
-  select.replaceChildren(...["", ...names].map((name) => {
-    const option = make("option", "", name ? plain(name) : all);
-    option.value = name;
-    return option;
-  }));
+  select.replaceChildren(...["", ...names].map((value) => set(make("option", "", value || all), { value })));
   select.hidden = names.length < 2;
 }
 
-/** Filters, and draws what they leave. */
+// Filters, and draws what they leave.
 function apply() {
   const { run, wanted } = page;
   page.hits = searched(page.search, wanted.text);
@@ -137,9 +132,8 @@ function draw(element, session, rows, chunks, keep) {
   };
   page.transcripts = [];
   const lines = rows.map((numbers) => {
-    const line = make("div", mode === "story" ? "story-step" : "row-of-sessions");
-    line.append(...numbers.map((number, place) => cell(number, numbers, place)));
-    return line;
+    const cells = numbers.map((number, place) => cell(number, numbers, place));
+    return make("div", mode === "story" ? "story-step" : "row-of-sessions", ...cells);
   });
   element.classList.toggle("beside", beside);
   const task = mode && page.transcripts.length ? page.transcripts[0].question(mode === "story") : "";
@@ -152,7 +146,7 @@ function draw(element, session, rows, chunks, keep) {
   highlight();
 }
 
-/** Sends a note to the server of this page. Raises its reason where it is not kept. */
+// Sends a note to the server of this page. Raises its reason where it is not kept.
 async function keepNote(session, text) {
   const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ session, text }) };
   const answer = await fetch("note", options).catch(() => { throw new Error("The note is not kept: start `verl-mas view --notes` again."); });
@@ -163,25 +157,23 @@ async function keepNote(session, text) {
 }
 
 function besideHead(session, count) {
-  const { run } = page, all = groupMembers(run, session), head = make("header", "session-head"), title = make("h2");
-  title.append(make("span", "", `Task ${plain(run.groups.uid[run.group[session]])}`), make("span", "of", (count < all.length ? `the first ${count} of ` : "") + relation(run, all)));
-  head.append(title, link("beside", session), button("quiet", "one session", () => show(""), "g"));
-  return head;
+  const { run } = page, all = groupMembers(run, session), task = make("span", "", `Task ${plain(run.groups.uid[run.group[session]])}`);
+  const title = make("h2", "", task, make("span", "of", (count < all.length ? `the first ${count} of ` : "") + relation(run, all)));
+  return make("header", "session-head", title, link("beside", session), button("quiet", "one session", () => show(""), "g"));
 }
 
-/** What the story is of, for somebody who sees such a page for the first time. */
+// What the story is of, for somebody who sees such a page for the first time.
 function storyHead(session, rows) {
-  const { run } = page, head = make("header", "story-head"), steps = rows.map((row) => run.step[row.find((one) => one !== undefined)]), [low, high] = run.rewards;
+  const { run } = page, steps = rows.map((row) => run.step[row.find((one) => one !== undefined)]), [low, high] = run.rewards;
   const two = run.runs.length > 1, about = make("p", "of");
-  head.append(make("h2", "", `One task at ${steps.length > 1 ? `steps ${steps.slice(0, -1).join(", ")} and ${steps[steps.length - 1]}` : `step ${steps[0]}`}${two ? " of both runs" : ""}`));
+  const title = make("h2", "", `One task at ${steps.length > 1 ? `steps ${steps.slice(0, -1).join(", ")} and ${steps[steps.length - 1]}` : `step ${steps[0]}`}${two ? " of both runs" : ""}`);
   about.textContent = `Below the task: what each agent wrote at each of these steps of training, and the reward that it earned, from ${number(low)} to ${number(high)} here: more is better.`;
   if (run.groups.task[run.group[session]] === run.story) about.textContent += " It is a typical task: its rewards are nearest to the mean of all.";
   if (two) about.textContent += " Marked are words that the other run did not write there.";
   if (steps.length < 2) about.textContent += " No other step has a session of this task: a validation (trainer.test_freq) plays the same tasks again.";
-  const bar = make("div", "group");
-  bar.append(button("quiet", "previous task", () => moveInGroup(-1), "h"), button("quiet", "next task", () => moveInGroup(1), "l"), button("quiet", "all sessions", () => show(""), "s"), link("story", session));
-  head.append(about, bar);
-  return head;
+  const moves = [button("quiet", "previous task", () => moveInGroup(-1), "h"), button("quiet", "next task", () => moveInGroup(1), "l")];
+  const bar = make("div", "group", ...moves, button("quiet", "all sessions", () => show(""), "s"), link("story", session));
+  return make("header", "story-head", title, about, bar);
 }
 
 function show(mode, session = list.chosen) {
@@ -191,19 +183,17 @@ function show(mode, session = list.chosen) {
 
 const leaveStory = (session) => show(page.mode === "story" ? "" : page.mode, session);
 
-/** What can be sent with the page: how a session is shown, and which. */
+// What can be sent with the page: how a session is shown, and which.
 function addressOf(mode, session) {
   return `#${encodeURIComponent((mode && `${mode}/`) + nameOf(page.run, session))}`;
 }
 
 function link(mode, session) {
-  const made = make("a", "quiet", "link");
-  made.href = addressOf(mode, session);
-  made.title = "The address of this view: what begins with # is true wherever the page lies";
-  return made;
+  const title = "The address of this view: what begins with # is true wherever the page lies";
+  return set(make("a", "quiet", "link"), { href: addressOf(mode, session), title });
 }
 
-/** Shows what the address names; without one the story of a task. */
+// Shows what the address names; without one the story of a task.
 function followAddress() {
   let address = location.hash.slice(1);
   try { address = decodeURIComponent(address); } catch { /* a sign that is cut is named as it is */ }
@@ -212,7 +202,7 @@ function followAddress() {
   return choose(name ? sessionNamed(page.run, name) : page.run.opens, false, name);
 }
 
-/** The words of the search in the transcript. */
+// The words of the search in the transcript.
 function highlight() {
   if (!("highlights" in CSS)) return;
   CSS.highlights.delete("found");
@@ -235,7 +225,7 @@ function highlight() {
   CSS.highlights.set("found", new Highlight(...ranges));
 }
 
-/** The act whose top is next to that of the window, and the one some places on. */
+// The act whose top is next to that of the window, and the one some places on.
 function moveAct(by) {
   const acts = [...byId("session").querySelectorAll(".act, .branches")].filter((act) => !act.parentElement.closest(".branches"));
   const top = byId("session").getBoundingClientRect().top + 8;
@@ -266,7 +256,7 @@ function showCurves(shown) {
 
 const toggleCurves = () => showCurves(document.body.classList.contains("no-curves"));
 
-/** Where there is little room, sessions come first: curves and filters are folded. */
+// Where there is little room, sessions come first: curves and filters are folded.
 function fold() {
   showCurves(!narrow.matches || document.body.classList.contains("report"));
   byId("more-filters").open = !narrow.matches;
@@ -328,7 +318,7 @@ for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved,
   tip.style.top = `${box.bottom + own.height + 10 > innerHeight ? box.top - own.height - 6 : box.bottom + 6}px`;
 });
 
-/** A page of a run that goes on asks for its version, and opens the index again when there is another one. */
+// A page of a run that goes on asks for its version, and opens the index again when there is another one.
 async function follow() {
   try {
     // What is being written is not replaced.

@@ -35,7 +35,7 @@ function featuredPanels(curves, agents) {
   return found.filter((panel) => panel.series.length).slice(0, SHOWN);
 }
 
-/** The data sets, and after them their controls by name. The mean of one set and its controls, which older runs logged, is left out. */
+// The data sets, and after them their controls by name. The mean of one set and its controls, which older runs logged, is left out.
 function withControls(series) {
   const controlled = ({ of }) => { const base = of.replace(/_(shuffled|control)$/, ""); return base !== of && series.some((one) => one.of === base) ? base : ""; };
   const sets = series.filter((one) => one.of !== "mean_of_sets" && !controlled(one));
@@ -44,7 +44,7 @@ function withControls(series) {
   return [...mean, ...sets, ...controls];
 }
 
-/** Every number of the run, those of agents and of policies together. */
+// Every number of the run, those of agents and of policies together.
 function allPanels(curves, agents) {
   const panels = new Map();
   for (const name of Object.keys(curves.values)) {
@@ -81,12 +81,8 @@ class Curves {
       const bar = make("div", "more-curves"), label = this.all ? "fewer curves" : `all ${total} curves`;
       bar.append(button("quiet", label, () => { this.all = !this.all; this.open(this.run); this.element.scrollTop = 0; }));
       if (this.all) {
-        const filter = make("input");
-        filter.type = "search";
-        filter.placeholder = "names of curves";
-        filter.setAttribute("aria-label", "Filter curves by name");
-        filter.oninput = () => this.fill(filter.value);
-        bar.append(filter);
+        const oninput = (event) => this.fill(event.target.value);
+        bar.append(set(make("input", ""), { type: "search", placeholder: "names of curves", "aria-label": "Filter curves by name", oninput }));
       }
       this.element[this.all ? "prepend" : "append"](bar);
     }
@@ -105,14 +101,12 @@ class Curves {
   }
 
   panel({ title, about = title, series }) {
-    const names = [...new Set(series.map((one) => one.of))], element = make("figure", "panel"), caption = make("figcaption"), values = make("div", "values");
-    caption.append(make("span", "title", title), make("span", "at"));
-    caption.title = plain(about);
-    const svg = document.createElementNS(SVG, "svg");
-    const spoken = { role: "slider", tabindex: 0, "aria-label": plain(`${title}: ${series.map((one) => one.label).join(", ")}`) };
-    for (const [name, value] of Object.entries(spoken)) svg.setAttribute(name, value);
-    element.append(caption, svg, values);
-    const panel = { element, svg, values, title, at: caption.lastChild, series: series.map((one) => ({ ...one, colour: this.colour(one, names.indexOf(one.of)), values: this.curves.values[one.name] })) };
+    const names = [...new Set(series.map((one) => one.of))], at = make("span", "at"), values = make("div", "values");
+    const caption = set(make("figcaption", "", make("span", "title", title), at), { title: plain(about) });
+    const element = make("figure", "panel", caption);
+    const svg = shape("svg", { role: "slider", tabindex: 0, "aria-label": plain(`${title}: ${series.map((one) => one.label).join(", ")}`) }, element);
+    element.append(values);
+    const panel = { element, svg, values, title, at, series: series.map((one) => ({ ...one, colour: this.colour(one, names.indexOf(one.of)), values: this.curves.values[one.name] })) };
     svg.addEventListener("pointermove", (event) => this.at(this.stepAt(panel, event)));
     svg.addEventListener("click", (event) => this.onStep(this.curves.steps[this.stepAt(panel, event)]));
     svg.addEventListener("keydown", (event) => this.key(event));
@@ -120,7 +114,7 @@ class Curves {
     return panel;
   }
 
-  /** Arrows move from step to step, Enter opens a session of the step. */
+  // Arrows move from step to step, Enter opens a session of the step.
   key(event) {
     const { steps } = this.curves, place = this.place ?? steps.length - 1, to = place + { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (to in steps) this.at(to);
@@ -139,7 +133,7 @@ class Curves {
     return steps.reduce((best, step, place) => (Math.abs(step - wanted) < Math.abs(steps[best] - wanted) ? place : best), 0);
   }
 
-  /** The values at a place in the steps; at the last ones with null. */
+  // The values at a place in the steps; at the last ones with null.
   at(place) {
     this.place = place;
     for (const panel of this.panels) {
@@ -147,11 +141,8 @@ class Curves {
       panel.at.textContent = place === null ? "" : `step ${steps[place]}`;
       panel.values.replaceChildren(...panel.series.slice(0, 6).map((one) => {
         const value = place === null ? one.values.findLast((item) => item !== null) : one.values[place];
-        const item = make("span", "value");
-        item.style.setProperty("--of", one.colour);
-        item.append(make("i"), ...(panel.series.length > 1 || one.label ? [make("span", "label", one.label)] : []), make("b", "", compact(value)));
-        item.title = plain(one.name);
-        return item;
+        const label = panel.series.length > 1 || one.label ? [make("span", "label", one.label)] : [];
+        return set(make("span", "value", make("i"), ...label, make("b", "", compact(value))), { "--of": one.colour, title: plain(one.name) });
       }));
       panel.svg.setAttribute("aria-valuenow", steps[place ?? steps.length - 1]);
       panel.svg.setAttribute("aria-valuetext", `step ${steps[place ?? steps.length - 1]}: ${panel.values.textContent}`);
@@ -163,7 +154,7 @@ class Curves {
     }
   }
 
-  /** The step of the session that is open. */
+  // The step of the session that is open.
   mark(step) {
     this.marked = step;
     for (const panel of this.panels) {
@@ -192,7 +183,7 @@ function shape(tag, attributes, parent) {
   return element;
 }
 
-/** A colour in each of so many stripes of the panel: curves that coincide are seen in turns. */
+// A colour in each of so many stripes of the panel: curves that coincide are seen in turns.
 function stripes(svg, place, of, colour) {
   // The name says all that it is, so that another panel's is as good.
   const id = `stripes-${place}-${of}-${colour.replace(/\W/g, "")}`, gradient = shape("linearGradient", { id, gradientUnits: "userSpaceOnUse", x2: STRIPE * of, spreadMethod: "repeat" }, svg);

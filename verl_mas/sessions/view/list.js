@@ -15,7 +15,7 @@ class List {
     new ResizeObserver(() => this.draw()).observe(element);
   }
 
-  /** `bySteps`: with a heading per step. */
+  // `bySteps`: with a heading per step.
   open(run, sessions, bySteps) {
     this.run = run;
     this.sessions = sessions;
@@ -70,43 +70,34 @@ class List {
   }
 
   heading(block) {
-    const { blocks } = this.run, row = make("div", "heading"), all = blocks.size[block];
+    const { blocks } = this.run, all = blocks.size[block];
     const shown = this.sessions.filter((session) => this.run.block[session] === block), count = shown.length;
     const rewards = Array.from(shown, (session) => this.run.reward[session]).filter((reward) => !Number.isNaN(reward));
-    row.append(make("b", "", `${blocks.run[block]} step ${blocks.step[block]}`.trim()), make("span", `part ${blocks.partition[block]}`, blocks.partition[block]));
-    row.append(make("span", "of", `${count === all ? count : `${count} of ${all}`} sessions`), make("span", "mean", rewards.length ? `mean ${number(rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length)}` : ""));
-    return row;
+    const name = make("b", "", `${blocks.run[block]} step ${blocks.step[block]}`.trim()), part = blocks.partition[block];
+    const size = make("span", "of", `${count === all ? count : `${count} of ${all}`} sessions`);
+    const mean = rewards.length ? `mean ${number(rewards.reduce((sum, reward) => sum + reward, 0) / rewards.length)}` : "";
+    return make("div", "heading", name, make("span", `part ${part}`, part), size, make("span", "mean", mean));
   }
 
   row(session, place) {
     const { run } = this, { columns } = run, group = run.group[session];
-    const row = make("div", "row");
-    row.setAttribute("role", "option");
-    row.id = `session-${session}`;
+    const row = set(make("div", "row"), { role: "option", id: `session-${session}` });
     const first = this.offsets[place + 1] - this.offsets[place] === FIRST;
     row.classList.toggle("first", first);
     row.classList.toggle("uniform", Boolean(run.groups.uniform[group]));
     row.append(meter(run, session));
     const line = make("div", "under"), acted = run.agents.filter((agent) => columns.agents[session].includes(agent));
     for (const agent of acted.slice(0, 12)) {
-      const malformed = columns.malformed[session].includes(agent), dot = make("i", malformed ? "dot malformed" : "dot");
-      dot.style.setProperty("--of", agentColour(run.agents.indexOf(agent)));
-      dot.title = plain(agent) + (malformed ? ": malformed" : "");
-      line.append(dot);
+      const malformed = columns.malformed[session].includes(agent), title = plain(agent) + (malformed ? ": malformed" : "");
+      line.append(set(make("i", malformed ? "dot malformed" : "dot"), { "--of": agentColour(run.agents.indexOf(agent)), title }));
     }
-    const answer = make("span", "answer", plain(columns.answer[session] || ""));
-    answer.dir = "auto";
-    line.append(answer);
+    line.append(set(make("span", "answer", columns.answer[session]), AUTO));
     for (const kind of columns.faults[session]) line.append(make("span", "badge bad", kind));
     if (run.notes[nameOf(run, session)]) line.append(make("span", "badge", "note"));
     const status = columns.status[session];
     if (status !== "finished") line.append(make("span", "badge bad", status));
     line.append(make("span", "id", `${plain(run.groups.uid[group]).slice(0, 12)}·${columns.session[session]}`));
-    if (first) {
-      const title = make("div", "title", plain(run.groups.title[group] || run.groups.uid[group]));
-      title.dir = "auto";
-      row.append(title);
-    }
+    if (first) row.append(set(make("div", "title", run.groups.title[group] || run.groups.uid[group]), AUTO));
     row.append(line);
     row.title = plain(`${run.groups.title[group]}\n${columns.acts[session]} acts, ${grouped(columns.tokens[session])} tokens, ${seconds(columns.seconds[session])}`);
     row.onclick = () => this.onChoose(session);
@@ -140,7 +131,7 @@ class List {
     return place >= 0;
   }
 
-  /** The session some places on, or the first one. */
+  // The session some places on, or the first one.
   next(by) {
     if (!this.sessions.length) return -1;
     const here = this.sessions.indexOf(this.chosen);
@@ -148,12 +139,9 @@ class List {
   }
 }
 
-/** The reward as a number and a bar within the rewards of the run. */
+// The reward as a number and a bar within the rewards of the run.
 function meter(run, session) {
-  const element = make("div", "meter"), reward = run.reward[session], [low, high] = run.rewards;
-  element.append(make("b", "", Number.isNaN(reward) ? "–" : number(reward)));
-  const bar = make("i");
-  bar.style.setProperty("--share", Number.isNaN(reward) ? 0 : Math.max(0.02, (reward - low) / (high - low)));
-  element.append(bar);
-  return element;
+  const reward = run.reward[session], [low, high] = run.rewards;
+  const share = Number.isNaN(reward) ? 0 : Math.max(0.02, (reward - low) / (high - low));
+  return make("div", "meter", make("b", "", number(reward)), set(make("i", ""), { "--share": share }));
 }

@@ -1,24 +1,31 @@
 // Texts of models, tools and users, shown as text: nodes only, never markup.
 
 const CUT = 4000, MORE = 200000;
+const AUTO = { dir: "auto" }; // the direction of a text is that of its first letter
 // What a browser obeys instead of showing it, or does not show: control characters, marks of direction, separators, tags.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
 
-/** An element with a text, in which what is hidden is written out. */
-function make(tag, className, text) {
+// An element with its content: nodes, and texts, in which hidden characters are written out.
+function make(tag, className, ...content) {
   const element = document.createElement(tag);
   if (className) element.className = className;
-  if (text !== undefined && text !== null) element.textContent = plain(text);
+  element.append(...content.map((part) => (part instanceof Node ? part : plain(part ?? ""))));
   return element;
 }
 
-/** A button, and the key that does the same if there is one. */
+// The element, with these properties, attributes and variables of its style.
+function set(element, values) {
+  for (const [name, value] of Object.entries(values)) {
+    if (name.startsWith("--")) element.style.setProperty(name, value);
+    else if (name in element) element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  return element;
+}
+
+// A button, and the key that does the same if there is one.
 function button(className, text, onclick, key = "") {
-  const made = make("button", className, text);
-  made.type = "button";
-  made.onclick = onclick;
-  if (key) made.append(" ", make("kbd", "", key));
-  return made;
+  return set(make("button", className, text, ...(key ? [" ", make("kbd", "", key)] : [])), { type: "button", onclick });
 }
 
 function codeOf(character) {
@@ -26,7 +33,7 @@ function codeOf(character) {
   return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : code < 65536 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\u{${code.toString(16)}}`;
 }
 
-/** The text as nodes, with what is hidden in it written as \x1b. */
+// The text as nodes, with what is hidden in it written as \x1b.
 function pieces(text) {
   const found = document.createDocumentFragment();
   let place = 0;
@@ -39,7 +46,7 @@ function pieces(text) {
   return found;
 }
 
-/** For short places: the same, as one string. */
+// For short places: the same, as one string.
 function plain(text) {
   return String(text).replace(HIDDEN, codeOf);
 }
@@ -47,7 +54,7 @@ function plain(text) {
 // What ends a reply in the templates of known models.
 const END = /^(?:<\|[^|<>]+\|>|<｜[^｜<>]+｜>|<\/s>|<(?:eos|pad|end_of_turn|end_of_utterance|turn\|)>|\[(?:EOS|PAD|SEP)\])$/;
 
-/** How many of the sampled tokens are the reply. The text of an act is without the marks that end it. */
+// How many of the sampled tokens are the reply. The text of an act is without the marks that end it.
 function replyLength(tokens, text) {
   const texts = tokens.map(([token]) => String(token)), whole = texts.join("");
   let count = texts.length, length = whole.length;
@@ -56,10 +63,9 @@ function replyLength(tokens, text) {
   return count;
 }
 
-/** A block of text. A long one is cut, and more is shown on request. */
+// A block of text. A long one is cut, and more is shown on request.
 function textBlock(text, className = "") {
-  const block = make("pre", `text ${className}`);
-  block.dir = "auto";
+  const block = set(make("pre", `text ${className}`), AUTO);
   text = String(text ?? "");
   if (!text) {
     block.append(make("span", "none", "empty"));
@@ -84,7 +90,7 @@ function textBlock(text, className = "") {
   return block;
 }
 
-/** The words of a text, and for each whether another text has it in its place: one of their longest common subsequence. */
+// The words of a text, and for each whether another text has it in its place: one of their longest common subsequence.
 function comparedWords(text, other) {
   const [words, others] = [text, other].map((one) => one.split(/(?<=\s)(?=\S)/)), width = others.length + 1;
   const common = new Uint16Array((words.length + 1) * width);
@@ -100,19 +106,16 @@ function comparedWords(text, other) {
   });
 }
 
-/** A reply in which the words are marked that another one does not have. */
+// A reply in which the words are marked that another one does not have.
 function differing(text, other) {
-  const block = make("pre", "text reply");
-  block.dir = "auto";
+  const block = set(make("pre", "text reply"), AUTO);
   for (const [word, same] of comparedWords(text, other)) {
-    const part = document.createElement(same ? "span" : "mark");
-    part.append(pieces(word));
-    block.append(part);
+    block.append(make(same ? "span" : "mark", "", pieces(word)));
   }
   return block;
 }
 
-/** Not between the two halves of a character. */
+// Not between the two halves of a character.
 function cutAt(text, place) {
   return /[\ud800-\udbff]/.test(text[place - 1] || "") ? place - 1 : place;
 }
@@ -128,7 +131,7 @@ function number(value, digits = 2) {
   return Number.isInteger(value) && Math.abs(value) >= 10 ? String(value) : value.toFixed(digits).replace("-", "−");
 }
 
-/** Three digits, for curves. */
+// Three digits, for curves.
 function compact(value) {
   if (typeof value !== "number") return "–";
   const size = Math.abs(value);
@@ -145,7 +148,7 @@ function seconds(value) {
   return value < 1 ? `${Math.round(value * 1000)} ms` : value < 120 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
 }
 
-/** The text of a message: its parts of text, joined. */
+// The text of a message: its parts of text, joined.
 function contentOf(message) {
   const content = message.content;
   if (Array.isArray(content)) return content.filter((part) => part && part.text).map((part) => part.text).join("\n");
@@ -156,11 +159,9 @@ function imagesOf(message) {
   return Array.isArray(message.content) ? message.content.filter((part) => part && part.type !== "text") : [];
 }
 
-/** Folded until it is clicked; its body is made then. */
+// Folded until it is clicked; its body is made then.
 function folded(className, summary, body, open = false) {
-  const details = make("details", className), head = make("summary");
-  head.append(...summary);
-  details.append(head);
+  const details = make("details", className, make("summary", "", ...summary));
   let made = false;
   const fill = () => {
     if (made || !details.open) return;

@@ -1,13 +1,13 @@
 // One session as a transcript, and the sessions of a group beside each other.
 
-/** The colours of the first twelve agents are chosen; more repeat them. */
+// The colours of the first twelve agents are chosen; more repeat them.
 function agentColour(agent) {
   return `var(--a${agent % 12})`;
 }
 
 const MOST_TOKENS = 20000, MOST_MARKED = 8000;
 
-/** What the sessions of a group have in common. */
+// What the sessions of a group have in common.
 function relation(run, members) {
   return `${members.length} sessions of this task${run.groups.uniform[run.group[members[0]]] ? ", all with one reward" : ""}`;
 }
@@ -20,7 +20,7 @@ class Transcript {
     this.shared = shared;
   }
 
-  /** A session and the messages of its prompts. `mode`: alone, beside others or in a story; `other`: in a story of two runs the session of the other one. */
+  // A session and the messages of its prompts. `mode`: alone, beside others or in a story; `other`: in a story of two runs the session of the other one.
   draw(number, session, messages, mode, other) {
     Object.assign(this, { number, session, messages, other, brief: mode === "story" });
     this.seen = new Map();
@@ -37,8 +37,7 @@ class Transcript {
   }
 
   head() {
-    const { session, run, narrow, number: mine } = this, head = make("header", "session-head");
-    const title = make("h2");
+    const { session, run, narrow, number: mine } = this, title = make("h2");
     const mark = run.blocks.run[run.block[mine]], label = `${mark && `run ${mark}, `}step ${session.step}${this.brief ? (session.step || session.partition === "train" ? "" : ", before training") : `, session ${session.session}`}`;
     if (narrow) title.append(button("quiet", label, () => this.shared.show("", mine)));
     else title.append(make("span", "", mark ? `Run ${mark}, step ${session.step}` : `Step ${session.step}`), make("span", `part ${session.partition}`, session.partition), make("span", "of", `task ${plain(session.uid)}, session ${session.session}`), this.shared.link("", mine));
@@ -49,48 +48,37 @@ class Transcript {
     add(`${grouped(run.columns.tokens[mine])} tokens sampled`);
     add(seconds(session.seconds));
     if (!narrow && session.started > 1e9) add(new Date(session.started * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" }));
-    const reward = make("div", "big-reward");
-    reward.append(make("b", "", number(session.outcome.reward)), make("span", "", "reward"));
-    head.append(reward, title, this.brief ? this.facts() : facts);
-    return [head, this.note(), ...(narrow ? [] : [this.group()])];
+    const reward = make("div", "big-reward", make("b", "", number(session.outcome.reward)), make("span", "", "reward"));
+    return [make("header", "session-head", reward, title, this.brief ? this.facts() : facts), this.note(), ...(narrow ? [] : [this.group()])];
   }
 
-  /** The note on the session; a page from a server keeps what is written into it. */
+  // The note on the session; a page from a server keeps what is written into it.
   note() {
-    const { notes } = this.run, name = nameOf(this.run, this.number), box = make("section", "note");
+    const { notes } = this.run, name = nameOf(this.run, this.number);
     if (this.narrow || !("notes" in document.documentElement.dataset)) {
-      if (notes[name]) box.append(make("b", "role", "note"), textBlock(notes[name]));
-      return notes[name] ? box : "";
+      return notes[name] ? make("section", "note", make("b", "role", "note"), textBlock(notes[name])) : "";
     }
-    const area = make("textarea", "", notes[name]), said = make("output", "of");
-    area.placeholder = "A note on this session. It is kept when you leave the field.";
-    area.setAttribute("aria-label", "Note");
-    area.maxLength = 4000;
-    area.rows = 2;
+    const placeholder = "A note on this session. It is kept when you leave the field.", said = make("output", "of");
+    const area = set(make("textarea", "", notes[name]), { placeholder, "aria-label": "Note", maxLength: 4000, rows: 2 });
     area.onchange = () => this.shared.keepNote(name, area.value).then(() => { area.defaultValue = area.value; said.textContent = "kept"; said.className = "of"; })
       .catch((error) => { said.textContent = plain(error.message); said.className = "bad"; });
-    box.append(area, said);
-    return box;
+    return make("section", "note", area, said);
   }
 
-  /** The sessions of the same task in this step, and how they differ. */
+  // The sessions of the same task in this step, and how they differ.
   group() {
-    const { run } = this, members = groupMembers(run, this.number), bar = make("div", "group");
-    if (members.length < 2) return bar;
-    bar.append(make("span", "of", relation(run, members)));
-    const strip = make("div", "strip");
-    for (const member of members) {
-      const one = button(member === this.number ? "member chosen" : "member", "", () => this.shared.choose(member));
-      one.append(meter(run, member));
-      one.title = `session ${run.columns.session[member]}: reward ${number(run.reward[member])}`;
-      one.setAttribute("aria-label", one.title);
-      strip.append(one);
-    }
-    bar.append(strip, button("quiet", "beside each other", () => this.shared.show("beside"), "g"));
-    return bar;
+    const { run } = this, members = groupMembers(run, this.number);
+    if (members.length < 2) return make("div", "group");
+    const strip = make("div", "strip", ...members.map((member) => {
+      const one = button(member === this.number ? "member chosen" : "member", meter(run, member), () => this.shared.choose(member));
+      const title = `session ${run.columns.session[member]}: reward ${number(run.reward[member])}`;
+      set(one, { title, "aria-label": title });
+      return one;
+    }));
+    return make("div", "group", make("span", "of", relation(run, members)), strip, button("quiet", "beside each other", () => this.shared.show("beside"), "g"));
   }
 
-  /** `whole`: with the expected answer, where no session is below it. */
+  // `whole`: with the expected answer, where no session is below it.
   question(whole = false) {
     const { task } = this.session, box = make("section", "task");
     const messages = task.messages.map((place) => this.messages[place]);
@@ -107,10 +95,8 @@ class Transcript {
     const { task, outcome } = this.session, facts = make("dl", "truth");
     const pair = (name, value) => {
       if (value === null || value === undefined || value === "") return;
-      const one = make("div"), text = make("dd", "", plain(typeof value === "string" ? value : JSON.stringify(value)).slice(0, 2000));
-      text.dir = "auto";
-      one.append(make("dt", "", name), text);
-      facts.append(one);
+      const text = plain(typeof value === "string" ? value : JSON.stringify(value)).slice(0, 2000);
+      facts.append(make("div", "", make("dt", "", name), set(make("dd", "", text), AUTO)));
     };
     const values = { expected: task.ground_truth, answer: outcome.answer, source: task.data_source };
     for (const name of wanted) pair(name, values[name]);
@@ -119,45 +105,41 @@ class Transcript {
 
   faults() {
     return this.session.faults.map((fault) => {
-      const box = make("section", "fault"), where = fault.agent ? `${plain(fault.agent)}, turn ${fault.turn}` : "between acts";
-      box.append(make("b", "", `${plain(fault.kind)} fault in attempt ${fault.attempt + 1}, ${where}`), textBlock(fault.cause, "cause"));
+      const where = fault.agent ? `${plain(fault.agent)}, turn ${fault.turn}` : "between acts";
+      const title = make("b", "", `${plain(fault.kind)} fault in attempt ${fault.attempt + 1}, ${where}`);
+      const box = make("section", "fault", title, textBlock(fault.cause, "cause"));
       if (fault.traceback) box.append(this.fold("traceback", [make("span", "", "traceback")], () => textBlock(fault.traceback)));
       return box;
     });
   }
 
-  /** When each agent acted: a lane per agent; acts that ran together are above each other. */
+  // When each agent acted: a lane per agent; acts that ran together are above each other.
   timeline() {
-    const { session, run } = this, timed = session.acts.filter((act) => act.seconds !== null && act.seconds !== undefined && !act.probe);
+    const { session } = this, timed = session.acts.filter((act) => act.seconds !== null && act.seconds !== undefined && !act.probe);
     const end = Math.max(...timed.map((act) => (act.started || 0) + act.seconds), 0);
     if (timed.length < 2 || !(end > 0)) return [];
-    const box = make("div", "timeline");
-    const lanes = [...new Set(timed.map((act) => act.agent))].slice(0, 12);
-    for (const agent of lanes) {
-      const lane = make("div", "lane");
-      lane.append(make("span", "label", agent));
-      const track = make("div", "track");
-      for (const act of timed.filter((one) => one.agent === agent)) {
-        const bar = button(act.committed === false ? "bar other" : "bar", "", () => {
-          const box = this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`);
-          box.focus({ preventScroll: true });
-          box.scrollIntoView({ block: "start", behavior: "smooth" });
-        });
-        bar.style.setProperty("--of", agentColour(run.agents.indexOf(agent)));
-        bar.style.left = `${((act.started || 0) / end) * 100}%`;
-        bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
-        bar.dataset.tip = `${plain(agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
-        bar.setAttribute("aria-label", bar.dataset.tip);
-        track.append(bar);
-      }
-      lane.append(track);
-      box.append(lane);
-    }
-    box.append(make("div", "scale", seconds(end)));
-    return [box];
+    const lanes = [...new Set(timed.map((act) => act.agent))].slice(0, 12).map((agent) => {
+      const bars = timed.filter((act) => act.agent === agent).map((act) => this.bar(act, end));
+      return make("div", "lane", make("span", "label", agent), make("div", "track", ...bars));
+    });
+    return [make("div", "timeline", ...lanes, make("div", "scale", seconds(end)))];
   }
 
-  /** Acts in their order; candidates of one act beside each other, probes folded, boards where they belong. */
+  // An act in its lane; a click moves to the act.
+  bar(act, end) {
+    const { session, run } = this, bar = button(act.committed === false ? "bar other" : "bar", "", () => {
+      const box = this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`);
+      box.focus({ preventScroll: true });
+      box.scrollIntoView({ block: "start", behavior: "smooth" });
+    });
+    const tip = `${plain(act.agent)}, turn ${act.turn}: ${seconds(act.seconds)}, from ${seconds(act.started)}`;
+    set(bar, { "--of": agentColour(run.agents.indexOf(act.agent)), "data-tip": tip, "aria-label": tip });
+    bar.style.left = `${((act.started || 0) / end) * 100}%`;
+    bar.style.width = `max(3px, ${(act.seconds / end) * 100}%)`;
+    return bar;
+  }
+
+  // Acts in their order; candidates of one act beside each other, probes folded, boards where they belong.
   parts() {
     const found = [], places = new Map(), { acts } = this.session;
     acts.forEach((act, place) => {
@@ -177,22 +159,17 @@ class Transcript {
     }
     const branches = new Set(acts.map(({ act }) => act.branch)).size > 1;
     if (!branches) {
-      if (acts.length === 1) return this.act(acts[0].act, acts[0].place);
-      const several = make("div", "several");
-      several.append(...acts.map(({ act, place }) => this.act(act, place)));
-      return several;
+      const all = acts.map(({ act, place }) => this.act(act, place));
+      return all.length === 1 ? all[0] : make("div", "several", ...all);
     }
-    const box = make("section", "branches"), { act } = acts[0];
-    box.style.setProperty("--of", agentColour(this.run.agents.indexOf(act.agent)));
-    box.append(this.who(act, `${acts.length} candidates`), ...this.prompt(act));
-    const columns = make("div", this.narrow ? "several" : "columns"), candidates = acts.map(({ act: one, place }) => this.candidate(one, place));
-    if (!this.narrow) columns.tabIndex = 0;
-    columns.append(...candidates);
-    box.append(columns);
-    return box;
+    const { act } = acts[0], colour = { "--of": agentColour(this.run.agents.indexOf(act.agent)) };
+    const head = [this.who(act, `${acts.length} candidates`), ...this.prompt(act)];
+    const candidates = acts.map(({ act: one, place }) => this.candidate(one, place));
+    const columns = this.narrow ? make("div", "several", ...candidates) : set(make("div", "columns", ...candidates), { tabIndex: 0 });
+    return make("section", "branches", colour, ...head, columns);
   }
 
-  /** Where there is little room, one that is not committed is folded. */
+  // Where there is little room, one that is not committed is folded.
   candidate(act, place) {
     if (!this.narrow || act.committed) return this.act(act, place, true);
     const summary = [make("b", "", `candidate ${act.branch}`), this.credit(act)];
@@ -200,21 +177,14 @@ class Transcript {
   }
 
   who(act, more = "") {
-    const line = make("div", "who"), name = make("b", "agent", plain(act.agent) + (act.instance && !String(act.agent).endsWith(`_${act.instance}`) ? ` ${act.instance}` : ""));
-    line.append(name);
-    if (this.brief) return line;
-    line.append(make("span", "of", `turn ${act.turn}`));
-    if (act.policy) line.append(make("span", "of", `policy ${plain(act.policy)}`));
-    if (act.role && act.role !== act.agent) line.append(make("span", "of", act.role));
-    if (more) line.append(make("span", "of", more));
-    return line;
+    const instance = act.instance && !String(act.agent).endsWith(`_${act.instance}`) ? ` ${act.instance}` : "";
+    const name = make("b", "agent", plain(act.agent) + instance);
+    const about = [`turn ${act.turn}`, act.policy && `policy ${act.policy}`, act.role !== act.agent && act.role, more];
+    return make("div", "who", name, ...(this.brief ? [] : about.filter(Boolean).map((text) => make("span", "of", text))));
   }
 
   act(act, place, candidate = false) {
-    const box = make("section", "act");
-    box.dataset.act = place;
-    box.tabIndex = -1;
-    box.style.setProperty("--of", agentColour(this.run.agents.indexOf(act.agent)));
+    const box = set(make("section", "act"), { "data-act": place, tabIndex: -1, "--of": agentColour(this.run.agents.indexOf(act.agent)) });
     const head = candidate ? make("div", "who") : this.who(act);
     if (candidate) head.append(make("b", "", `candidate ${act.branch}`));
     if (candidate || act.branch) {
@@ -230,13 +200,13 @@ class Transcript {
     head.append(this.credit(act));
     box.append(head);
     if (!candidate) box.append(...this.prompt(act));
-    if (act.malformed) box.append(this.reason(act));
+    if (act.malformed) box.append(set(make("p", "reason", plain(act.malformed).slice(0, 600)), AUTO));
     if (this.brief) box.append(...this.told(act));
     else box.append(...this.reply(act), this.numbers(act));
     return box;
   }
 
-  /** The reply, with marks where the other run has the same act with other words. */
+  // The reply, with marks where the other run has the same act with other words.
   told(act) {
     const same = this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
     if (!same) return [textBlock(act.text, "reply")];
@@ -244,34 +214,23 @@ class Transcript {
     return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Without marks: a reply of more than ${grouped(MOST_MARKED)} characters.`)];
   }
 
-  reason(act) {
-    const line = make("p", "reason", plain(act.malformed).slice(0, 600));
-    line.dir = "auto";
-    return line;
-  }
-
-  /** Reward and advantage. The sign of an advantage is its side and its colour. */
+  // Reward and advantage. The sign of an advantage is its side and its colour.
   credit(act) {
     const box = make("div", "credit"), { reward } = act;
     if (this.brief && reward?.score === this.session.outcome.reward) return box;
     if (reward && reward.score !== undefined) {
-      const one = make("span", "reward");
-      one.append(make("span", "of", "reward "), make("b", "", number(reward.score)));
-      one.dataset.tip = ["team", "local", "penalty", "score"].filter((name) => reward[name] !== undefined).map((name) => `${name} ${number(reward[name], 3)}`).join("\n");
-      box.append(one);
+      const tip = ["team", "local", "penalty", "score"].filter((name) => reward[name] !== undefined).map((name) => `${name} ${number(reward[name], 3)}`).join("\n");
+      box.append(set(make("span", "reward", make("span", "of", "reward "), make("b", "", number(reward.score))), { "data-tip": tip }));
     }
     if (typeof act.advantage === "number" && !this.brief) {
-      const one = make("span", act.advantage > 0 ? "advantage up" : act.advantage < 0 ? "advantage down" : "advantage");
-      const gauge = make("i");
-      gauge.style.setProperty("--share", Math.min(Math.abs(act.advantage) / 2, 1));
-      one.append(gauge, make("b", "", signed(act.advantage)));
-      one.dataset.tip = `advantage ${number(act.advantage, 4)}`;
-      box.append(one);
+      const side = act.advantage > 0 ? "advantage up" : act.advantage < 0 ? "advantage down" : "advantage";
+      const gauge = set(make("i", ""), { "--share": Math.min(Math.abs(act.advantage) / 2, 1) });
+      box.append(set(make("span", side, gauge, make("b", "", signed(act.advantage))), { "data-tip": `advantage ${number(act.advantage, 4)}` }));
     }
     return box;
   }
 
-  /** What the agent was given: what it has not seen yet is open, the rest is folded. */
+  // What the agent was given: what it has not seen yet is open, the rest is folded.
   prompt(act) {
     const messages = act.messages.slice(this.brief ? -1 : 0).map((place) => ({ place, message: this.messages[place] }));
     if (!messages.length) return [];
@@ -293,29 +252,21 @@ class Transcript {
 
   snippet(message) {
     const text = contentOf(message).replace(/\s+/g, " ").trim(), images = imagesOf(message).length;
-    const line = make("span", "snippet", (images ? `${images} image${images > 1 ? "s" : ""} ` : "") + plain(text.slice(0, 160)));
-    line.dir = "auto";
-    return line;
+    return set(make("span", "snippet", (images ? `${images} image${images > 1 ? "s" : ""} ` : "") + plain(text.slice(0, 160))), AUTO);
   }
 
   message(message, className) {
-    const box = make("div", `message ${className}`);
-    box.append(make("b", "role", message.role), textBlock(contentOf(message)));
-    for (const part of imagesOf(message)) box.append(this.image(part));
-    for (const call of message.tool_calls || []) box.append(textBlock(`${call.function?.name}(${asText(call.function?.arguments)})`, "call"));
-    return box;
+    const calls = (message.tool_calls || []).map((call) => textBlock(`${call.function?.name}(${asText(call.function?.arguments)})`, "call"));
+    const parts = [textBlock(contentOf(message)), ...imagesOf(message).map((part) => this.image(part)), ...calls];
+    return make("div", `message ${className}`, make("b", "role", message.role), ...parts);
   }
 
   image(part) {
     if (!/^data:image\/(png|jpeg|webp|gif);base64,/.test(part.data || "")) return make("span", "badge", plain(`${part.type || "part"} ${part.file || "not stored"}`));
-    const image = make("img");
-    image.src = part.data;
-    image.alt = plain(part.file);
-    image.loading = "lazy";
-    return image;
+    return set(make("img", ""), { src: part.data, alt: plain(part.file), loading: "lazy" });
   }
 
-  /** Of an act with tools every step in its order, its calls folded; else the text. */
+  // Of an act with tools every step in its order, its calls folded; else the text.
   reply(act) {
     const calls = [...(act.tool_calls || [])], parts = [];
     if (!calls.length) return [this.replyText(act)];
@@ -334,17 +285,14 @@ class Transcript {
     return act.tokens && act.tokens.length && act.tokens.length <= MOST_TOKENS ? this.tokens(act) : textBlock(act.text, "reply");
   }
 
-  /** What was sampled, each token with its log-prob. */
+  // What was sampled, each token with its log-prob.
   tokens(act) {
-    const block = make("pre", "text reply tokens");
-    block.dir = "auto";
-    const length = replyLength(act.tokens, act.text);
+    const block = set(make("pre", "text reply tokens"), AUTO), length = replyLength(act.tokens, act.text);
     act.tokens.forEach(([text, logProb], place) => {
-      const span = make("span", place < length ? "token" : "token end");
-      span.append(pieces(String(text)));
+      const span = make("span", place < length ? "token" : "token end", pieces(String(text)));
       if (typeof logProb === "number") {
-        span.style.setProperty("--surprise", Math.min(-logProb / 4, 1).toFixed(3));
-        span.dataset.tip = `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
+        const tip = `log-prob ${number(logProb, 2)}\nprobability ${(Math.exp(logProb) * 100).toPrecision(3)} %`;
+        set(span, { "--surprise": Math.min(-logProb / 4, 1).toFixed(3), "data-tip": tip });
       }
       block.append(span);
     });
@@ -360,14 +308,10 @@ class Transcript {
     });
   }
 
-  /** Rewards by part, lengths, time. */
+  // Rewards by part, lengths, time.
   numbers(act) {
     const line = make("div", "numbers"), { reward } = act;
-    const add = (name, value, className = "") => {
-      const one = make("span", className);
-      one.append(`${plain(name)} `, make("b", "", value));
-      line.append(one);
-    };
+    const add = (name, value, className = "") => line.append(make("span", className, `${plain(name)} `, make("b", "", value)));
     for (const name of ["team", "local", "penalty"]) if (reward && reward[name]) add(name, signed(name === "penalty" ? -Math.abs(reward[name]) : reward[name]));
     for (const [name, value] of Object.entries(reward?.parts || {})) add(name, typeof value === "number" ? signed(value) : plain(value), "named");
     if (line.children.length) line.append(make("span", "gap"));
@@ -382,28 +326,17 @@ class Transcript {
   }
 
   board({ title, text }) {
-    const box = make("section", "board");
-    if (title) box.append(make("b", "role", title));
-    box.append(textBlock(text));
-    return box;
+    return make("section", "board", ...(title ? [make("b", "role", title)] : []), textBlock(text));
   }
 
   outcome() {
     const { info } = this.session.outcome, entries = Object.entries(info || {});
     if (!entries.length) return "";
-    const box = make("section", "outcome");
-    box.append(make("b", "role", "outcome"));
-    const facts = make("dl", "truth");
-    for (const [name, value] of entries) {
-      const one = make("div"), text = typeof value === "number" ? number(value, 3) : asText(value);
-      one.append(make("dt", "", name));
-      const content = make("dd");
-      content.append(text.length > 200 ? textBlock(text) : plain(text));
-      one.append(content);
-      facts.append(one);
-    }
-    box.append(facts);
-    return box;
+    const facts = entries.map(([name, value]) => {
+      const text = typeof value === "number" ? number(value, 3) : asText(value);
+      return make("div", "", make("dt", "", name), make("dd", "", text.length > 200 ? textBlock(text) : text));
+    });
+    return make("section", "outcome", make("b", "role", "outcome"), make("dl", "truth", ...facts));
   }
 
   fold(className, summary, body) {
