@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
-from textwrap import indent
 
 import pytest
 
@@ -18,11 +15,6 @@ from verl_mas.testing.check_workflow import Watch, check_workflow
 from verl_mas.testing.scripted_llm import calls
 from verl_mas.workflow import Boxed, Outcome, Workflow, instances
 from verl_mas.workflow.base import WORKFLOWS
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 class Team(Workflow):
@@ -90,20 +82,31 @@ class Position:
         return replace(self)
 
 
-def defects():
-    for name, defect in tomllib.loads((Path(__file__).parent / "defects.toml").read_text())["defects"].items():
-        names = {"Boxed": Boxed, "Outcome": Outcome, "asyncio": asyncio, "sys": sys}
-        exec("async def run(self, task, team):\n" + indent(defect["run"], "    "), names)
-        yield type(name, (Team,), {"run": names["run"], "agents": defect.get("agents", ["a"])}), defect
+class Swallowing(Team):
+    async def run(self, task, team):
+        try:
+            return Outcome(answer=await team.a.act("q"))
+        except Exception:  # noqa: BLE001  # the mistake
+            return Outcome(answer="", reward=0.0)
 
 
-DEFECTS = {workflow.__name__: (workflow, defect["case"], defect["says"]) for workflow, defect in defects()}
+class Idle(Team):
+    async def run(self, task, team):
+        return Outcome(reward=1.0)
+
+
+class Undecided(Team):
+    async def run(self, task, team):
+        replies = await team.a.branch("q")
+        return Outcome(answer=replies[0])
 
 
 @pytest.mark.parametrize(
     ("workflow", "case", "words"),
     [
-        *DEFECTS.values(),
+        (Swallowing, "a refused act", "swallowed"),
+        (Idle, "good replies", "no agent acted"),
+        (Undecided, "4 branches", "never committed"),
         # In any case: on a busy machine, the watching thread may not see each of them.
         (Blocking, "", f"{__file__}:{Blocking.run.__code__.co_firstlineno + 2} blocks the event loop"),
         (Sharing, "4 branches", f"{__file__}:{Sharing.run.__code__.co_firstlineno + 2}"),
@@ -111,6 +114,7 @@ DEFECTS = {workflow.__name__: (workflow, defect["case"], defect["says"]) for wor
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_defect_is_found(workflow, case, words):
+    """Other mistakes are in `natural_mistakes.yaml`."""
     report = check_workflow(workflow, "\\boxed{4}")
     assert not report.ok
     assert any(problem.startswith(case) and words in problem for problem in report.problems), report.problems
