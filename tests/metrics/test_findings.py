@@ -81,10 +81,3 @@ RISES = [0.1 + 0.05 * step for step in range(12)]
 def test_a_reward_that_rises_without_success_is_found_once():
     (found,) = validated(RISES, [0.4, 0.41, 0.42, 0.43])
     assert "risen from 0.15 to 0.5" in found.text and "val-core/x/acc/mean@1 has not: 0.4 at first" in found.text
-
-
-@pytest.mark.parametrize(
-    ("rewards", "success"), [(RISES, [0.4, 0.5, 0.6, 0.7]), ([0.5, 0.1, 0.3] * 4, [0.4] * 4), (RISES[:6], [0.4, 0.4])]
-)
-def test_success_that_rises_too_and_a_reward_that_does_not_are_no_finding(rewards, success):
-    assert validated(rewards, success) == []

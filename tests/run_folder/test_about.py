@@ -1,8 +1,3 @@
-from unittest.mock import Mock
-
-import pytest
-
-from verl_mas.errors import DiskError
 from verl_mas.run_folder.about import FILE, AboutFile, attempts, read_about
 
 
@@ -35,10 +30,3 @@ def test_a_damaged_file_is_kept_aside_and_the_run_starts(tmp_path, caplog):
     assert len(attempts(read_about(tmp_path))) == 1
     assert (tmp_path / f"{FILE}.damaged").read_text() == "[1" and "is replaced" in caplog.text
     assert read_about(tmp_path / "other") == {} and attempts({}) == attempts({"attempts": "x"}) == []
-
-
-def test_a_full_disk_is_an_error_with_its_fix(tmp_path, monkeypatch):
-    full = Mock(side_effect=OSError(28, "No space left on device"))
-    monkeypatch.setattr("verl_mas.run_folder.about.write_whole", full)
-    with pytest.raises(DiskError, match=r"No space(.|\n)*make room"):
-        AboutFile(tmp_path, start(), {})

@@ -91,8 +91,9 @@ def test_a_compressed_file_that_is_damaged_costs_only_its_sessions_and_is_named(
 
 def test_files_of_an_earlier_version_are_read(tmp_path):
     """Its lines were in several frames of zstd, each after a frame that a reader of zstd skips."""
-    lines, skipped = [packed(view_runs.session(1, "1-0", number)) for number in (0, 1)], struct.pack("<II", 0x184D2A5D, 4)
-    frames = [skipped + b"mas2" + pyarrow.compress(line, codec="zstd", asbytes=True) for line in lines]
+    lines = [packed(view_runs.session(1, "1-0", number)) for number in (0, 1)]
+    skipped = struct.pack("<II", 0x184D2A5D, 4) + b"mas2"
+    frames = [skipped + pyarrow.compress(line, codec="zstd", asbytes=True) for line in lines]
     path = file_of(tmp_path, False, 1, "a", "0", ".jsonl.zst")
     path.parent.mkdir()
     path.write_bytes(b"".join(frames))

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
-from itertools import accumulate
+from itertools import accumulate, groupby
 from statistics import fmean
 
 from omegaconf import OmegaConf
@@ -219,14 +219,10 @@ def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
     """The first and last number of the longest range of consecutive numbers; of two equal ranges, the later one."""
-    begin = previous = ends[0]
-    found = (begin, begin)
-    for end in ends:
-        begin = end if end > previous + 1 else begin
-        previous = end
-        if end - begin >= found[1] - found[0]:
-            found = (begin, end)
-    return found
+    by_range = groupby(enumerate(ends), lambda pair: pair[1] - pair[0])
+    ranges = [[end for _, end in consecutive] for _, consecutive in by_range]
+    longest = max(reversed(ranges), key=len)
+    return longest[0], longest[-1]
 
 
 def watched(steps: Sequence[Step]) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from verl_mas.errors import ConfigError
 from verl_mas.verl_.types import Fields
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast, Qwen2Config
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast, Qwen2Config
 
 END_OF_TEXT, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
@@ -39,19 +40,23 @@ def tiny_model(
     The width is `hidden`, or the one that gives about `parameters`; `initial` is the standard deviation of the weights.
     Without a `tokenizer` a token is a byte.
     """
-    import torch
     from transformers import Qwen2ForCausalLM
 
-    path = Path(path)
     tokenizer = tokenizer or byte_tokenizer()
     config = _config(tokenizer, hidden, layers) if hidden else _nearest_config(tokenizer, parameters, layers)
     config.initializer_range = initial
+    tokenizer.save_pretrained(path)
+    return save_random(path, partial(Qwen2ForCausalLM, config), seed)
+
+
+def save_random(path: str | os.PathLike[str], model: Callable[[], PreTrainedModel], seed: int) -> Path:
+    """Save a new model, whose random weights depend on the seed alone."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen2ForCausalLM(config)
-    model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
+        model().save_pretrained(path)
+    return Path(path)
 
 
 def byte_tokenizer(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verl_mas.testing.tiny_model import byte_tokenizer, settings_of
+from verl_mas.testing.tiny_model import byte_tokenizer, save_random, settings_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLProcessor
@@ -46,20 +47,14 @@ def tiny_vision_model(
     pixels, and every 16 x 16 pixels of it are a token. Without a `tokenizer` a token of text is a byte. The
     tokens of images are added to a given one.
     """
-    import torch
     from transformers import Qwen3VLForConditionalGeneration
 
-    path = Path(path)
     tokenizer = tokenizer or byte_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": [VISION_START, VISION_END, IMAGE, VIDEO]})
     tokenizer.chat_template = CHATML
     config = _config(tokenizer, hidden, layers, initial)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = Qwen3VLForConditionalGeneration(config)
-    model.save_pretrained(path)
     _processor(tokenizer, largest).save_pretrained(path)
-    return path
+    return save_random(path, partial(Qwen3VLForConditionalGeneration, config), seed)
 
 
 def _processor(tokenizer: PreTrainedTokenizerFast, largest: int) -> Qwen3VLProcessor:
