@@ -1,4 +1,4 @@
-"""Harbor's trajectories (ATIF), one file per session. Trajectories of other tools can be read, too."""
+"""Harbor's trajectories (ATIF): one file per session. Those of other tools can be read as well."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from verl_mas.workflow.client import ToolCall
 
 PLACE = "messages"
 VERSION = "ATIF-v1.7"
-# Kinds of messages -> their roles in OpenAI's form.
+# Source of a step -> role of the message in OpenAI's form.
 ROLES = {"user": "user", "agent": "assistant", "system": "system"}
 
 
@@ -32,15 +32,15 @@ def write_trajectories(records: Iterable[Record], out: Path, counts: Counter[str
 
 
 def _of_team(record: Record, team: str) -> Record:
-    """Make a trajectory with a step for each act, which embeds the agents' trajectories. Rewards are in the `extra` of
-    a step."""
+    """Make a trajectory with a step for each act. It embeds a trajectory per agent; rewards are in the `extra` of a
+    step."""
     key, steps = f"{record['uid']}_{record['session']}", [Record(source="user", message=question_of(record))]
     of_agents, written = defaultdict[str, list[Record]](list), defaultdict[str, list[Record]](list)
     starts = defaultdict[str, int](int)
     for act in record["acts"]:
         (prompt, reply), agent, own = act_messages(act), act["agent"], of_agents[act["agent"]]
         time = datetime.fromtimestamp(record["started"] + act["started"], timezone.utc).isoformat()
-        # A prompt that continues the agent's last act is written only from the end of that act.
+        # If a prompt continues the agent's last act, write only the messages after that act.
         known = written[agent][starts[agent] :]
         new = prompt[len(known) :] if prompt[: len(known)] == known else prompt
         written[agent] += new + reply
@@ -50,7 +50,7 @@ def _of_team(record: Record, team: str) -> Record:
         for message in reply:
             _add(own, message, timestamp=time, model_name=act["policy"])
         own[-1] |= _numbers(act, sum(message["role"] == "assistant" for message in reply))
-        # Places of its prompt and its reply among the messages of the agent.
+        # Where the prompt starts, and the reply starts and ends, among the messages of the agent.
         own[-1]["extra"][PLACE] = [starts[agent], len(written[agent]) - len(reply), len(written[agent])]
         result = {"content": act["text"], "subagent_trajectory_ref": [{"trajectory_id": f"{key}_{agent}"}]}
         step = {"source": "agent", "message": "", "timestamp": time, "llm_call_count": 0, "extra": {"agent": agent}}
@@ -84,7 +84,7 @@ def _add(steps: list[Record], message: Record, **of_reply: object) -> None:
 
 
 def _numbers(act: Record, requests: int) -> Record:
-    """Token counts and log-probs of all requests of an act. Records have a token's text, but not its id."""
+    """Return token counts and log-probs of an act. Records have the texts of tokens, but not their ids."""
     sampled, tokens = act["sampled_tokens"], act["tokens"] or []
     log_probs = [log_prob for _, log_prob in tokens if log_prob is not None]
     metrics = {"prompt_tokens": act["prompt_tokens"] + act["response_tokens"] - sampled, "completion_tokens": sampled}
@@ -95,12 +95,12 @@ def _numbers(act: Record, requests: int) -> Record:
 
 
 def trajectories(folder: Path) -> list[Path]:
-    """List the trajectories of our export, or of a folder of Harbor's, which also has other files."""
+    """List the trajectories in a folder. Harbor's folders have other files as well."""
     return [path for path in sorted(folder.rglob("*.json")) if '"ATIF-v' in path.read_text(errors="replace")]
 
 
 def read_trajectories(paths: Iterable[Path], counts: Counter[str]) -> Iterator[Record]:
-    """Read a record of each file. In files of other tools, every reply of a model is an act, and none has a reward."""
+    """Read a record from each file. In files of other tools, every reply of a model is an act without a reward."""
     for path in paths:
         try:
             record = _record(json.loads(path.read_text()), path, counts)
@@ -154,7 +154,7 @@ def _texts(prompt: list[Record], reply: list[Record]) -> Record:
 
 
 def _messages(step: Record) -> list[Record]:
-    """The messages of a step: its own, and the results of the tools that it called."""
+    """Return the message of a step and the results of the tools that it called."""
     written: Record = {"role": ROLES[step["source"]], "content": as_text(step["message"])}
     for call in step.get("tool_calls") or []:
         arguments = call["arguments"]

@@ -1,8 +1,8 @@
 """Sessions as OpenTelemetry spans in OTLP/JSON, one line and one trace per session, with the attributes of the GenAI
 conventions.
 
-The span of the session is `invoke_workflow`. Below it is a span per act: `chat`, or `invoke_agent` if the act called
-tools and so consists of several requests.
+The root span of a session is `invoke_workflow`. Each act is a child span: `chat`, or `invoke_agent` if the act called
+tools, so that it has several requests.
 """
 
 from __future__ import annotations

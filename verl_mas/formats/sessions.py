@@ -1,4 +1,4 @@
-"""Sessions of a run, and the messages of their acts, for the formats of other tools."""
+"""Sessions of a run and messages of their acts, prepared for the formats of other tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verl_mas.sessions.run import RunFolder
 
 
 def records_of(run: RunFolder, part: str, steps: tuple[int, int] | None, counts: Counter[str]) -> Iterator[Record]:
-    """Yield the records of a run. `counts`: the number of sessions, and of those that are skipped, by reason."""
+    """Yield the records of a run. `counts` gets the number of sessions, and of skipped sessions by reason."""
     first, last = steps or (0, float("inf"))
     index = SessionIndex(run.trajectories, partitions=(part,)) if run.trajectories else None
     entries = [entry for entry in index.entries if first <= max(entry.step, 0) <= last] if index else []
@@ -33,8 +33,8 @@ def records_of(run: RunFolder, part: str, steps: tuple[int, int] | None, counts:
 
 
 def act_messages(act: Record) -> tuple[list[Record], list[Record]]:
-    """The prompt of an act, and the messages that it added, as texts in OpenAI's form: calls have ids, and arguments in
-    JSON."""
+    """Return the prompt of an act and the messages that it added, in OpenAI's form: contents are text, calls have ids,
+    and their arguments are JSON."""
     messages, waiting = list[Record](), list[str]()
     added = act.get("steps") or [{"role": "assistant", "content": act["text"]}]
     for number, message in enumerate([*act["messages"], *added]):

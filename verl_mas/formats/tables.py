@@ -13,7 +13,7 @@ from verl_mas.formats.sessions import act_messages
 from verl_mas.run_folder.disk import whole_file
 from verl_mas.run_folder.records import Record
 
-CUT = re.compile(r"\.\.\. \(\d+ characters\)$")  # end of a text that `mas.trajectories.max_text_chars` has cut
+CUT = re.compile(r"\.\.\. \(\d+ characters\)$")  # the end of a text that `mas.trajectories.max_text_chars` has cut
 
 
 def chats(records: Iterable[Record], counts: Counter[str], min_reward: float | None = None) -> Iterator[Record]:
@@ -26,8 +26,7 @@ def chats(records: Iterable[Record], counts: Counter[str], min_reward: float | N
 
 
 def preferences(records: Iterable[Record], counts: Counter[str]) -> Iterator[Record]:
-    """Yield a pair for each prompt that acts of one agent share within the sessions of a task: the best and the worst
-    act."""
+    """Yield the best and the worst act for each prompt that acts of one agent share within the sessions of a task."""
     by_prompt = defaultdict(list)
     for act in _acts_of_whole_texts(records, counts):
         if act["reward"] is None:
@@ -71,7 +70,6 @@ def write_table(rows: Iterable[Record], out: Path, counts: Counter[str]) -> None
         rule = "a row is an act, or two acts with one prompt and different rewards"
         raise DataError(f"no rows: {dict(counts)}", rule=rule, fix="use other --steps, or a lower --min-reward")
     with whole_file(out) as new:
-        # Include a field for calls only if a message has a call, because some chat templates take an empty field for a
-        # call.
+        # The column for calls exists only if a message has a call: some chat templates take an empty field for a call.
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(found), new)
     counts["rows"] = len(found)

@@ -1,1 +1,1 @@
-"""Names, meanings and findings of what a run logs."""
+"""Metrics of a run: their names, their meanings, and findings in them."""

@@ -1,6 +1,6 @@
-"""Problems of a run that the metrics of some steps show: pure functions, for the log and for reports.
+"""Findings: problems of a run that show in the metrics of a few steps. Pure functions, for the log and for reports.
 
-The keys are those that the team trainer logs. A value that is not a number (null in a metrics file) counts as NaN.
+The metrics have the names under which the trainer logs them. None, null in a metrics file, counts as NaN.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from verl_mas.errors import FaultKind
 from verl_mas.metrics.names import AGENT, POLICY, agent, key_of_policy, names_in, policy, session
 from verl_mas.metrics.trends import EVERYONE, Metrics, RunFinding, Trends, mean
 
-STEPS = 3  # with few tasks per step, one or two steps without any signal are normal
-AGAIN = 100  # if most tasks are too easy or too hard, the same finding comes and goes all the time
-SHARE = 1 - 1e-9  # "all of them", for a sum of two rounded shares
-LITTLE = 0.25  # of signal: four times the samples for the same progress
-MOST = 0.9  # of the groups
-NO_ENTROPY = 0.01  # nats per token: about one token in a thousand could have been another one
-OLD, OLD_SHARE = 4, 0.5  # updates, and the share of rows that are older
-LATE = 0.5  # seconds: what an act of a small model takes
-CUT = 0.5  # of the replies
-ERRORS = 0.5  # of the calls of tools
-# Metrics of steps in which old log-probs are computed: `mas.old_log_probs_every`.
+STEPS = 3  # steps of a window: with few tasks per step, one or two steps without a signal are normal
+AGAIN = 100  # steps before a finding is repeated: with tasks that are too easy or too hard, it comes and goes
+SHARE = 1 - 1e-9  # a sum of two rounded shares that counts as 1
+LITTLE = 0.25  # share of the signal: the same progress needs four times the samples
+MOST = 0.9  # share of the groups
+NO_ENTROPY = 0.01  # nats per token: about one token in a thousand varies
+OLD, OLD_SHARE = 4, 0.5  # age of a row in updates, and share of such rows
+LATE = 0.5  # seconds: the duration of an act of a small model
+CUT = 0.5  # share of the replies
+ERRORS = 0.5  # share of the tool calls
+# Metrics that exist only in steps in which old log-probs are computed (`mas.old_log_probs_every`).
 _NOW_AND_THEN = re.compile(r".*/log_probs/\w+|(.*/)?actor/entropy")
 
 
 def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) -> list[RunFinding]:
-    """Return the findings that hold in every one of these steps. `agents`: those that are trained; None: all that
-    acted."""
+    """Return the findings that hold in each of these steps. `agents`: the trained agents; None: all that acted."""
     window = Window(steps)
     trained = [name for name in window.names(AGENT, "advantage/zero") if agents is None or name in agents]
     return [
@@ -48,12 +47,12 @@ def findings(steps: Sequence[Metrics], agents: Collection[str] | None = None) ->
 
 
 def held(before: Metrics, step: Metrics) -> Metrics:
-    """Fill in metrics that are not taken in every step with the values of the step before."""
+    """Fill in metrics that are not measured in every step with the values of the previous step."""
     return {**{key: value for key, value in before.items() if _NOW_AND_THEN.fullmatch(key)}, **step}
 
 
 class Findings:
-    """The findings of a run while it trains. Each is returned when it begins, and at most once in `again` steps."""
+    """The findings of a run that trains. A finding is returned when it begins, and at most once in `again` steps."""
 
     def __init__(self, agents: Collection[str] | None = None, again: int = AGAIN):
         self._agents, self._again = agents, again
@@ -63,7 +62,7 @@ class Findings:
         self._returned: dict[tuple[str, str], int] = {}
 
     def add(self, metrics: Metrics) -> list[RunFinding]:
-        """Return the findings that hold now and have not been returned in the last `again` steps."""
+        """Add a step. Return the findings that hold now and were not returned in the last `again` steps."""
         self._step += 1
         self._window.append(held(self._window[-1] if self._window else {}, metrics))
         full = len(self._window) == self._window.maxlen
@@ -80,12 +79,12 @@ class Window:
         self.steps = steps
 
     def names(self, kind: str, key: str) -> list[str]:
-        """The agents or policies that have this metric in every step."""
+        """List the agents or policies that have this metric in every step."""
         series = self.of_agent if kind == AGENT else self.of_policy
         return [name for name in names_in(self.steps[-1], kind, key) if series(name, key)]
 
     def of_agent(self, name: str, key: str) -> list[float]:
-        """An agent's metric, step by step; empty if a step has none."""
+        """Return an agent's metric, step by step; empty if it is missing in a step."""
         return self._series([agent(name, key)] * len(self.steps))
 
     def of_policy(self, name: str, key: str) -> list[float]:
@@ -139,7 +138,7 @@ def _why_without_advantage(window: Window, name: str) -> str:
 
 def _of_agents(window: Window, trained: Sequence[str]) -> Iterator[RunFinding]:
     for name in trained:
-        # Find advantages that are mostly one constant, as under a baseline for the whole team.
+        # Advantages are mostly one constant if the baseline is that of the whole team.
         shares = window.of_agent(name, "group/signal_share")
         means, deviations = (window.of_agent(name, f"advantage/{key}") for key in ("mean", "std"))
         constant = means and all(abs(mean) > std for mean, std in zip(means, deviations, strict=True))
@@ -239,7 +238,7 @@ def _why_unmoved(window: Window, name: str) -> str | None:
 
 
 def _stale(window: Window) -> Iterator[RunFinding]:
-    """Find policies that train on too many stale rows, in an asynchronous mode."""
+    """Find policies that train on too many stale rows in an asynchronous mode."""
     for name in window.names(POLICY, "staleness/mean"):
         key = re.compile(re.escape(policy(name, "staleness/")) + r"(\d+)/rows")
         shares = [

@@ -14,7 +14,7 @@ from typing import TypeVar
 AGENT, POLICY, SESSION = "agent", "policy", "session"
 VALIDATION = "val-"
 CORE = "val-core/"  # verl's prefix of the scores of a validation
-MEASURES = "exploitability"  # measures of a world besides its score, as a pattern
+MEASURES = "exploitability"  # pattern of the measures that a world reports besides its score
 V = TypeVar("V")
 
 
@@ -35,29 +35,28 @@ def of_validation(metrics: Mapping[str, V]) -> dict[str, V]:
 
 
 def agents_in(keys: Iterable[str]) -> list[str]:
-    """The agents that acted, in order."""
+    """List the agents that acted, in order."""
     return names_in(keys, AGENT, "acts")
 
 
 def policies_in(keys: Iterable[str]) -> list[str]:
-    """The trained policies, in order."""
+    """List the trained policies, in order."""
     return names_in(keys, POLICY, "rows/real")
 
 
 def names_in(keys: Iterable[str], kind: str, key: str) -> list[str]:
-    """The agents or policies that have this metric."""
+    """List the agents or policies that have this metric."""
     parts = (name.split("/", 2) for name in keys)
     return list(dict.fromkeys(part[1] for part in parts if part[0] == kind and part[2:] == [key]))
 
 
 def key_of_policy(keys: Collection[str], name: str, key: str) -> str:
-    """The name of a policy's metric in `keys`: verl's own if no other policy is trained."""
+    """Return the name of a policy's metric in `keys`: verl's name if no other policy is trained."""
     own = policy(name, key)
     return own if own in keys or policies_in(keys) != [name] else key
 
 
 def control_of(source: str, sources: Collection[str]) -> str | None:
-    """The set to which a data source is a control, by its name: `clues_shuffled` and `clues_control` are controls of
-    `clues`."""
+    """Return the data set of which a data source is the control: `clues` for `clues_shuffled` and `clues_control`."""
     base = source.removesuffix("_shuffled").removesuffix("_control")
     return base if base != source and base in sources else None

@@ -1,5 +1,5 @@
-"""Every metric that a run logs, with its meaning: `table.yaml`. docs/metrics.md is made from it
-(`python scripts/generate_pages.py`).
+"""Every metric that a run logs, with its meaning, from `table.yaml`. `python scripts/generate_pages.py` makes
+docs/metrics.md from it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Metric:
     pattern: str
     meaning: str
     unit: str = ""
-    watch: str = ""  # if it is one of the ten to watch: its healthy values
-    # Whether verl logs it for an actor, so that several trained policies log it as `policy/<policy>/...`.
+    watch: str = ""  # the healthy values of a metric to watch; empty for other metrics
+    # Whether it is verl's metric of an actor: several trained policies log it as `policy/<policy>/...`.
     of_actor: bool = False
 
     @property
@@ -80,5 +80,5 @@ TO_WATCH = tuple(metric for metric in METRICS if metric.watch)
 
 @cache
 def described(key: str) -> Metric | None:
-    """The entry of the table for a metric; None for one that neither verl nor verl-mas logs."""
+    """Return the entry for a metric; None if neither verl nor verl-mas logs it."""
     return next((metric for metric in METRICS if metric.expression.fullmatch(key)), None)

@@ -1,4 +1,4 @@
-"""Findings about the course of a whole run: a series that rises, falls or stands still where it should not."""
+"""Findings over a whole run: a metric that rises, falls or stands still and should not."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import TypeAlias
 
 from verl_mas.metrics.names import CORE, agent, names_in, policies_in
 
-BLOCK = 5  # steps that a mean is taken of
-# A fall is this many standard errors, and this share of the best block. Of 738 recorded reward curves of
-# benchmarks/evidence, 14 fall so far.
+BLOCK = 5  # steps in a mean
+# A fall exceeds this many standard errors and this share of the best mean. In benchmarks/evidence, 14 of 738 recorded
+# reward curves fall so far.
 ERRORS, FALL = 5, 0.2
-FLAT = 30  # steps without any change of the reward; sound runs with a small learning rate need some
-ENTROPY = 2.0, 0.3  # times, and by how many nats per token, the entropy has risen
-MEMORY = 0.05, 1.0  # the share and the GB that memory has grown by
-RISES = 0.8  # of the steps, where memory grows: caches that fill come to an end
-UNUSED = 0.1  # of the calls at first
-MARGIN = 0.02  # A difference in success that says nothing, where a validation has no interval
+FLAT = 30  # steps without any change of the reward: sound runs with a small learning rate change slowly
+ENTROPY = 2.0, 0.3  # the factor, and the nats per token, by which the entropy has risen
+MEMORY = 0.05, 1.0  # the share, and the GB, by which memory has grown
+RISES = 0.8  # share of the steps in which memory grows; a cache stops growing when it is full
+UNUSED = 0.1  # share of the first calls
+MARGIN = 0.02  # a difference in success that means nothing, if the validation has no interval
 _SUCCESS = re.compile(rf"{CORE}(.+)/acc/mean@\d+")
 _ENTROPY = re.compile(r"(?:policy/([^/]+)/)?actor/entropy")
 _MEMORY = {"cpu_memory_used_gb": "the host", "max_memory_allocated_gb": "the GPUs"}
 AGREEMENT = "session/agreement/mean"
-# The metrics whose course is looked at. A run has hundreds, and each series grows until the run ends.
+# The metrics whose series are stored. A run has hundreds of metrics, and a series grows until the run ends.
 _KEPT = re.compile(
     r"critic/score/mean|session/agreement/mean|(.*/)?actor/(entropy|lr)|(.*/)?(cpu_memory_used_gb|max_memory_allocated_gb)"
     r"|agent/[^/]+/(tool_calls|acts)"
@@ -52,7 +52,7 @@ def mean(series: Series) -> float:
 
 
 class Trends:
-    """What holds now, by the metrics of all steps so far."""
+    """Finds trends in the metrics of all steps so far."""
 
     def __init__(self) -> None:
         self._series: dict[str, list[float]] = defaultdict(list)
@@ -98,7 +98,7 @@ def _reward(rewards: Series, series: dict[str, list[float]]) -> Iterator[RunFind
 
 
 def _error(one: Series, other: Series) -> float:
-    """The standard error of the difference of two means."""
+    """Return the standard error of the difference of two means."""
     return math.sqrt((variance(one) + variance(other)) / len(other))
 
 
@@ -122,7 +122,7 @@ def _growing_memory(metrics: Metrics, series: dict[str, list[float]]) -> Iterato
     share, gigabytes = MEMORY
     for key in metrics:
         where = _MEMORY.get(key.rpartition("/")[2])
-        # In the first steps, every allocation is new.
+        # Skip the first steps, in which memory always grows.
         values = series[key][BLOCK:] if where else []
         if len(values) < 2 * BLOCK:
             continue
@@ -138,7 +138,7 @@ def _growing_memory(metrics: Metrics, series: dict[str, list[float]]) -> Iterato
 
 
 def _unused_tools(metrics: Metrics, series: dict[str, list[float]]) -> Iterator[RunFinding]:
-    # A step without any call has no metric of calls.
+    # A step without tool calls does not log the metric.
     for name in names_in(series, "agent", "tool_calls"):
         calls, steps = series[agent(name, "tool_calls")], len(series[agent(name, "acts")])
         missing = max(0, steps - len(calls))
@@ -158,14 +158,14 @@ class Validations:
     def __init__(self) -> None:
         self._success: list[float] = []
         self._margin = MARGIN
-        self._changed = True  # whether a policy has changed since the last validation
+        self._changed = True  # whether a policy was updated since the last validation
         self._held: list[RunFinding] = []
 
     def add(self, metrics: Metrics, rewards: Series, agreement: Series) -> list[RunFinding]:
-        """Return the findings as of the latest validation. `agreement`: how much answers agree, per step."""
+        """Return the findings as of the latest validation. `agreement`: the agreement of answers, step by step."""
         rates = [value for key, value in metrics.items() if key.endswith(("actor/grad_norm", "actor/lr"))]
         self._changed = self._changed or bool(rates and all(rates))
-        # Choose the metric of success: verl's mean accuracy, or else the first metric with that prefix.
+        # Success is verl's mean accuracy or, without it, the first metric of the validation.
         ours = [key for key in metrics if key.startswith(CORE)]
         key = next((key for key in ours if _SUCCESS.fullmatch(key)), ours[0] if ours else None)
         value = metrics.get(key) if key else None
@@ -211,7 +211,7 @@ class Validations:
             yield RunFinding("agreement_without_success", EVERYONE, text)
 
     def _rise(self, series: Series) -> tuple[float, float] | None:
-        """The means of the first and the last third, if the last is higher by more than noise; else None."""
+        """Return the means of the first and the last third if the rise exceeds the noise; else None."""
         third = len(series) // 3
         if min(third, len(self._success)) < 3:
             return None

@@ -1,4 +1,4 @@
-"""`run.yaml`: what a run was started with, in its folder.
+"""`run.yaml`: how each start of a run was made.
 
 format: 1
 attempts:               every start in this folder, the last one at the end
@@ -10,7 +10,7 @@ attempts:               every start in this folder, the last one at the end
   ended: {at, step, by} by: finished, or the error; missing while the run trains, and after a kill
 config: ...             the resolved configuration of the last start
 
-No key or password is in it (`run_folder.secrets`).
+Keys and passwords are removed (`run_folder.secrets`).
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from verl_mas.run_folder.disk import recording, write_whole
 from verl_mas.run_folder.secrets import without_secrets
 
 FILE = "run.yaml"
-FORMAT = 1  # increased when an earlier reader would read the file wrongly
+FORMAT = 1  # increase it if earlier readers would misread the file
 CONFIG, ATTEMPTS, CHANGED, ENDED = "config", "attempts", "changed", "ended"
 Plain: TypeAlias = dict[str, object]
-# A child of verl's logger, which has the handler in the trainer's process.
+# In the trainer's process, only verl's logger has a handler.
 logger = logging.getLogger(f"verl.{__name__}")
 
 
 class AboutFile:
-    """The trainer's writer of `run.yaml`."""
+    """Writes `run.yaml`, in the trainer."""
 
     def __init__(self, folder: Path, attempt: Mapping[str, object], config: object):
-        """Add a start of the run. `config`: its whole configuration, resolved, as plain data."""
+        """Add a start of the run. `config`: its resolved configuration, as plain data."""
         self._path = folder / FILE
         try:
             before = read_about(folder)
         except DataError as error:
-            # A damaged file is no reason to stop training, nor to delete the file.
+            # A damaged file neither stops the training nor is deleted.
             before, aside = {}, self._path.with_name(f"{FILE}.damaged")
             self._path.replace(aside)
             logger.warning("%s is replaced, and kept as %s: %s", self._path, aside.name, error.value)
@@ -67,13 +67,13 @@ class AboutFile:
 
 
 def attempts(content: Mapping[str, object]) -> list[Plain]:
-    """The starts of a run in the result of `read_about`."""
+    """Return the starts of a run from the result of `read_about`."""
     starts = content.get(ATTEMPTS)
     return [one for one in starts if isinstance(one, dict)] if isinstance(starts, list) else []
 
 
 def read_about(folder: Path) -> Plain:
-    """Read `run.yaml`; empty if there is none, as in the folder of an earlier version."""
+    """Read `run.yaml`; empty if the file is missing, as in folders of earlier versions."""
     path = folder / FILE
     if not path.exists():
         return {}

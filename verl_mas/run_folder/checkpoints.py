@@ -2,8 +2,8 @@
 
 A checkpoint is a folder `global_step_N` with a folder per policy, `data.pt`, `driver_rng.pt`, `team.yaml`,
 `running_scores.json` if the estimator remembers scores, `queue` if tasks are in flight, and `run.json`. `run.json` is
-written last and lists the files with sizes and hashes. So the remains of a crash or a full disk, or files mixed by a
-restore, never count as a checkpoint. The pointer is written after `run.json`.
+written last and lists the files with sizes and hashes. So a folder that a crash, a full disk or a partial restore left
+incomplete or mixed is never taken for a checkpoint. The pointer is written after `run.json`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def folder_of_step(folder: Path, step: int) -> Path:
 
 
 def complete(folder: Path, run: Mapping[str, object]) -> None:
-    """Declare the checkpoint in `folder` complete, and point to it. `run` is the identity of the run."""
+    """Mark the checkpoint in `folder` as complete, and point to it. `run` is the identity of the run."""
     for path in [*folder.rglob("*"), folder]:
         flush(path)
     files = {str(path.relative_to(folder)): _listed(path) for path in folder.rglob("*") if path.is_file()}
     write_whole(folder / RUN_FILE, json.dumps({**run, FILES: files}, indent=1))
-    write_whole(folder.parent / POINTER, str(step_of(folder)))  # verl: in place (patch: checkpoint-tracker)
+    write_whole(folder.parent / POINTER, str(step_of(folder)))  # verl writes it in place (patch: checkpoint-tracker)
 
 
 def _listed(path: Path) -> str:
@@ -64,7 +64,7 @@ def _listed(path: Path) -> str:
 
 
 def remove(checkpoint: Path) -> None:
-    """Delete a checkpoint. If a crash interrupts this, the rest has another name, and the next call deletes it."""
+    """Delete a checkpoint. It is renamed first: if a crash interrupts the deletion, the next call deletes the rest."""
     with suppress(FileNotFoundError):
         checkpoint.rename(checkpoint.with_name(f"{REMOVED}{checkpoint.name}"))
     for rest in checkpoint.parent.glob(f"{REMOVED}*"):
@@ -72,7 +72,8 @@ def remove(checkpoint: Path) -> None:
 
 
 def damaged(folder: Path, names: str) -> list[str]:
-    """List the files of torch, by name pattern, whose checksums are wrong. torch reads such files without an error."""
+    """List the files of torch that match a pattern and have wrong checksums. torch loads such files without an
+    error."""
     return [str(path.relative_to(folder)) for path in sorted(folder.rglob(names)) if not _intact(path)]
 
 
@@ -85,26 +86,26 @@ def _intact(path: Path) -> bool:
 
 
 def whole_checkpoints(folder: Path) -> list[Checkpoint]:
-    """The complete checkpoints of a run's folder, by step."""
+    """List the complete checkpoints of a run's folder, by step."""
     checkpoints = [read(folder_of_step(folder, step)) for step in begun(folder)]
     return [one for one in checkpoints if isinstance(one, Checkpoint)]
 
 
 def last(folder: Path) -> Checkpoint | str:
-    """The checkpoint that the pointer names, or without a pointer the latest complete one; else the reason why there is
-    none."""
+    """Return the checkpoint that the pointer names, or without a pointer the latest complete one. If there is none,
+    return the reason."""
     if (pointer := read_pointer(folder)) and pointer[1] is not None:
         return read(folder_of_step(folder, pointer[1]))
     return next(reversed(whole_checkpoints(folder)), f"{folder} has no complete checkpoint")
 
 
 def begun(folder: Path) -> list[int]:
-    """The steps of all checkpoints in a run's folder, complete or not."""
+    """List the steps of all checkpoints in a run's folder, complete or not."""
     return sorted(step for path in folder.glob("global_step_*") if (step := step_of(path)) is not None)
 
 
 def latest(folder: Path) -> Checkpoint | None:
-    """The checkpoint that the pointer of a run's folder names; None in a folder without checkpoints.
+    """Return the checkpoint that the pointer of a run's folder names; None in a folder without checkpoints.
 
     Raises ConfigError if the pointer names no complete checkpoint, or is missing although there are complete
     checkpoints.
@@ -124,7 +125,8 @@ def latest(folder: Path) -> Checkpoint | None:
 
 
 def read_pointer(folder: Path) -> tuple[str, int | None] | None:
-    """The text in the pointer of a run's folder, and the step if the text is one; None without a pointer."""
+    """Return the text of the pointer of a run's folder, and its step if the text is a number; None without a
+    pointer."""
     pointer = folder / POINTER
     if not pointer.exists():
         return None
@@ -133,7 +135,8 @@ def read_pointer(folder: Path) -> tuple[str, int | None] | None:
 
 
 def to_resume(config: DictConfig) -> Checkpoint | None:
-    """The checkpoint from which a run with this configuration resumes. Raises ConfigError if it cannot resume."""
+    """Return the checkpoint from which a run with this configuration resumes, if any. Raises ConfigError if it cannot
+    resume."""
     trainer = config.trainer
     folder = Path(trainer.default_local_dir).absolute()
     if trainer.resume_mode == "disable":
@@ -151,7 +154,7 @@ def to_resume(config: DictConfig) -> Checkpoint | None:
 
 
 def read(folder: Path) -> Checkpoint | str:
-    """The checkpoint in a folder, or the reason why it is not a complete one."""
+    """Return the checkpoint in a folder, or the reason why it is not complete."""
     step = step_of(folder)
     if step is None:
         return f"{folder} is not named global_step_N"
@@ -165,16 +168,16 @@ def read(folder: Path) -> Checkpoint | str:
         return f"{folder} is not complete: its {RUN_FILE} lists no files"
     for name, saved in listed.items():
         path = folder / name
-        if not isfile(path):  # `isfile` raises no error for a name that is too long
+        if not isfile(path):  # `Path.is_file` raises an error for a name that is too long
             return f"{folder} is not complete: {name:.200} is missing"
-        before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # 0.1 listed only sizes
+        before = f"{saved} bytes" if isinstance(saved, int) else str(saved)  # version 0.1 listed only sizes
         if not (now := _listed(path)).startswith(before):
             return f"{folder} is not complete: {name} has {now} and was saved with {before}"
     return Checkpoint(folder, step, run)
 
 
 def _run_of(folder: Path) -> dict[str, object] | str:
-    """The content of a checkpoint's `run.json`, or the reason why it cannot be read."""
+    """Return the content of a checkpoint's `run.json`, or the reason why it cannot be read."""
     try:
         run = json.loads((folder / RUN_FILE).read_bytes())
     except FileNotFoundError:
@@ -192,8 +195,8 @@ def step_of(folder: Path) -> int | None:
 
 
 def choices(folder: Path, without: Path | None = None) -> str:
-    """Suggest how a run in `folder` can start if it cannot resume as requested. `without`: a checkpoint that is not an
-    option."""
+    """Suggest how a run in `folder` can start if it cannot resume as requested. `without`: a checkpoint to leave
+    out."""
     anew = "trainer.resume_mode=disable starts from step 0"
     whole = [one for one in whole_checkpoints(folder) if one.folder != without]
     if not whole:

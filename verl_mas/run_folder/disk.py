@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all, and the error if a disk refuses one."""
+"""Atomic writes of files and folders, and the error if the disk refuses a write."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from verl_mas.util.text import encodable
 
 # Errors of file systems without fsync for folders, such as mounted object stores.
 NO_FSYNC = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP}
-# A large file of weights is identified by its end, because a file of torch has its checksums there.
+# A large file is identified by its end, where a file of torch has its checksums.
 WHOLE, END = 1 << 26, 1 << 16
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a new file that then replaces this one. A crash or a power cut leaves either the old content or the new."""
+    """Yield the path of a new file, which then replaces this one. A crash or a power cut leaves the old or the new
+    content."""
     new = path.with_name(path.name + ".new")
     try:
         yield new
@@ -46,8 +47,8 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """Yield a new folder that replaces this one once it is complete. The next call removes the remains of a killed
-    one."""
+    """Yield a new folder, which then replaces this one. A killed process may leave the new folder; the next call
+    removes it."""
     new = folder.absolute().with_name(f".{folder.name}.new")
     shutil.rmtree(new, ignore_errors=True)
     try:
@@ -61,7 +62,7 @@ def replaced(folder: Path) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line in one write, so that a crash can cut at most the last line of a file. The next call ends a cut
+    """Append a line in one write, so that a crash can cut only the last line of a file. The next call terminates a cut
     line."""
     start = ""
     if path.exists() and path.stat().st_size:
@@ -79,11 +80,11 @@ def append(path: Path, left: bytes) -> None:
     try:
         before = os.fstat(descriptor).st_size
         try:
-            # Only a full disk takes part of the data; the next write then raises its error.
+            # A write is partial only if the disk is full; the next write then raises the error.
             while left:
                 left = left[os.write(descriptor, left) :]
         except OSError:
-            with suppress(OSError):  # a device has no end that could be cut
+            with suppress(OSError):  # a device cannot be truncated
                 os.ftruncate(descriptor, before)
             if not there:
                 path.unlink()
@@ -94,7 +95,7 @@ def append(path: Path, left: bytes) -> None:
 
 @contextmanager
 def writing(path: Path, rule: str, fix: str = "make room, or choose another --out") -> Iterator[None]:
-    """The boundary around a write: an error of the disk becomes a DiskError."""
+    """Turn an OSError of a write into a DiskError."""
     try:
         yield
     except OSError as error:
@@ -103,13 +104,13 @@ def writing(path: Path, rule: str, fix: str = "make room, or choose another --ou
 
 
 def recording(path: Path, what: str) -> AbstractContextManager[None]:
-    """The boundary around a write next to a run's checkpoints. `what`: the recorded data, for the message."""
+    """Turn an OSError of a write next to a run's checkpoints into a DiskError. `what` names the data in the message."""
     fix = "make room, or set trainer.default_local_dir to another disk"
     return writing(path, f"a run records {what} beside its checkpoints", fix)
 
 
 def flush(path: Path) -> None:
-    """Wait until a file's content, or a folder's entries, are on the disk."""
+    """Wait until the content of a file or folder is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -121,7 +122,7 @@ def flush(path: Path) -> None:
 
 
 def size_of(folder: Path) -> int:
-    """The bytes of all files in a folder, while other processes may change it."""
+    """Sum the sizes of all files in a folder. Other processes may change it meanwhile."""
     total = 0
     for path in folder.rglob("*"):
         with suppress(FileNotFoundError):

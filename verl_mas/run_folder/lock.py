@@ -1,4 +1,4 @@
-"""Lock of a run's folder: two runs would overwrite each other's checkpoints."""
+"""Lock of a run's folder, because two runs would overwrite each other's checkpoints."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from omegaconf import DictConfig
 from verl_mas.errors import ConfigError
 
 LOCK = ".lock"
-# After a kill, Ray takes some seconds to end the trainer of a run, and the next start should not fail because of that.
+# After a kill, Ray needs some seconds to end the trainer. The next start waits for it.
 WAIT_S, PAUSE_S = 5.0, 0.1
-# Errors of locking if another process has the lock, and if a file system has no locks.
+# Errors of a taken lock, and of a file system without locks.
 TAKEN = {errno.EAGAIN, errno.EACCES}
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP}
 logger = logging.getLogger(__name__)
 
 
 class RunLock:
-    """A lock that a process holds until it ends, also by `kill -9`."""
+    """A lock that is held until the process ends, even by `kill -9`."""
 
     def __init__(self, folder: Path):
         """Take the lock. Raises ConfigError if another process has the folder."""
@@ -36,7 +36,7 @@ class RunLock:
         self._file = self.path.open("a+")
         if not _lock(self._file.fileno(), fcntl.LOCK_EX):
             raise _in_use(self.path)
-        # A forked child (a data loader's worker) may outlive this process, and would keep the lock.
+        # A forked child, such as a worker of a data loader, may outlive this process and would keep the lock.
         os.register_at_fork(after_in_child=self._file.close)
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()}, host {socket.gethostname()}, since {datetime.now():%Y-%m-%d %H:%M:%S}")
@@ -47,8 +47,7 @@ class RunLock:
 
 
 def check_lock(config: DictConfig) -> Iterator[ConfigError]:
-    """Check that no other run has this run's folder. An evaluation writes no checkpoints, so it may run at the same
-    time."""
+    """Check that no other run uses the folder. An evaluation writes no checkpoints, so it may run at the same time."""
     path = Path(config.trainer.default_local_dir) / LOCK
     if config.trainer.val_only or not path.exists():
         return

@@ -1,10 +1,10 @@
-"""Metrics of a run, independent of its loggers: one JSON line per step in the folder of the run.
+"""Metrics of a run in its folder, whatever its loggers are: one JSON line per step.
 
 <trainer.default_local_dir>/metrics.jsonl           {"step": 3, "time": 1764000000.0, "metrics": {...}}
 <trainer.default_local_dir>/metrics.dropped.jsonl   lines of steps that a run repeats after a resume or a restart
 
-A step may have two lines: a run that resumes logs the validation before its first step under the step of its
-checkpoint. Values that are not finite are null in the file.
+A step may have two lines: a resumed run logs the validation before its first step under the step of its checkpoint.
+Values that are not finite are null in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILE = "metrics.jsonl"
 DROPPED = "metrics.dropped.jsonl"
 METRICS = "metrics"
 RECORDED = "its metrics, some 10 kB per step,"
-LOGGER, VERLS = "file", "data"  # verl's own logger of such lines, and its key for METRICS
+LOGGER, VERLS = "file", "data"  # name of verl's logger of such lines, and its key for METRICS
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Step:
 
 
 class MetricsFile:
-    """The trainer's writer of metrics. A run that resumes drops lines that were logged after its checkpoint."""
+    """Writes metrics, in the trainer. A run that resumes moves the lines after its checkpoint to another file."""
 
     def __init__(self, folder: Path, resumed: int | None = None):
         """Open the file. `resumed`: the step of the checkpoint; None for a run that starts from scratch."""
         self.path = folder / FILE
-        self.last = resumed  # the last step that was logged
-        self.values: dict[str, float] = {}  # the values that were logged last, by name
+        self.last = resumed  # the last logged step
+        self.values: dict[str, float] = {}  # the latest value of each metric
         if self.path.exists():
             with recording(self.path, RECORDED):
                 text = self.path.read_text(encoding="utf-8", errors="replace")
@@ -52,7 +52,7 @@ class MetricsFile:
 
     def log(self, data: Mapping[str, object], step: int) -> None:
         """Append one step; same signature as verl's loggers."""
-        # Keep numbers of Python, numpy and torch; verl also logs some tables and texts.
+        # Keep numbers of Python, numpy and torch. verl also logs tables and texts.
         given = {k: float(v) for k, v in data.items() if isinstance(v, SupportsFloat) and not isinstance(v, str)}
         numbers = {key: value if math.isfinite(value) else None for key, value in given.items()}
         with recording(self.path, RECORDED):
@@ -62,15 +62,14 @@ class MetricsFile:
 
 
 def read_steps(file: Path) -> list[Step]:
-    """Read the steps of a metrics file, by number; empty without a file. Files of verl's `file` logger can be read,
-    too.
+    """Read the steps of a metrics file, or of a file of verl's `file` logger, by number; empty without a file.
 
-    A last line that is being written, or that a kill has cut, is left out.
+    An incomplete last line is skipped: it is being written, or a kill has cut it.
     """
     if not file.exists():
         return []
     steps: dict[int, Step] = {}
-    # Text after the last line break is incomplete.
+    # The last part has no line break, so it is incomplete or empty.
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     for place, line in enumerate(lines, 1):
         if not line.strip():
@@ -87,20 +86,20 @@ def read_steps(file: Path) -> list[Step]:
             rule = f'every line is a step of a run, as {{"step": 3, "time": ..., "{METRICS}": {{...}}}}'
             fix = f"give the folder of a run, or remove the line if something else wrote into {FILE}"
             raise DataError(f"{file}, line {place}: {line[:80]!r}", rule=rule, fix=fix) from None
-        # Of a number with two lines, the later of two values.
+        # If a step has two lines, the later value counts.
         before = steps[number].values if number in steps else {}
         steps[number] = Step(number, {**before, **read})
     return [steps[number] for number in sorted(steps)]
 
 
 def series(steps: Sequence[Step], key: str) -> tuple[list[int], list[float]]:
-    """If a step has two lines, the later of two values counts."""
+    """Return the numbers of the steps that have a metric, and its values."""
     points = [(step.number, step.values[key]) for step in steps if key in step.values]
     return [number for number, _ in points], [value for _, value in points]
 
 
 def file_of_verl(project: str, experiment: str) -> Path:
-    """The path to which verl's logger `file` writes."""
+    """Return the path to which verl's logger `file` writes."""
     given = os.environ.get("VERL_FILE_LOGGER_PATH")
     root = os.path.expanduser(os.environ.get("VERL_FILE_LOGGER_ROOT", "."))
     return Path(given or os.path.join(root, project, f"{experiment}.jsonl"))

@@ -1,8 +1,8 @@
-"""How a session record is stored as a line, and the entry that lists it.
+"""The line that stores a session record, and the entry that lists it.
 
-A record is complete: each act has its prompt. A line has each message once, in `messages`; where a record has a list of
-messages, the line has pairs of a start and a stop in it. So the candidates of a branch share their prompt, and the
-turns of a conversation what was there before.
+A record repeats messages: each act has its whole prompt. A line stores each message once, in `messages`, and replaces
+each list of messages by pairs of start and stop indices into it. So the candidates of a branch share their prompt, and
+the turns of a conversation share the earlier turns.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from verl_mas.util.text import encodable
 from verl_mas.verl_.types import Fields
 
 SCHEMA = 2
-Record: TypeAlias = Fields  # A session as plain data
+Record: TypeAlias = Fields  # a session as plain data
 MESSAGES, LEFT_OUT = "messages", "left_out"
 EXCERPT = 80  # characters of the question and the answer in a list
 
 
 @dataclass(frozen=True)
 class Listed:
-    """A session in a list. `left_out`: the session is not recorded."""
+    """A session in a list. `left_out`: the session was not recorded."""
 
     uid: str
     session: int
@@ -35,14 +35,14 @@ class Listed:
     partition: str  # train or val
     left_out: bool = False
     status: str = ""
-    reward: float | None = None  # of the team; None if acts were rewarded one by one
-    scores: Mapping[str, Sequence[float]] | None = None  # by agent: the lowest and the highest of its acts
+    reward: float | None = None  # of the team; None if only acts have rewards
+    scores: Mapping[str, Sequence[float]] | None = None  # by agent: the lowest and the highest score of its acts
     agents: Sequence[str] = ()
     policies: Sequence[str] = ()
     acts: int = 0
     malformed: int = 0
     faults: Sequence[str] = ()  # kinds
-    index: object = None  # of the task in its dataset
+    index: object = None  # index of the task in its dataset
     source: str | None = None
     question: str = ""
     answer: str = ""
@@ -51,7 +51,7 @@ class Listed:
 
     @property
     def key(self) -> str:
-        """That of the session's rows start with it."""
+        """The key with which the keys of the session's rows start."""
         return session_key(self.uid, self.session)
 
 
@@ -59,7 +59,7 @@ LISTED = tuple(item.name for item in fields(Listed))
 
 
 def listed(record: Record) -> Listed:
-    """Raises KeyError, TypeError, ValueError or AttributeError if this is not a record."""
+    """List a record. Raises KeyError, TypeError, ValueError or AttributeError if it is not a record."""
     if record.get(LEFT_OUT):
         return Listed(*(record[name] for name in LISTED[:5]))
     acts, task, outcome = record["acts"], record["task"], record["outcome"]
@@ -92,7 +92,7 @@ def listed(record: Record) -> Listed:
 
 
 def question_of(record: Record) -> str:
-    """The text of the last message of the user, as `Task.question`."""
+    """Return the text of the last user message, as `Task.question` does."""
     for message in reversed(record["task"][MESSAGES]):
         if message.get("role") == "user":
             content = message.get("content") or ""
@@ -101,12 +101,13 @@ def question_of(record: Record) -> str:
 
 
 def left_out(uid: str, session: int, step: int, partition: str) -> Record:
-    """In place of a session that is not recorded, so that no other attempt's is taken for it."""
+    """Make the stand-in for a session that is not recorded. Without it, the record of an earlier attempt would be
+    read."""
     return {"schema": SCHEMA, "uid": uid, "session": session, "step": step, "partition": partition, LEFT_OUT: True}
 
 
 def packed(record: Record) -> bytes:
-    """The line of a record. Raises DataError if it has what JSON has not."""
+    """Return the line of a record. Raises DataError if JSON cannot express it."""
     try:
         line = json.dumps(_shared(record), ensure_ascii=False, default=plain, separators=(",", ":"))
     except (TypeError, ValueError) as error:
@@ -117,7 +118,7 @@ def packed(record: Record) -> bytes:
 
 
 def unpacked(line: bytes) -> Record:
-    """The record of a line. Raises ValueError if it is not JSON, and what `listed` does."""
+    """Return the record of a line. Raises ValueError if the line is not JSON, and the errors of `listed`."""
     record: Record = json.loads(line)
     if record.get(LEFT_OUT):
         return record
@@ -136,7 +137,7 @@ def unpacked(line: bytes) -> Record:
 
 
 def _shared(record: Record) -> Record:
-    """The record with each message once."""
+    """Return the record with each message once, and with its tokens in a compact form."""
     if LEFT_OUT in record:
         return record
     table: list[object] = []
@@ -154,7 +155,7 @@ def _shared(record: Record) -> Record:
 
     shared = {**record, "task": dict(record["task"]), "acts": [dict(act) for act in record["acts"]]}
     for owner, name in _lists_of(shared):
-        runs: list[int] = []  # [4, 7, 9, 10] of the places 4, 5, 6 and 9
+        runs: list[int] = []  # the indices 4, 5, 6 and 9 become [4, 7, 9, 10]
         for number in map(place, owner[name]):
             if runs and runs[-1] == number:
                 runs[-1] += 1
@@ -163,7 +164,7 @@ def _shared(record: Record) -> Record:
         owner[name] = runs
     for act in shared["acts"]:
         if act["tokens"] is not None:
-            # The text of all tokens, the length of each, and their log-probs in hundredths: less than a list per token.
+            # Store one text, the lengths of the tokens and log-probs in hundredths: smaller than a list per token.
             texts = [text for text, _ in act["tokens"]]
             log_probs = [None if p is None or not isfinite(p) else round(100 * p) for _, p in act["tokens"]]
             act["tokens"] = {"text": "".join(texts), "lengths": list(map(len, texts)), "log_probs": log_probs}
@@ -171,7 +172,7 @@ def _shared(record: Record) -> Record:
 
 
 def _lists_of(record: Record) -> Iterable[tuple[Record, str]]:
-    """Where a record has lists of messages."""
+    """Yield the places of all lists of messages in a record: the mapping and the key."""
     yield record["task"], MESSAGES
     for act in record["acts"]:
         yield act, MESSAGES
@@ -179,5 +180,5 @@ def _lists_of(record: Record) -> Iterable[tuple[Record, str]]:
 
 
 def plain(value: object) -> object:
-    """What JSON has not: arrays as lists, anything else as text."""
+    """Convert a value that JSON lacks: an array to a list, anything else to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,8 +1,8 @@
-"""Removes keys and passwords from what is written into a run's folder, by the name of a setting, by their form and by
-value.
+"""Removal of keys and passwords from the files of a run.
 
-Removed are settings whose names mean a secret, the variables of an `env` mapping, user and query of an address, and,
-wherever they occur, values of environment variables whose names mean a secret.
+Removed are: values of settings that are named for a secret, all values of `env` mappings, users and queries in
+addresses, texts in the form of a known kind of key, and values of environment variables that are named for a secret,
+wherever they occur.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NAME = re.compile(
 _FORM = re.compile(
     r"\bsk-[\w-]{16,}|\bhf_\w{16,}|\bgh[po]_\w{20,}|\bxox[abp]-[\w-]{10,}|\bAKIA[0-9A-Z]{16}\b|(?<=Bearer )\S+"
 )
-VARIABLES = ("env", "env_vars", "headers")  # mappings whose values are all hidden, because their names can be anything
-SHORTEST = 8  # a shorter value of an environment variable could be any word
+VARIABLES = ("env", "env_vars", "headers")  # mappings whose values are all hidden, whatever their names
+SHORTEST = 8  # shorter values of environment variables may be ordinary words
 
 
 def is_secret(name: str) -> bool:

@@ -9,9 +9,9 @@ Earlier versions compressed sessions to files `.jsonl.zst`, which are read as we
 
 The step is the one in which a session was started; in the asynchronous modes it is trained later.
 
-A run that resumes is a new attempt. It repeats steps under the same keys, so what two attempts have of a session is not
-joined. Sessions that a checkpoint of an asynchronous mode kept are the exception: a later attempt trains on them, and
-has their advantages and no record.
+A run that resumes is a new attempt. It repeats steps under the same keys, so records and advantages of different
+attempts are not joined. The exception are sessions that a checkpoint of an asynchronous mode kept: a later attempt
+trains on them, so it has their advantages but not their records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from verl_mas.run_folder.disk import append, writing
 from verl_mas.run_folder.records import Listed
 
 TRAIN, VAL = PARTITIONS = ("train", "val")
-FOLDER = "trajectories"  # the folder of all records, in that of the run, unless mas.trajectories.dir names another one
+FOLDER = "trajectories"  # the folder of all records in the folder of the run, unless mas.trajectories.dir is set
 IMAGES = "images"
 ADVANTAGES = "advantages"
 PLAIN, COMPRESSED = ".jsonl", ".jsonl.zst"
@@ -52,7 +52,7 @@ class SessionFile:
 
 
 def new_attempt(directory: str | Path) -> str:
-    """A name that sorts after the attempts in a folder, even if the clock was set back."""
+    """Make a name that sorts after the attempts in a folder, even if the clock was set back."""
     now = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%S%fZ")
     last = max((file.attempt for part in PARTITIONS for file in files_of(Path(directory) / part)), default="")
     return now if now > last else f"{last}+"
@@ -63,13 +63,13 @@ def partition_of(validate: bool) -> str:
 
 
 def file_of(directory: str | Path, validate: bool, step: int, attempt: str, worker: str, suffix: str = PLAIN) -> Path:
-    """The file for a session's record. Tasks that are dispatched before the first step have negative steps; their
-    records are filed under step 0."""
+    """Return the file for a session's record. Tasks that are dispatched before the first step have negative steps;
+    their records are filed under step 0."""
     return Path(directory) / partition_of(validate) / f"{max(step, 0):06d}-{attempt}-{worker}{suffix}"
 
 
 def files_of(folder: Path) -> list[SessionFile]:
-    """The files of a partition, by step, attempt and worker. Other files are ignored."""
+    """List the files of a partition by step, attempt and worker. Other files are ignored."""
     files = []
     for path in {current(path) for path in folder.glob("*")}:
         name, *suffixes = path.name.partition(".")
@@ -82,7 +82,8 @@ def files_of(folder: Path) -> list[SessionFile]:
 
 
 def current(path: Path) -> Path:
-    """The file that has the sessions of this file now: a worker compresses its plain file, and then deletes it."""
+    """Return the compressed file of a plain file if there is one: a worker writes it and then deletes the plain
+    file."""
     compressed = path.with_suffix(session_table.SUFFIX)
     return compressed if path.suffix == PLAIN and compressed.exists() else path
 
@@ -108,13 +109,13 @@ def write_advantages(
 
 
 def recording(path: Path) -> AbstractContextManager[None]:
-    """The boundary around a write of records: an error of the disk ends the run."""
+    """Turn an OSError of a write of records into a DiskError, which ends the run."""
     fix = "make room, or set mas.trajectories.dir to another disk or mas.trajectories.enabled=false"
     return writing(path, rule="every session is recorded, so a run that cannot do so ends", fix=fix)
 
 
 def folder_of_sessions(directory: str | Path, partition: str) -> Path:
-    """The folder of a partition. Raises DataError if it does not exist."""
+    """Return the folder of a partition. Raises DataError if it does not exist."""
     folder = Path(directory) / partition
     if not folder.is_dir():
         rule = "a run writes its sessions to <trainer.default_local_dir>/trajectories, or to mas.trajectories.dir"

@@ -1,4 +1,4 @@
-"""The Parquet file of a step's sessions: a row has the line of a record, and beside it the entry that lists it.
+"""The Parquet file of a step's sessions: a row has the line of a record and the entry that lists it.
 
 To list sessions, only the entries are read. Every page of the file has a checksum. The file is written under another
 name first, so a process that is killed leaves a complete file or none.
@@ -19,7 +19,7 @@ from verl_mas.run_folder.records import LISTED, Listed, plain
 SUFFIX = ".parquet"
 LEVEL = 9  # of zstd
 SESSION, RECORD = "session", "record"  # the columns
-# Options of Parquet that would only make small files larger.
+# These options of Parquet would only make small files larger.
 SMALL = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
 
 

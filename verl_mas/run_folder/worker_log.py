@@ -1,7 +1,7 @@
-"""Output of a run's processes: every line goes into a file of its folder, and the lines that a reader needs to the
-console.
+"""Output of a run's processes: every line is written to a file in the run's folder, and a selection to the console.
 
-These are the lines that the trainer logs, that workflows and scorers print, each warning once, and every error.
+The console shows the lines that the trainer logs, the lines that workflows and scorers print, each warning once, and
+all errors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ray._private.worker import _post_init_hooks, print_to_stdstream
 from verl_mas.run_folder.secrets import clean
 
 FILE = "workers.log"
-PRINTER = "ray_print_logs"  # Ray's name of the handler that prints the lines that it sends to the driver
+PRINTER = "ray_print_logs"  # name of Ray's handler that prints lines of workers on the driver
 TRAINER, BEGINS = "TaskRunner", "folder of this run"
 OF_USER = re.compile(r"AgentLoopWorker|RewardLoopWorker")  # the processes that run workflows and scorers
 ERROR = re.compile(
@@ -27,7 +27,7 @@ ERROR = re.compile(
 LOGGED = re.compile(r"([A-Z]+):\d{4}-\d\d-\d\d ([\d:]{8}),\d+:")  # start of a line of verl's log
 STEP = re.compile(LOGGED.pattern + r"step \d")
 WARNING = re.compile(r"\b(WARNING|WARN)\b|Warning:|\b[WEF]\d{4} ")
-# Lines of verl, Ray and torch in every run.
+# Lines that verl, Ray and torch print in every run.
 NOISE = re.compile(
     r"\d+%\||Generating .* split|engine is not available|Disabled critic|Platform override|blocking ray\.get|set_vital"
     r"|is_fx_tracing|NUMA affinity|(create )?worker group( kwargs:| dict)|^Using dataset class|^dataset len"
@@ -52,7 +52,7 @@ class WorkerLog:
         self._file = (folder / FILE).open("a", encoding="utf-8", errors="replace", buffering=1)
         self._begun = False
         self._known: set[str] = set()
-        # By process and stream, whether its last line was printed: indented lines on stderr belong to it.
+        # Whether the last line of a process and stream was printed. Indented lines on stderr belong to it.
         self._last: dict[tuple[int | str, bool], bool] = {}
 
     def __call__(self, batch: Batch) -> None:
@@ -63,10 +63,10 @@ class WorkerLog:
             return
         self._begun |= by_trainer and any(BEGINS in line for line in lines)
         if by_trainer and not is_err and not self._begun:
-            return  # the configuration with its secrets, which run.yaml has without them
+            return  # the configuration, with secrets; run.yaml has it without them
         self._file.write(clean("".join(f"({name} pid={pid}, ip={batch['ip']}) {line}\n" for line in lines)))
         if by_trainer and not is_err:
-            return  # numbers, which are in metrics.jsonl
+            return  # numbers that metrics.jsonl has
         source = "" if by_trainer else f"({name} pid={pid}) "
         wanted = [LOGGED.sub(_short, line) for line in lines if self._is_wanted(line, name, pid, is_err)]
         (sys.stderr if is_err else sys.stdout).write("".join(f"{source}{line}\n" for line in wanted))

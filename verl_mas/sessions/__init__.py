@@ -1,1 +1,1 @@
-"""Settings, metrics and sessions of a run, read for the report and the viewer."""
+"""Reading of a run for the report and the viewer: its settings, metrics and sessions."""

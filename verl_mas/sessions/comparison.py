@@ -18,21 +18,21 @@ from verl_mas.sessions.report import LAST, RunReport, table, watched
 from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.pass_at_k import interval
 
-ERRORS = 1.96  # standard errors of a normal distribution that include 95 % of it
-ACC = "acc"  # verl's name of an accuracy, among the numbers of an outcome
+ERRORS = 1.96  # half width of the 95 % interval of a normal distribution, in standard errors
+ACC = "acc"  # verl's name of an accuracy in the info of an outcome
 Task: TypeAlias = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class MetricDifference:
-    """A number of run A and of run B, and the interval of B - A."""
+    """The values of a metric in run A and in run B, and the interval of their difference, B - A."""
 
     what: str
     a: float
     b: float
     low: float | None
     high: float | None
-    over: str  # units of the interval: a number of steps, or of tasks of a validation
+    over: str  # the paired values behind the interval, such as "10 steps" or "50 tasks"
 
     @property
     def row(self) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class Comparison:
         return table(head, [one.row for one in self.differences])
 
     def html(self) -> str:
-        """Render one page: the differences, the curves of both runs, and what both wrote for one task at up to four
+        """Render one page: the differences, the curves of both runs, and their replies to one task at up to four
         steps."""
         runs = [f"A {self.a.run.folder}", f"B {self.b.run.folder}"]
         return report_page([self.a.run, self.b.run], {"Differences": self.table(), "Runs": runs})
@@ -106,7 +106,7 @@ def by_step(a: Sequence[Step], b: Sequence[Step]) -> list[MetricDifference]:
 
 
 def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
-    """Compare success in the last validation for which both runs have all records, by source of the tasks."""
+    """Compare success by data source, in the last validation of which both runs recorded all sessions."""
     steps = [{step.number for step in run.steps if any(key.startswith(CORE) for key in step.values)} for run in (a, b)]
     for step in sorted(steps[0] & steps[1], reverse=True):
         theirs = successes(b, step)
@@ -125,10 +125,11 @@ def by_task(a: RunReport, b: RunReport) -> list[MetricDifference]:
 
 
 def successes(report: RunReport, step: int) -> dict[Task, float]:
-    """Success of each task, by source: the mean over its sessions of `acc`, or of the team's reward without `acc`.
+    """Map each task, with its data source, to its success: the mean of `acc` over its sessions, or of the team's reward
+    if there is no `acc`.
 
-    As in validation, a failed session counts as 0. If only a sample of the sessions is recorded, it has the best and
-    the worst of each task, and no mean can be computed.
+    A failed session counts as 0, as in validation. The result is empty if only a sample of the sessions was recorded:
+    the sample favours the best and the worst sessions, so its mean is biased.
     """
     folder = report.run.trajectories
     if folder is None or not (folder / VAL).is_dir():

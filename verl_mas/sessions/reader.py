@@ -1,4 +1,4 @@
-"""Session records on disk: a list of sessions that is cheap to make, and the records themselves."""
+"""Reading of session records: a cheap list of all sessions, and single records."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from verl_mas.run_folder.session_files import SessionFile, current
 from verl_mas.run_folder.session_table import SUFFIX, read_entries, read_lines
 
 Attempts: TypeAlias = Literal["last", "all"]
-KEPT = 4  # files, and steps of advantages, kept in memory, since sessions are mostly read one after the other
-Advantages: TypeAlias = Mapping[str, float]  # by the key of an act
+KEPT = 4  # files, and steps of advantages, in memory: sessions are mostly read one after the other
+Advantages: TypeAlias = Mapping[str, float]  # by key of the act
 # Errors for a line that is not a record, and for a file that is damaged or gone.
 NOT_A_RECORD = (ValueError, KeyError, TypeError, AttributeError, IndexError)
 DAMAGED = (OSError, *NOT_A_RECORD)
@@ -29,23 +29,23 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SessionEntry(Listed):
-    """A session in the list, and the place of its record."""
+    """A session in the list, with the place of its record on disk."""
 
     attempt: str | None = None
     # Whether all agents have equal rewards in all sessions of the group; None if the group has no other session.
     uniform: bool | None = None
     file: Path = Path()
-    line: int = 0  # the number of its line in the file
+    line: int = 0  # the index of its line in the file
 
 
 def read_sessions(
     directory: str | Path, validate: bool = False, step: int | None = None, attempts: Attempts = "last"
 ) -> Iterator[Record]:
-    """Sessions in the order of their steps, their acts with advantages where the trainer has written them.
+    """Yield sessions in the order of their steps. Their acts have advantages if the trainer has written them.
 
-    A run that was resumed may have repeated steps. Of each step the last attempt is read, with the sessions of earlier
-    ones that it trained on; or all attempts, in order. `attempt` in a session names its own. What is damaged is skipped
-    with a warning.
+    A resumed run may have repeated steps. For each step, only the last attempt is read, and those sessions of earlier
+    attempts that it trained on; `attempts="all"` reads every attempt, in order. Each session names its `attempt`.
+    Damaged records are skipped with a warning.
     """
     partition = session_files.partition_of(validate)
     session_files.folder_of_sessions(directory, partition)
@@ -53,10 +53,10 @@ def read_sessions(
 
 
 class SessionIndex:
-    """The sessions on disk of a run: `entries` lists them, and `read(entry)` gives the record of one.
+    """The sessions of a run on disk: `entries` lists them, and `read(entry)` returns a record.
 
-    `entries` are in the order of partition, step, attempt and file. To list sessions, their records are read only in
-    files that are not compressed yet. While the run trains, `refresh` lists what is new.
+    `entries` are sorted by partition, step, attempt and file. Compressed files are listed without reading their
+    records. While the run trains, `refresh` adds new sessions.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SessionIndex:
             session_files.folder_of_sessions(directory, session_files.TRAIN)
         self._attempts, self._partitions, self._step = attempts, partitions, step
         self.entries: list[SessionEntry] = []
-        # Sessions without a record: they were not sampled, or there was no space.
+        # The number of sessions without a record: they were not sampled, or there was no space.
         self.left_out = 0
         # By partition and step: the files, and the entries of their sessions.
         self.files: dict[tuple[str, int], list[SessionFile]] = {}
@@ -85,7 +85,7 @@ class SessionIndex:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Lists the sessions again, reading only files that have changed. Returns whether any has."""
+        """List the sessions again, reading only files that have changed. Return whether any file has."""
         before, self.files = self.files, defaultdict(list)
         self._advantages.cache_clear()
         self._lines.cache_clear()
@@ -104,12 +104,12 @@ class SessionIndex:
 
     def _entries(self, partition: str, step: int) -> list[SessionEntry]:
         by_attempt = self._by_attempt(partition, step)
-        # With a single attempt, advantages are not needed here, because they are read with the records.
+        # With a single attempt, all its sessions are listed, so advantages need not be read yet.
         several = len(by_attempt) > 1
         return with_uniform(self._selected(partition, step)[0] if several else chain(*by_attempt.values()))
 
     def read(self, entry: SessionEntry) -> Record:
-        """Raises DataError if it is damaged."""
+        """Return the record of a session. Raises DataError if it is damaged."""
         path = current(entry.file)
         try:
             record = unpacked(self._lines(path)[entry.line])
@@ -125,7 +125,7 @@ class SessionIndex:
         return record
 
     def records(self, entries: Iterable[SessionEntry] | None = None) -> Iterator[Record]:
-        """Those of the entries, or of all, without those that are damaged, which a warning names."""
+        """Yield the records of these entries, or of all. Damaged records are skipped with a warning."""
         damaged: Counter[str] = Counter()
         for entry in self.entries if entries is None else entries:
             try:
@@ -136,10 +136,10 @@ class SessionIndex:
             logger.warning("%d %s skipped: %s", count, "session is" if count == 1 else "sessions are", reason)
 
     def _selected(self, partition: str, step: int) -> tuple[list[SessionEntry], Mapping[str | None, Advantages]]:
-        """The sessions of one step, attempt by attempt, and the advantages of the acts in each attempt."""
+        """Return the sessions of one step, attempt by attempt, and the advantages by attempt."""
         found: list[list[SessionEntry]] = []
         joined: dict[str | None, Advantages] = {}
-        later: Advantages = {}  # by later attempts, for sessions that these attempts did not start
+        later: Advantages = {}  # written by later attempts for sessions that they did not start
         for attempt, own in sorted(self._by_attempt(partition, step).items(), reverse=True):
             known = {**self._advantages_of(partition, step, attempt), **later}
             whole = self._attempts == "all" or not found
@@ -165,10 +165,10 @@ class SessionIndex:
         return known
 
     def _by_attempt(self, partition: str, step: int) -> dict[str, list[SessionEntry]]:
-        """The sessions of each attempt, which may have none."""
+        """Return the sessions of each attempt. An attempt may have advantages alone."""
         by_attempt: dict[str, dict[str, SessionEntry]] = defaultdict(dict)
         for file in self.files[partition, step]:
-            # A worker of an earlier version that was killed while it compressed has left sessions in two files.
+            # In earlier versions, a worker that was killed while compressing left its sessions in two files.
             by_attempt[file.attempt].update({entry.key: entry for entry in self._listed.get(file, [])})
         return {attempt: list(entries.values()) for attempt, entries in by_attempt.items()}
 

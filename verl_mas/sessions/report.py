@@ -1,4 +1,4 @@
-"""The report of a run: its settings in short, the metrics to watch, a table of its agents, and its findings."""
+"""The report of a run: a summary of its settings, the metrics to watch, a table of its agents, and its findings."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from verl_mas.sessions.view.page import report_page
 from verl_mas.trainer.timeline import FILE, read_timeline, start_seconds
 from verl_mas.util.text import sparkline
 
-LAST = 10  # steps that a table averages
-CURVE = 24  # columns of a curve, so that most lines fit a terminal
+LAST = 10  # steps in the mean of a table
+CURVE = 24  # width of a curve in characters: most lines fit a terminal
 # Column of the table of agents -> the metric of an agent.
 COLUMNS = {
     "reward": "reward/score",
@@ -41,7 +41,7 @@ FRAME = "width:100%;height:40em;border:0"
 
 @dataclass(frozen=True)
 class HeldFinding(RunFinding):
-    """A finding with its evidence: it held in all steps from `first` to `last`."""
+    """A finding that held in all steps from `first` to `last`."""
 
     first: int
     last: int
@@ -65,7 +65,7 @@ class RunReport:
 
     @property
     def start(self) -> dict[str, float]:
-        """Seconds of the parts of the last start; empty without a timeline."""
+        """Return the seconds of each part of the last start; empty without a timeline."""
         events = read_timeline(self.run.folder) if (self.run.folder / FILE).is_file() else []
         return {part.replace("_", " "): seconds for part, seconds in start_seconds(events).items()}
 
@@ -81,7 +81,7 @@ class RunReport:
         return report_page([self.run], {"Findings": self.says(), "Agents": self.agents(), "Run": self.header()})
 
     def _repr_html_(self) -> str:
-        """Render the page for notebooks, in a frame of its own."""
+        """Render the page in a frame, for notebooks."""
         return f'<iframe sandbox="allow-scripts" style="{FRAME}" srcdoc="{escape(self.html())}"></iframe>'
 
     def header(self) -> list[str]:
@@ -186,7 +186,7 @@ def report(run: RunFolder) -> RunReport:
 
 
 def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[HeldFinding]:
-    """Compute the findings of the log for a whole run, each with the longest range of steps in which it held."""
+    """Find the problems of a whole run, each with the longest range of steps in which it held."""
     training = [step for step in steps if agents_in(step.values)]
     values = list(accumulate((step.values for step in training), held))
     found: dict[tuple[str, str], list[tuple[int, RunFinding]]] = defaultdict(list)
@@ -205,7 +205,7 @@ def over(steps: Sequence[Step], agents: Sequence[str] | None = None) -> list[Hel
 
 
 def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
-    """Findings over the whole run so far, each as of the last step at which it held."""
+    """Find trends over the whole run, each as of the last step at which it held."""
     trends = Trends()
     values = accumulate((step.values for step in steps), held)
     latest = {
@@ -218,7 +218,7 @@ def _trends(steps: Sequence[Step]) -> list[HeldFinding]:
 
 
 def _longest(ends: Sequence[int]) -> tuple[int, int]:
-    """The first and last number of the longest range of consecutive numbers; of two equal ranges, the later one."""
+    """Return the ends of the longest range of consecutive numbers; the later range wins a tie."""
     by_range = groupby(enumerate(ends), lambda pair: pair[1] - pair[0])
     ranges = [[end for _, end in consecutive] for _, consecutive in by_range]
     longest = max(reversed(ranges), key=len)
@@ -226,7 +226,7 @@ def _longest(ends: Sequence[int]) -> tuple[int, int]:
 
 
 def watched(steps: Sequence[Step]) -> list[str]:
-    """The keys of the metrics to watch that a run has, in the order of the table."""
+    """Return the metrics to watch that a run has, in the order of `metrics.table`."""
     keys = dict.fromkeys(key for step in steps for key in step.values)
     return [key for metric in TO_WATCH for key in keys if metric.expression.fullmatch(key)]
 

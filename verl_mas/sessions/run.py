@@ -1,4 +1,4 @@
-"""The folder of a run, which is `trainer.default_local_dir`, for everything that reads it."""
+"""The folder of a run (`trainer.default_local_dir`), as its readers see it."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from verl_mas.trainer import timeline
 from verl_mas.workflow.members import role_of
 
 Settings: TypeAlias = Mapping[str, object]
-MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # a folder with one of these is the folder of a run
+MARKS = (about.FILE, metrics.FILE, timeline.FILE, FOLDER, POINTER)  # a run's folder has at least one of these
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run that trains, has ended or was stopped. Only `run.yaml` is read before it is needed."""
+    """A run that trains, has ended or was stopped. `run.yaml` is read at once, other files when they are needed."""
 
     folder: Path
-    # The resolved configuration of its last start; None without a `run.yaml`, as in the folder of an evaluation.
+    # The resolved configuration of the last start; None without a `run.yaml`, as after an evaluation.
     config: DictConfig | None = None
     about: Mapping[str, object] = field(default_factory=dict)  # the rest of `run.yaml`
 
     @property
     def name(self) -> str:
-        """The name of the folder, or of the one above it if it is called checkpoints."""
+        """The name of the folder, or of its parent if the folder is called checkpoints."""
         return self.folder.parent.name if self.folder.name == "checkpoints" else self.folder.name
 
     def steps(self) -> list[Step]:
@@ -41,7 +41,7 @@ class RunFolder:
 
     @property
     def when_empty(self) -> str:
-        """A fix for a run that has not logged a step yet."""
+        """The advice for a run that has not logged a step yet."""
         ended = (about.attempts(self.about) or [{}])[-1].get(about.ENDED)
         if not isinstance(ended, dict):
             return "wait for its first step"
@@ -53,7 +53,7 @@ class RunFolder:
 
     @property
     def trajectories(self) -> Path | None:
-        """The folder of the session records, if there are any."""
+        """The folder of the session records, if it exists."""
         given = OmegaConf.select(self.config, "mas.trajectories.dir") if self.config is not None else None
         # A relative path refers to the folder in which the run was started.
         started = [start.get("folder") for start in about.attempts(self.about)][-1:]
@@ -62,7 +62,7 @@ class RunFolder:
 
     @property
     def agents(self) -> dict[str, Settings]:
-        """The agents in the configuration, in its order."""
+        """The agents in the order of the configuration."""
         return self._of_mas("agents")
 
     @property

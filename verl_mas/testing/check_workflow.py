@@ -31,8 +31,8 @@ from verl_mas.workflow.task import Task
 from verl_mas.workflow.team import Team
 from verl_mas.workflow.tools import ToolLike
 
-LIMIT_S, PROGRAM_S = 3.0, 30.0  # seconds of a case; a program has its own processes, which are slow on a busy machine
-BLOCKED_S, INTERVAL_S = 0.1, 0.01  # how long the event loop may be blocked, and the interval of checks
+LIMIT_S, PROGRAM_S = 3.0, 30.0  # seconds per case; a program starts processes, which are slow on a busy machine
+BLOCKED_S, INTERVAL_S = 0.1, 0.01  # longest block of the event loop, and interval of the checks for it
 MUTABLE = list, dict, set, bytearray
 LARGE, FEW_ACTS = 100, 32
 # Texts that a policy may generate, whatever its prompt.
@@ -62,16 +62,17 @@ def check_workflow(
     tools: Sequence[ToolLike] = (),
     limit_s: float | None = None,
 ) -> Report:
-    """Run a workflow through good, malformed and failing replies; `print` the report.
+    """Run a workflow with good, malformed and failing replies; `print` the report.
 
-    `replies` are the texts of the good cases, of all agents or by agent or role; each case starts with the first one.
-    The team must be able to read them.
-    `agents` has settings of `mas.agents`, such as a format penalty, and names of `tools`. Agents with tools also make
-    wrong calls, and calls without end. A case may take `limit_s` seconds: 3, and 30 for a program, without its start.
-    A failed act or a time-out must be recorded as a fault with its place; every other case must end in an Outcome that
+    `replies` are the good replies, for all agents or by agent or role; each case starts with the first reply. The team
+    must be able to read them. `agents` has settings of `mas.agents`, such as a format penalty, and names of `tools`.
+    Agents with tools also make wrong calls and endless calls. A case may take `limit_s` seconds: by default 3, or 30
+    for a program, whose start does not count.
+
+    A failed act or a time-out must be recorded as a fault with its place. Every other case must end in an Outcome that
     can be scored.
     """
-    # Freeze objects, so that coroutines which an earlier program forgot are not collected and reported here.
+    # Freeze existing objects. Otherwise coroutines that an earlier program forgot are collected and reported here.
     frozen = gc.get_freeze_count()
     gc.freeze()
     limit_s = limit_s or (PROGRAM_S if workflow().start_s else LIMIT_S)
@@ -87,7 +88,7 @@ async def _check(good: _Runner) -> Report:
     # Coroutines that are never awaited are reported as problems, so the loop need not log them.
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     no_acts = good.faults()
-    no_acts.max_acts = 0  # set afterwards, as FaultSpec refuses 0
+    no_acts.max_acts = 0  # set here, because FaultSpec refuses 0
     notes: list[str] = []
     shared, once = _shared(good.workflow()), iter([RuntimeError("refused")])
     first = await good.case("good replies", also=partial(of_good, notes, good.replies != NONE_GIVEN))
@@ -103,7 +104,7 @@ async def _check(good: _Runner) -> Report:
         await but(latency=60.0).cancelled(),
     ]
     if good.uses_tools:
-        # Frameworks handle such calls of a program's own tools differently, and most raise an error for one of them.
+        # Frameworks differ in how they handle such calls, and most raise an error for one of them.
         program, few = bool(good.workflow().start_s), replace(good.faults(), max_acts=FEW_ACTS)
         wrong = [await but(wrong=call).case(name, may_fail=program) for name, call in WRONG_CALLS.items()]
         endless = but(wrong=lambda name: calls((name, {})), endless=True)
@@ -119,7 +120,7 @@ async def _check(good: _Runner) -> Report:
 
 
 def _shared(workflow: Workflow) -> dict[tuple[str, str], str | int]:
-    """Values in the workflow's class and module that sessions could change, as texts; for large values, the size."""
+    """Return the mutable values of the workflow's class and module as texts, or as sizes if they are large."""
     kind = type(workflow)
     module = sys.modules.get(kind.__module__)
     owners: dict[str, Mapping[str, object]] = {"class": vars(kind)}
@@ -155,7 +156,7 @@ class _Runner:
     wrong: Callable[[str], Calls] | None = None
     endless: bool = False
     uses_tools: bool = False
-    acted: set[str] = field(default_factory=set)  # the agents that acted in any case
+    acted: set[str] = field(default_factory=set)  # the agents that acted in at least one case
 
     def faults(self, act_timeout_s: float | None = None) -> FaultSpec:
         act_s, session_s = act_timeout_s or self.limit_s, self.limit_s
@@ -180,8 +181,7 @@ class _Runner:
 
     async def fault_case(self, name: str, kind: FaultKind) -> CaseResult:
         llm = self._llm()
-        # Only in this case an act should take too long. With short limits in other cases, a busy machine would fail the
-        # workflow.
+        # Only this case has a short limit. In other cases, a busy machine would exceed it.
         limit_s = 0.05 if kind is FaultKind.TIMEOUT else self.limit_s
         result, problems = await self._run(llm, None, self.faults(limit_s))
         if llm.requests and not result.failed:
@@ -213,7 +213,7 @@ class _Runner:
     async def _run(
         self, llm: ScriptedLLM, branch: BranchSpec | None, faults: FaultSpec | None
     ) -> tuple[SessionResult, list[str]]:
-        """Run a session; return it with the problems that occurred meanwhile."""
+        """Run a session; return its result and the problems that occurred meanwhile."""
         first = self.workflow()
         limits = faults or self.faults()
         config = session_config(first, llm, agents=self.agents, tools=self.tools, branch=branch, faults=limits)
@@ -221,7 +221,7 @@ class _Runner:
         with _never_awaited(unawaited) as watched, watch.running():
             result = await run_session(lambda: watched(self.workflow()), self.task, config)
             for error in [fault.__cause__ or fault for fault in result.faults]:
-                # Release what the frames hold, such as a coroutine that was used as a reply.
+                # Release the objects of the frames, such as a coroutine that was used as a reply.
                 traceback.clear_frames(error.__traceback__)
                 if isinstance(error, AttributeError):
                     error.obj = None
@@ -236,8 +236,8 @@ class _Runner:
 
 @contextmanager
 def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]:
-    """Collect coroutines that nothing awaits, each with the line that made it: those that were never started and, for
-    the workflow that is passed in, those that still run as tasks when it ends."""
+    """Collect coroutines that nothing awaits, each with the line that made it: coroutines that were never started, and
+    tasks that still run when the watched workflow ends."""
 
     def add(coroutines: Iterable[object]) -> None:
         for coroutine in filter(inspect.iscoroutine, coroutines):
@@ -268,11 +268,11 @@ def _never_awaited(found: list[str]) -> Iterator[Callable[[Workflow], Workflow]]
 
 
 class Watch:
-    """Finds code that blocks the event loop, with a thread that counts how long the loop stands still. `places`: the
-    lines of one file that ran at such times.
+    """Finds code that blocks the event loop. A thread measures how long the loop stands still. `places`: the lines of
+    one file that ran at such times.
 
-    The time is counted in turns of this thread, so a machine that stops the whole process is not mistaken for code that
-    blocks.
+    The time is counted in turns of this thread, so a machine that pauses the whole process is not mistaken for blocking
+    code.
     """
 
     def __init__(self, file: str):
@@ -310,7 +310,8 @@ class Watch:
                 self.places.add(place)
 
     def _place(self) -> str | None:
-        """The innermost line of the file that the loop runs now. Code that runs the loop may be in the same file."""
+        """Return the innermost line of the file that the loop runs now. Code that started the loop may be in the same
+        file."""
         frame: types.FrameType | None = sys._current_frames().get(self._loop_thread)  # noqa: SLF001  # documented
         while frame is not None and frame.f_code.co_filename not in (self.file, asyncio.base_events.__file__):
             frame = frame.f_back
@@ -318,7 +319,7 @@ class Watch:
 
 
 def _unknown_sampling(llm: ScriptedLLM) -> Iterator[str]:
-    """Find settings of acts that no engine knows, each agent and setting once."""
+    """Find sampling settings of acts that no engine knows, once per agent and setting."""
     settings = {(request.agent, name): value for request in llm.requests for name, value in request.sampling.items()}
     for (agent, name), value in sorted(settings.items(), key=lambda item: item[0]):
         for error in sampling_errors({name: value}, None, f"{agent}.act"):
@@ -330,7 +331,7 @@ def _left_over(llm: ScriptedLLM) -> list[str]:
 
 
 def _never_committed(result: SessionResult) -> list[str]:
-    # The acts of a fork that is not committed have no candidates of their own.
+    # Acts of a fork that is not committed have no other candidates.
     replies = [reply for reply in result.session.replies if reply.among > 1 and not result.failed]
     committed = {(reply.agent, reply.instance, reply.turn) for reply in replies if reply.committed}
     left = sorted({(reply.agent, reply.instance, reply.turn) for reply in replies} - committed)

@@ -1,7 +1,7 @@
-"""Plays a program at an endpoint that accepts every model name, with replies that make the program reveal its agents.
+"""Discovery of a program's agents: the program plays at an endpoint that accepts every model name.
 
-A reply calls the next offered tool that has not been called, because handoffs and agents behind tools are tools. When
-all have been called, the reply is a text, or a JSON value of the requested schema.
+Handoffs to agents and agents behind tools are tools, so a reply calls the next offered tool that has not been called.
+When all tools have been called, the reply is a text, or a JSON value of the requested schema.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from verl_mas.workflow.task import Task, text_of
 from verl_mas.workflows.program import ReferredProgram
 
 MOST_PLAYS, MOST_CHOICES, MOST_LEVELS = 6, 5, 8
-# Text with which `with_schema` of `verl_mas.gateway.dialect` requests JSON.
+# The text with which `verl_mas.gateway.dialect.with_schema` requests JSON.
 SCHEMA = "Reply with one JSON value of this schema, and nothing else:\n"
-# The agent that the request of an act names: in its address or, if not there, by the model's name.
+# The agent that a request names, in its address or by the model's name.
 ASKED: ContextVar[str] = ContextVar("asked")
 
 
@@ -49,7 +49,7 @@ class Act(NamedTuple):
 
 @dataclass
 class Play:
-    """One session: its acts, whether the program set a reward, and the reason if it failed."""
+    """One session: its acts, whether the program set a reward, and the fault if it failed."""
 
     acts: list[Act] = field(default_factory=list)
     rewarded: bool = False
@@ -58,7 +58,7 @@ class Play:
 
 @dataclass
 class Explorer:
-    """Plays a program until a play calls nothing new. `text`: the reply that calls no tool."""
+    """Plays a program until a play calls no new tool. `text`: the reply without a call."""
 
     arguments: JsonObject
     task: Task
@@ -97,8 +97,7 @@ class Explorer:
         offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in request.tools}
         known = [(*sorted(offered), name, str(n)) for name in offered for n in range(_choices(offered[name]))]
         last_reply = next((text_of(each) for each in reversed(request.messages) if each["role"] == "assistant"), "")
-        # If the text was not accepted, call the last tool: frameworks offer the tool that takes the answer after the
-        # others.
+        # If the text was not accepted, call the last tool: frameworks offer the tool for the answer last.
         for call in [call for call in known if call not in self.called] or known[-1:] * (last_reply == self.text):
             self.called.add(call)
             schema = {"type": "object", **offered[call[-2]]}
@@ -109,7 +108,7 @@ class Explorer:
         return json.dumps(self._value(schema, schema))
 
     def _value(self, schema: JsonObject, root: JsonObject, choice: int = 0, level: int = 0) -> object:
-        """Make an example of a JSON schema. `choice`: which of several values to use."""
+        """Make an example value of a JSON schema. `choice`: index of the value if several are allowed."""
         inside = partial(self._value, root=root, choice=choice, level=level + 1)
         if "$ref" in schema:
             schema = reduce(lambda part, name: part[name], schema["$ref"].split("/")[1:], root)
@@ -126,6 +125,6 @@ class Explorer:
 
 
 def _choices(parameters: JsonObject) -> int:
-    """How often a tool is called: once for each value of an argument with choices, such as the name of an agent."""
+    """Return how often to call a tool: once per value of an argument with choices, such as the name of an agent."""
     choices = (len(each.get("enum", "1")) for each in parameters.get("properties", {}).values())
     return min(MOST_CHOICES, max(choices, default=1))

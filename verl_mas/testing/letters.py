@@ -1,5 +1,5 @@
-"""A task for a first run: the prompt repeats a letter, and the reply should repeat it. This module has the rows and
-verl's reward function.
+"""A task for a first run: the prompt repeats a letter, and the reply should repeat it. The rows and the reward function
+are here.
 
 `python -m verl_mas.testing.letters FOLDER` writes the rows and a tiny model.
 """
@@ -13,11 +13,11 @@ from verl_mas.testing.tiny_model import tiny_model
 
 LETTERS = "abcd"
 PROMPT_LENGTH, LENGTH = 12, 8
-OTHER_LETTER = 0.05  # the reward of any other small letter: a first signal for a random model
+OTHER_LETTER = 0.05  # reward of any other lower-case letter: a first signal for a random model
 
 
 def score(data_source: str, solution_str: str, ground_truth: str, extra_info: object = None) -> float:
-    """The share of the reply's characters that are the letter; the signature is verl's."""
+    """Return the share of the reply's characters that are the letter; same signature as verl's reward functions."""
     earned = sum(1.0 if c == ground_truth else OTHER_LETTER if c.islower() else 0.0 for c in solution_str)
     return earned / max(LENGTH, len(solution_str))
 

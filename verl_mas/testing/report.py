@@ -17,11 +17,12 @@ from verl_mas.workflow.rewards import needs_score
 from verl_mas.workflow.session import Session, SessionResult
 
 PACKAGE = Path(__file__).parents[1]
-# Code that runs the workflow, and generated code. The shipped workflows are in the package, too, and do not match.
+# Files that run the workflow, and generated code. The shipped workflows, which are in the package as well, do not
+# match.
 MACHINERY = re.compile(
     rf"{PACKAGE}/(workflow/|gateway/|testing/|errors|registry)|{Path(contextlib.__file__).parent}/(?!.*-packages/)|<string>"
 )
-# Part of Python's message for a common mistake -> the fix.
+# Part of Python's message for a common mistake -> its fix.
 FIXES = {
     "'await' expression": "only acts and branches are awaited: `await team.solver.act(...)`",
     "could not convert": "a model may write any text: read it with a codec, or catch the exception",
@@ -46,7 +47,7 @@ ACCURACY = ("accuracy", "correct", "success", "solved")
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The result of one case. Its `problems` would break or spoil a training run."""
+    """The result of one case. Its `problems` would break or spoil training."""
 
     name: str
     problems: Sequence[str]
@@ -55,16 +56,16 @@ class CaseResult:
     faults: Sequence[str] = ()
     answer: str | None = None
     tool_calls: int = 0
-    tool_errors: Sequence[str] = ()  # each error of a call, once
-    # The score of each row by agent, without the team's part if verl's reward function scores the answer.
+    tool_errors: Sequence[str] = ()  # each error of a tool call, once
+    # The scores of the rows by agent; without the team's part if verl's reward function scores the answer.
     rewards: Mapping[str, Sequence[float]] = field(default_factory=dict)
     scored_by_verl: bool = False
-    verl_score: str = ""  # the number, or the reason why there is none; empty without a dataset row
+    verl_score: str = ""  # the score, or the reason why there is none; empty without a dataset row
     penalties: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, object] = field(default_factory=dict)
 
     def shown(self, problems: Mapping[str, int], faults: Sequence[str]) -> str:
-        """Format the case with these problems, each with the number of cases that have it, and these faults."""
+        """Format the case with its faults and its problems, each with the number of cases that have the problem."""
         calls = f" {self.tool_calls} tool calls," if self.tool_calls else ""
         summary = f"{self.acts} acts,{calls} {self.malformed} malformed, answer {self.answer!r:.40}"
         rewards = ", ".join(f"{agent} {_numbers(scores)}" for agent, scores in self.rewards.items())
@@ -84,7 +85,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of all cases. `notes`: findings that may be intended."""
+    """The results of all cases. `notes` may describe intended behaviour."""
 
     cases: Sequence[CaseResult] = field(default_factory=list)
     notes: Sequence[str] = ()
@@ -99,7 +100,7 @@ class Report:
 
     @property
     def causes(self) -> Mapping[str, int]:
-        """The first problem of each cause, with the number of cases that have it."""
+        """The first problem of each cause, and the number of cases that have this cause."""
         found = defaultdict[str, dict[str, str]](dict)
         for case in self.cases:
             for problem in case.problems:
@@ -115,7 +116,7 @@ class Report:
     def __str__(self) -> str:
         left, lines = dict(self.causes), list[str]()
         for case in self.cases:
-            # Skip a case whose problems were all printed before.
+            # Skip a case if all its problems were printed before.
             new = {problem: left.pop(problem) for problem in case.problems if problem in left}
             if new or not case.problems:
                 faults = [fault for fault in case.faults if _cause(fault) not in map(_cause, self.causes)]
@@ -124,7 +125,7 @@ class Report:
 
 
 def _cause(problem: str) -> str:
-    """Key that groups a problem across cases: place, rule and fix, without the value."""
+    """Return the key that groups a problem across cases: place, rule and fix, without the value."""
     first, *rest = problem.splitlines()
     place = PLACE.search(first)
     return "\n".join([place.group() if place else "", *rest]) if place or rest else first
@@ -165,8 +166,7 @@ def wrong_end(session: Session) -> Iterator[str]:
 
 
 def of_good(notes: list[str], given: bool, result: SessionResult) -> Iterator[str]:
-    """Find problems of the good replies, and add `notes` of a session without problems. `given`: whether the replies
-    are the user's."""
+    """Find problems of the good replies; without problems, add notes. `given`: whether the user gave the replies."""
     unreadable, problems = list(_unreadable(result.session)), list(_unrewarded(result.session))
     (problems if given else notes).extend(unreadable)
     notes += [] if problems else _notes(result.session)
@@ -174,7 +174,7 @@ def of_good(notes: list[str], given: bool, result: SessionResult) -> Iterator[st
 
 
 def _unreadable(session: Session) -> Iterator[str]:
-    """Find good replies that the team could not read, so that the acts after them were not tested."""
+    """Find good replies that the team could not read: the acts after them were not tested."""
     for reply in session.replies:
         if reply.malformed is not None:
             yield (
@@ -185,7 +185,7 @@ def _unreadable(session: Session) -> Iterator[str]:
 
 
 def _unrewarded(session: Session) -> Iterator[str]:
-    """Find agents whose rows always have reward 0: other acts have rewards of their own, so nothing scores the team."""
+    """Find agents whose rows always have reward 0: if other acts have rewards, nothing scores the team."""
     outcome = session.outcome
     if not isinstance(outcome, Outcome) or outcome.reward is not None or needs_score(outcome, session.replies):
         return
@@ -201,7 +201,7 @@ def _unrewarded(session: Session) -> Iterator[str]:
 
 
 def empty_answer(session: Session) -> Iterator[str]:
-    """Note that the answer is the text of a reply that only calls a tool, as from a program that returns nothing."""
+    """Note an empty answer: the last reply only calls a tool, as in a program that returns nothing."""
     outcome, last = session.outcome, next(reversed(session.replies), None)
     if last is None or not last.tool_calls or not isinstance(outcome, Outcome):
         return

@@ -25,7 +25,7 @@ class Calls:
 
 
 def calls(*called: tuple[str, JsonObject | str], text: str = "") -> Calls:
-    """A reply that calls tools: `calls(("press", {"button": "red"}))`. Arguments that are a text stay as they are."""
+    """Make a reply that calls tools: `calls(("press", {"button": "red"}))`. Arguments given as text stay unchanged."""
     tool_calls = [
         ToolCall(name, given if isinstance(given, str) else json.dumps(given, ensure_ascii=False), f"call_{number}")
         for number, (name, given) in enumerate(called)
@@ -34,14 +34,14 @@ def calls(*called: tuple[str, JsonObject | str], text: str = "") -> Calls:
 
 
 Answer = str | Calls
-# A text, or `calls`; a sequence of them, whose last element repeats; or a function of the request and the branch.
+# A text or `calls(...)`; a sequence of these, whose last element repeats; or a function of the request and the branch.
 Script = Answer | Sequence[Answer] | Callable[[Request, int], Answer]
 Latency = float | Callable[[random.Random], float]
 Fault = Callable[[Request], BaseException | None]
 
 
 class ScriptedLLM:
-    """An LLMClient that replies with given texts, and with `calls` of tools.
+    """An LLMClient that replies with given texts and tool calls.
 
     A token is a byte. `requests` lists all requests, `in_flight` counts those without a reply.
     """

@@ -1,4 +1,4 @@
-"""A tiny Qwen2 with random weights and its tokenizer, made without network access."""
+"""A tiny Qwen2 with random weights and its tokenizer, made without a network."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def tiny_model(
 ) -> Path:
     """Save a random Qwen2 with its tokenizer in `path`; the same arguments give the same weights.
 
-    The width is `hidden`, or the one that gives about `parameters`; `initial` is the standard deviation of the weights.
-    Without a `tokenizer` a token is a byte.
+    The width is `hidden`, or else the width that gives about `parameters`. `initial` is the standard deviation of the
+    weights. Without a `tokenizer`, a token is a byte.
     """
     from transformers import Qwen2ForCausalLM
 
@@ -50,7 +50,7 @@ def tiny_model(
 
 
 def save_random(path: str | os.PathLike[str], model: Callable[[], PreTrainedModel], seed: int) -> Path:
-    """Save a new model, whose random weights depend on the seed alone."""
+    """Make and save a model. Its random weights depend on the seed alone."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
@@ -62,8 +62,8 @@ def save_random(path: str | os.PathLike[str], model: Callable[[], PreTrainedMode
 def byte_tokenizer(
     text: Iterable[str] | None = None, vocabulary: int = 1024, max_length: int = 4096
 ) -> PreTrainedTokenizerFast:
-    """A byte-level tokenizer with ChatML; any string round-trips. With `text`, a BPE of up to `vocabulary` tokens is
-    trained on it."""
+    """Make a byte-level tokenizer with ChatML; any string round-trips. With `text`, train a BPE of up to `vocabulary`
+    tokens on it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -100,7 +100,7 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int | None)
 
 
 def settings_of(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, heads: int) -> Fields:
-    """Settings of a language model, by the names of transformers."""
+    """Return the settings of a language model by transformers' names."""
     return {
         "vocab_size": len(tokenizer),
         "hidden_size": hidden,

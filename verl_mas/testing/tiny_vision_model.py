@@ -1,4 +1,4 @@
-"""A tiny Qwen3-VL with random weights and its processor, made without network access. It needs torchvision."""
+"""A tiny Qwen3-VL with random weights and its processor, made without a network. It needs torchvision."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLProcessor
 
 VISION_START, VISION_END, IMAGE, VIDEO = "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"
-# Side of a patch in pixels, and patches per side of a token: 2 x 2 patches become one token, a square of 16 x 16
-# pixels.
+# Side of a patch in pixels, and patches per side of a token: a token is a square of 16 x 16 pixels.
 PATCH, MERGE = 8, 2
 TOKEN = PATCH * MERGE
 
@@ -44,8 +43,8 @@ def tiny_vision_model(
     """Save a random Qwen3-VL with tokenizer and processor in `path`; the same arguments give the same weights.
 
     `hidden` is the width of text and vision, a multiple of 32. An image is scaled to at most `largest` x `largest`
-    pixels, and every 16 x 16 pixels of it are a token. Without a `tokenizer` a token of text is a byte. The
-    tokens of images are added to a given one.
+    pixels, and every 16 x 16 pixels are a token. Without a `tokenizer`, a token of text is a byte; image tokens are
+    added to the given tokenizer.
     """
     from transformers import Qwen3VLForConditionalGeneration
 
@@ -76,7 +75,7 @@ def _config(tokenizer: PreTrainedTokenizerFast, hidden: int, layers: int, initia
 
     heads = max(2, hidden // 32)
     head = hidden // heads
-    turns = head // 2  # the frequencies of a head, divided among time, height and width
+    turns = head // 2  # frequencies of a head, divided among time, height and width
     text = {
         **settings_of(tokenizer, hidden, layers, heads),
         "head_dim": head,

@@ -1,5 +1,5 @@
-"""The sessions of a run by step and split, with what the list, its filters and the search need of each session: columns
-of numbers, short texts, and one long text; and the metrics of the run by step, for the curves on top."""
+"""The sessions of a run by step and split. For the list, its filters and the search, each session has numbers, short
+texts and one long text. The metrics by step become the curves."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from verl_mas.sessions.run import RunFolder
 from verl_mas.verl_.types import Fields
 
 TITLE, ANSWER = 140, 80
-SEARCHED = 24_000_000  # characters of all searched texts; each session has an equal share
+SEARCHED = 24_000_000  # characters of all searched texts, shared equally by the sessions
 SEARCHED_OF_ONE = 40_000
-STORY = 4  # steps at which a page opens with one task
+STORY = 4  # the number of steps in the story of a task
 COLUMNS = "session status reward answer agents policies malformed faults acts tokens seconds".split()
-END = "\n"  # ends a session's text in the long one; lines of a text are joined by other characters, so no text has it
+END = "\n"  # separates the searched texts of sessions; `one_line` removes it from each text
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StepPart:
 
     partition: str
     step: int
-    files: tuple[SessionFile, ...]  # with their sizes, since a run appends to files and adds others
+    files: tuple[SessionFile, ...]  # with their sizes: a run that trains appends to files
     run: str = ""  # A or B on a page of two runs
 
 
@@ -43,12 +43,12 @@ class SessionSource:
         self._index: SessionIndex | None = None
 
     def parts(self, steps: tuple[int, int] | None = None) -> list[StepPart]:
-        """List the parts in the files now, in order of time: a validation follows the training of its step."""
+        """List the parts by time: a validation follows the training of its step."""
         folder = self.run.trajectories
         if self._index is not None:
             self._index.refresh()
         elif folder is not None and any((folder / partition).is_dir() for partition in PARTITIONS):
-            self._index = SessionIndex(folder)  # a run that starts creates the folders with its first session
+            self._index = SessionIndex(folder)  # the first session creates the folders
         files = self._index.files if self._index else {}
         return [
             StepPart(partition, step, tuple(files[partition, step]), self.mark)
@@ -57,8 +57,7 @@ class SessionSource:
         ]
 
     def sessions(self, part: StepPart) -> list[Record]:
-        """List the sessions of a part: those of a group are adjacent, and groups are in the order in which their first
-        sessions ended."""
+        """List the sessions of a part, group by group. Groups are ordered by the end of their first session."""
         assert self._index is not None
         groups: dict[tuple[str | None, str], list[Record]] = defaultdict(list)
         for record in self._index.records(self._index.by_step[part.partition, part.step]):
@@ -80,9 +79,9 @@ class Group:
     """The sessions of one task in one step."""
 
     uid: str
-    task: int  # equal for one task at several steps, different in training and in validation
+    task: int  # the same at every step; training and validation differ
     title: str
-    uniform: bool  # whether all its rewards are equal, so that nothing can be learned from it
+    uniform: bool  # whether all rewards are equal, so that nothing is learned
     entries: tuple[IndexEntry, ...]
     source: str
 
@@ -107,7 +106,7 @@ class Page:
 
 
 def groups_of(sessions: Sequence[Record], searched: int = SEARCHED_OF_ONE) -> tuple[Group, ...]:
-    """Make groups of adjacent sessions, with `searched` characters of each session for the search."""
+    """Group adjacent sessions of a task. The search gets `searched` characters of each session."""
     groups = []
     for (_, uid), group in groupby(sessions, lambda record: (record.get("attempt"), record["uid"])):
         records = list(group)
@@ -151,7 +150,7 @@ def _entry(record: Record, searched: int) -> IndexEntry:
 
 
 def _once(names: Iterable[str]) -> list[str]:
-    """Each name once, in the order in which they occur first."""
+    """Return each name once, in the order of first occurrence."""
     return list(dict.fromkeys(names))
 
 
@@ -160,10 +159,10 @@ def one_line(text: str) -> str:
 
 
 def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
-    """Shorten each part to one line in lower case, with about `limit` characters in total; return also whether
-    something is missing.
+    """Shorten each part to one line in lower case, with about `limit` characters in total. Return the lines, and
+    whether a part was cut.
 
-    A part that is too long for its share keeps its beginning and its end, where a reply usually has its answer.
+    A part that is too long keeps its beginning and its end, because a reply usually ends with its answer.
     """
     cut, lines = False, []
     for number, part in enumerate(parts):
@@ -176,10 +175,10 @@ def cut_to(parts: Sequence[str], limit: int) -> tuple[tuple[str, ...], bool]:
 
 
 def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
-    """Choose a task, and show it at its first and last step and two steps between: for each step, a group of each run.
+    """Choose a task, and return its groups, one per run, at its first step, its last step and two steps between.
 
-    Among the tasks of the first data source that occur in the most steps, it is a typical one, whose rewards are
-    nearest to their mean.
+    Candidates are the tasks of the first data source that occur at the most steps. The chosen task is typical: its
+    rewards are closest to the mean reward of the candidates.
     """
     tasks: dict[int, dict[int, dict[str, tuple[StepPart, Group]]]] = defaultdict(lambda: defaultdict(dict))
     for page in pages:
@@ -200,14 +199,14 @@ def story_of(pages: Sequence[Page]) -> list[list[tuple[StepPart, Group]]]:
 
 
 def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequence[str] = ()) -> dict[str, object]:
-    """Make the index. `agents`: the agents of the configuration, whose order determines the colours."""
+    """Make the index. The order of `agents`, those of the configuration, determines the colours."""
     groups = [group for page in pages for group in page.groups]
     entries = [entry for group in groups for entry in group.entries]
     chunks = [chunk for page in pages for chunk in page.chunks]
     columns = {name: [entry.columns[name] for entry in entries] for name in COLUMNS}
     columns["chunk"] = [number for number, (_, size) in enumerate(chunks) for _ in range(size)]
     columns["place"] = [place for _, size in chunks for place in range(size)]
-    # Tasks are numbered in the order in which they occur first.
+    # Number the tasks in the order of first occurrence.
     tasks: dict[int, int] = defaultdict(count().__next__)
     steps = story_of(pages)
     return {
@@ -234,12 +233,12 @@ def index_of(pages: Sequence[Page], about: Mapping[str, object], agents: Sequenc
 
 
 def searched_of(number: int) -> int:
-    """The number of characters that are searched in each of `number` sessions."""
+    """Return the number of characters that are searched in each of `number` sessions."""
     return min(SEARCHED_OF_ONE, SEARCHED // max(number, 1))
 
 
 def search_of(pages: Sequence[Page]) -> tuple[str, int]:
-    """The text that the page searches, one line per session, and the number of sessions whose text is incomplete."""
+    """Return the text that the page searches, a line per session, and the number of sessions whose text was cut."""
     entries = [entry for page in pages for entry in page.entries]
     shortened = [cut_to(entry.searched, searched_of(len(entries))) for entry in entries]
     missing = sum(cut or entry.cut for entry, (_, cut) in zip(entries, shortened, strict=True))
@@ -247,7 +246,7 @@ def search_of(pages: Sequence[Page]) -> tuple[str, int]:
 
 
 def curves_of(logged: Mapping[str, Sequence[Step]], pages: Iterable[Page]) -> dict[str, object]:
-    """The metrics that the runs logged; for a run without a file of metrics, the rewards of its sessions."""
+    """Return the logged metrics of the runs. A run without metrics has the rewards of its sessions instead."""
     by_step: dict[int, dict[str, float]] = defaultdict(dict)
     for mark, step in ((mark, step) for mark, steps in logged.items() for step in steps):
         by_step[step.number].update({f"{mark} {name}".strip(): value for name, value in step.values.items()})

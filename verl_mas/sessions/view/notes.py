@@ -1,4 +1,4 @@
-"""Notes on sessions in a file beside the run, and a server for this machine that keeps what a page's reader writes."""
+"""Notes on sessions, in a file in the folder of the run, and a local server that saves notes written in the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_notes(run: RunFolder) -> dict[str, str]:
-    """The last note on each session, by the session's name in the address of a page. An empty one is deleted."""
+    """Read the last note on each session, by the session's name in the address of a page. An empty note deletes it."""
     file, notes = run.folder / FILE, {}
     lines = file.read_bytes().splitlines() if file.is_file() else []
     for number, line in enumerate(lines, 1):
@@ -46,7 +46,7 @@ def read_notes(run: RunFolder) -> dict[str, str]:
 
 @cache
 def _skip(file: Path, number: int) -> None:
-    """Warn once: a page that follows its run reads the notes again and again."""
+    """Warn about a line once, because a page that follows its run reads the notes again and again."""
     logger.warning("%s, line %d is damaged and is skipped: it is no note", file, number)
 
 
@@ -58,22 +58,22 @@ def write_note(run: RunFolder, session: str, text: str) -> None:
 
 
 class NoteServer:
-    """Serves one page with its data, and keeps its notes. A page of another site has neither its key nor its origin."""
+    """Serves one page with its data, and saves its notes. Pages of other sites lack the key and have another origin."""
 
     def __init__(self, page: Path, data: Path, runs: dict[str, RunFolder]):
-        """`runs`: by the mark with which the names of their sessions begin; none has one where there is one run."""
+        """`runs`: by the mark (A or B) at the start of their sessions' names; the mark of a single run is empty."""
         self.page, self.runs, self.key = page, runs, secrets.token_urlsafe(16)
         inside = [
             Route(f"/{page.name}", self._page),
             Route("/note", self._note, methods=["POST"]),
             Mount(f"/{data.name}", StaticFiles(directory=data)),
         ]
-        # A name of others can lead to this machine, and then their page is one of this server to a browser.
+        # Prevent DNS rebinding: a foreign host name may resolve to this machine.
         hosts = Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)
         self.app = Starlette(routes=[Mount(f"/{self.key}", routes=inside)], middleware=[hosts])
 
     def start(self, listens: socket.socket) -> str:
-        """Serve until the process ends. Returns the path of the page."""
+        """Serve until the process ends; return the path of the page."""
         Thread(target=Server(self.app).run, kwargs={"sockets": [listens]}, daemon=True).start()
         return f"{self.key}/{self.page.name}"
 

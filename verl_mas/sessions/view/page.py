@@ -1,7 +1,7 @@
-"""The HTML file of a view and its folder of data. Everything that can be refused is refused before anything is written.
+"""The HTML file of a view and its folder of data. Wrong arguments are refused before anything is written.
 
-Whole sessions are in chunks, which the page loads one by one. Data is gzip, then base64, so that no text of a model is
-HTML or JavaScript.
+Sessions are stored in chunks, which the page loads on demand. Data is compressed with gzip and encoded in base64, so no
+text of a model becomes HTML or JavaScript.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from verl_mas.sessions.view.notes import NoteServer, read_notes
 from verl_mas.util.text import encodable
 
 HERE = Path(__file__).parent
-# In the order in which a browser reads them, as one script.
+# The browser gets them as one script, in this order.
 SCRIPTS = ("data.js", "filter.js", "text.js", "curves.js", "list.js", "transcript.js", "app.js")
 STYLE, TEMPLATE = "page.css", "page.html.j2"
-# A chunk ends with the first session beyond this size that ends its group; a large group is divided.
+# From the first size on, a chunk ends with the current group; from the second, with the current session.
 CHUNK_CHARS, GROUP_CHARS = 400_000, 3_000_000
 IMAGE_BYTES = 2_000_000
-LEVEL = 4  # of gzip; higher levels take twice the time and save a tenth
+LEVEL = 4  # of gzip; higher levels take twice the time to save a tenth
 KINDS = {".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".webp": "image/webp", ".gif": "image/gif"}
-INLINE = 12_000_000  # if all sessions, packed, are larger than this, they are files in a folder next to the page
-LIVE = "live"  # the page of a run that trains requests `live.js`, and loads new data
+INLINE = 12_000_000  # bytes of compressed sessions in the page itself; more are written to a folder next to the page
+LIVE = "live"  # name of the version that the page of a running run polls
 SECONDS = 2.0
-# Start of every file of data, and an element that every page has.
+# The start of every file of data, and an element of every page: they identify our files.
 ARRIVES, MARK = b"verlMasView.arrive(", b'<meta name="generator" content="verl-mas view">'
 Progress = Callable[[int, int], None]
 
@@ -48,16 +48,16 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class ViewOptions:
     out: Path | None = None  # the HTML file; by default `view.html` in the folder of the run
-    force: bool = False  # whether to replace a file even if somebody else wrote it
-    steps: tuple[int, int] | None = None  # the first and the last step
-    limit: int | None = None  # most sessions, of which the newest are read
-    inline: int = INLINE  # bytes of sessions in the page itself
-    notes: bool = False  # whether the page sends notes to the server that it comes from
+    force: bool = False  # whether to replace a file that is no page of ours
+    steps: tuple[int, int] | None = None  # first and last
+    limit: int | None = None  # maximum number of sessions; the newest are read
+    inline: int = INLINE  # see INLINE
+    notes: bool = False  # whether the page sends notes to its server
 
 
 @dataclass
 class Chunk:
-    """Sessions of one step as JSON. A message in several prompts is stored once, and sessions refer to its index."""
+    """Sessions of one step as JSON. Each message is stored once, and sessions refer to its index."""
 
     messages: list[str] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
@@ -91,7 +91,7 @@ class Chunk:
 
 
 def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator[tuple[str, int, str]]:
-    """Yield the chunks of a step: name, number of sessions, text. The name changes with the text."""
+    """Yield the chunks of a step: name, number of sessions, text. The name has a checksum of the text."""
     chunk, number = Chunk(), 0
     for place, record in enumerate(sessions):
         chunk.add(record, images)
@@ -105,7 +105,7 @@ def chunks(part: StepPart, sessions: Sequence[Record], images: Path) -> Iterator
 
 
 def _part(part: Record, images: Path) -> Record:
-    """Add the bytes of an image if it belongs to the run and is not large; otherwise only its name is shown."""
+    """Add the bytes of an image if it belongs to the run and is small enough. Otherwise the page shows its name."""
     name = part.get("file")
     if not isinstance(name, str):
         return part
@@ -122,8 +122,7 @@ def packed(text: str) -> str:
 
 
 def as_json(value: object) -> str:
-    """Convert a value to JSON. Each NaN and infinity becomes a text, because JSON has none, and a browser would refuse
-    the whole payload."""
+    """Convert a value to JSON. NaN and infinities become strings, because a browser refuses JSON that has them."""
     dumped = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=str)
     try:
         return dumped(value)
@@ -133,12 +132,12 @@ def as_json(value: object) -> str:
 
 @dataclass
 class RunView:
-    """Content of the page of a run, or of two. Another `read` reads the steps that changed."""
+    """Content of the page of one or two runs. A second `read` reads only the steps that changed."""
 
     runs: Sequence[RunFolder]
     options: ViewOptions
     live: bool = False
-    report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # further content of the page: title -> lines
+    report: Mapping[str, Sequence[str]] = field(default_factory=dict)  # sections of a report: title -> lines
     payloads: dict[str, str] = field(default_factory=dict)
     _pages: dict[tuple[StepPart, int | None], Page] = field(default_factory=dict)
 
@@ -148,7 +147,7 @@ class RunView:
 
     def read(self, progress: Progress | None = None) -> None:
         pages, left, before = {}, self.options.limit, self._pages
-        # Start with the newest parts, because with a limit the older ones are not read.
+        # Start with the newest parts, so that a limit skips the oldest ones.
         parts = [part for source in self.sources.values() for part in source.parts(self.options.steps)]
         wanted = sorted(parts, key=lambda part: (part.step, part.partition, part.run))[::-1]
         count = 0
@@ -167,7 +166,7 @@ class RunView:
         self.payloads = {name: payload for name, payload in self.payloads.items() if name in named}
 
     def read_story(self) -> None:
-        """Read one session of each step with which the page opens, and no other."""
+        """Read only one session of each step of the story with which the page opens."""
         self.read()
         chosen = [found for step in index.story_of(self.pages) for found in step]
         self.payloads = {}
@@ -200,7 +199,7 @@ class RunView:
         return sum(len(page.entries) for page in self.pages)
 
     def head(self) -> dict[str, str]:
-        """The payloads with which the page opens."""
+        """Return the payloads that the page needs to open."""
         text, cut = index.search_of(self.pages)
         about = {
             "runs": [*self.sources],
@@ -215,13 +214,13 @@ class RunView:
             "cut": cut,
             "curves": index.curves_of({mark: source.run.steps() for mark, source in self.sources.items()}, self.pages),
         }
-        # Agents have the order of the configuration, so that a colour does not depend on which agent acts first.
+        # Agents are in the order of the configuration, so their colours do not depend on which agent acts first.
         agents = [name for run in self.runs for name in run.agents]
         return {"index": packed(as_json(index_of(self.pages, about, agents))), "search": packed(text)}
 
 
 def report_page(runs: Sequence[RunFolder], report: Mapping[str, Sequence[str]]) -> str:
-    """Make a page that is a single file: the lines of a report, the curves, and one task at up to four steps."""
+    """Render a page in a single file: the sections of a report, the curves, and one task at up to four steps."""
     view = RunView(runs, ViewOptions(), report=report)
     view.read_story()
     return render(view.title, {**view.head(), **view.payloads}, "")
@@ -233,7 +232,7 @@ def write_view(
     live: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Path, RunView]:
-    """Write the page of a run, or of two. If it raises DataError, ConfigError or DiskError, it has changed nothing."""
+    """Write the page of one or two runs. Raises DataError, ConfigError or DiskError, and then has changed nothing."""
     options = options or ViewOptions()
     opened = [open_run(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     out = options.out or opened[0].folder / ("view.html" if len(opened) == 1 else "compare.html")
@@ -283,8 +282,8 @@ def follow(out: Path, view: RunView) -> None:
 
 
 def refresh(out: Path, view: RunView) -> bool:
-    """Write new data, and return whether there was any. Chunks are written before the index that names them, and the
-    version is written last."""
+    """Write new data; return whether there was any. Chunks are written before the index that names them, and the
+    version last."""
     folder, before = data_folder(out), set(view.payloads)
     if not (folder / f"{LIVE}.js").exists():
         rule, fix = "one `verl-mas view` writes a page", "give each its own --out"
@@ -300,7 +299,7 @@ def refresh(out: Path, view: RunView) -> bool:
             write_whole(file, script_of(name, payload))
     write_whole(folder / f"{LIVE}.js", newest)
     for file in folder.glob("*.js"):
-        # An open page may still show sessions of the last index.
+        # Keep the chunks of the previous index: an open page may still load them.
         if file.stem not in {LIVE, *head, *view.payloads, *before}:
             file.unlink()
     return True
@@ -315,12 +314,12 @@ def data_folder(out: Path) -> Path:
 
 
 def version(head: dict[str, str]) -> str:
-    """Identify the content of a page; the value changes when the page has something new."""
+    """Return a hash of the content of a page."""
     return hashlib.sha256("".join(head.values()).encode()).hexdigest()[:16]
 
 
 def script_of(name: str, payload: str) -> str:
-    """Make a file of data as a script, because a page on a disk may load scripts and nothing else."""
+    """Wrap data in a script, because a page opened from disk may load only scripts."""
     return f'{ARRIVES.decode()}"{name}","{payload}");\n'
 
 
@@ -339,7 +338,7 @@ def _check_place(out: Path, force: bool) -> None:
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether a file is ours, even if it is the remains of a --live that was killed."""
+    """Return whether a file is ours, including files that a killed --live left incomplete."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -347,7 +346,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def _replace_folder(folder: Path, files: dict[str, str]) -> None:
-    """Replace a folder by exactly these files, once all of them are written; without files, remove the folder."""
+    """Replace a folder by exactly these files once all are written. Without files, remove the folder."""
     with replaced(folder) as building:
         for name, payload in files.items():
             (building / f"{name}.js").write_text(script_of(name, payload), encoding="ascii")
@@ -356,8 +355,8 @@ def _replace_folder(folder: Path, files: dict[str, str]) -> None:
 
 
 def render(title: str, payloads: dict[str, str], folder: str, notes: bool = False) -> str:
-    """Render the page with its data, or with the name of the folder that has them. `notes`: whether it sends notes to
-    its server."""
+    """Render the page with its data, or with the name of the folder of its data. `notes`: whether it sends notes to its
+    server."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined)
