@@ -82,8 +82,8 @@ def files_of(folder: Path) -> list[SessionFile]:
 
 
 def current(path: Path) -> Path:
-    """Return the compressed file of a plain file if there is one: a worker writes it and then deletes the plain
-    file."""
+    """Return the compressed file of a plain file if it exists, else the path itself. A worker writes the compressed
+    file, and then deletes the plain one."""
     compressed = path.with_suffix(session_table.SUFFIX)
     return compressed if path.suffix == PLAIN and compressed.exists() else path
 

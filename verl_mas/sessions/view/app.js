@@ -1,9 +1,9 @@
-// The page: what is chosen, its filters and keys.
+// The state of the page: the chosen session, the filters and the keys.
 
 const byId = (id) => document.getElementById(id);
 const verlMasView = new Store(document.documentElement.dataset.folder);
 const shared = { unfolded: false, choose: (session) => choose(session), show, keepNote, link };
-// `mode`: how the session is shown: alone, beside those of its group, or as the story of its task.
+// `mode`: how a session is shown: alone (""), beside its group, or as the story of its task.
 const page = { run: null, search: null, wanted: { ...NO_FILTER }, order: "newest", transcripts: [], mode: "", version: null };
 const list = new List(byId("list"), byId("rows"), (session) => leaveStory(session));
 const curves = new Curves(byId("curves"), (step) => {
@@ -19,7 +19,7 @@ async function open(fresh = false) {
   describe();
   curves.open(run);
   apply();
-  // The list is there before its texts can be searched.
+  // Show the list before the searched texts have been loaded.
   const text = await unpack(await verlMasView.payload("search", fresh));
   if (page.run !== run) return;
   page.search = text.split("\n", run.count);
@@ -54,7 +54,7 @@ function options(select, all, names) {
   select.hidden = names.length < 2;
 }
 
-// Filters, and draws what they leave.
+// Apply the filters, and draw the remaining sessions.
 function apply() {
   const { run, wanted } = page;
   page.hits = searched(page.search, wanted.text);
@@ -105,12 +105,12 @@ async function choose(session, keep = false, name = "") {
   }
   list.choose(session);
   curves.mark(run.step[session]);
-  // The page in a frame of a notebook has no address.
+  // In the frame of a notebook, the page has no address.
   if (location.protocol !== "about:") history.replaceState(null, "", addressOf(page.mode, session));
   const { mode } = page, rows = mode === "story" ? storyOf(run, session) : [mode ? groupMembers(run, session).slice(0, MOST_BESIDE) : [session]];
   const chunks = new Map(), load = async (number) => chunks.set(number, await verlMasView.chunk(run.chunks[run.columns.chunk[number]]).catch((error) => ({ error })));
   await Promise.all(rows.flat().filter((one) => one !== undefined).map(load));
-  // Another one was chosen while this one was loaded.
+  // Skip the session if another one was chosen while it was loaded.
   if (list.chosen === session && page.run === run && page.mode === mode) draw(element, session, rows, chunks, keep);
 }
 
@@ -125,7 +125,7 @@ function draw(element, session, rows, chunks, keep) {
       transcript.draw(number, bodies[place], messages, beside || mode === "story" ? mode : "", bodies[1 - place]);
       page.transcripts.push(transcript);
     } catch (error) {
-      // Without one of several sessions, the others can still be shown.
+      // The other sessions can still be shown.
       transcript.element.replaceChildren(make("p", "empty bad", `This session cannot be shown: ${plain(error.message)}`));
     }
     return transcript.element;
@@ -139,14 +139,14 @@ function draw(element, session, rows, chunks, keep) {
   const task = mode && page.transcripts.length ? page.transcripts[0].question(mode === "story") : "";
   if (mode === "story") element.replaceChildren(storyHead(session, rows), task, ...lines);
   else element.replaceChildren(...(beside ? [besideHead(session, rows[0].length), task, lines[0]] : lines[0].children));
-  // The button that had the focus is gone.
+  // The button that had the focus was replaced.
   if (inside) element.focus({ preventScroll: true });
   element.scrollTop = keep ? top : 0;
   if (beside) element.scrollLeft += element.querySelector(".transcript.chosen").getBoundingClientRect().left - element.getBoundingClientRect().left - 18;
   highlight();
 }
 
-// Sends a note to the server of this page. Raises its reason where it is not kept.
+// Send a note to the server of this page. Throws an error with the reason if it is not saved.
 async function keepNote(session, text) {
   const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ session, text }) };
   const answer = await fetch("note", options).catch(() => { throw new Error("The note is not kept: start `verl-mas view --notes` again."); });
@@ -162,7 +162,7 @@ function besideHead(session, count) {
   return make("header", "session-head", title, link("beside", session), button("quiet", "one session", () => show(""), "g"));
 }
 
-// What the story is of, for somebody who sees such a page for the first time.
+// The explanation above a story, for somebody who sees such a page for the first time.
 function storyHead(session, rows) {
   const { run } = page, steps = rows.map((row) => run.step[row.find((one) => one !== undefined)]), [low, high] = run.rewards;
   const two = run.runs.length > 1, about = make("p", "of");
@@ -183,7 +183,7 @@ function show(mode, session = list.chosen) {
 
 const leaveStory = (session) => show(page.mode === "story" ? "" : page.mode, session);
 
-// What can be sent with the page: how a session is shown, and which.
+// The fragment of an address: the mode and the name of the session.
 function addressOf(mode, session) {
   return `#${encodeURIComponent((mode && `${mode}/`) + nameOf(page.run, session))}`;
 }
@@ -193,16 +193,16 @@ function link(mode, session) {
   return set(make("a", "quiet", "link"), { href: addressOf(mode, session), title });
 }
 
-// Shows what the address names; without one the story of a task.
+// Show the session that the address names, or else the story of a task.
 function followAddress() {
   let address = location.hash.slice(1);
-  try { address = decodeURIComponent(address); } catch { /* a sign that is cut is named as it is */ }
+  try { address = decodeURIComponent(address); } catch { /* a truncated escape stays as it is */ }
   const [, mode, name] = /^(?:(story|beside)\/)?(.*)$/s.exec(address);
   page.mode = name ? mode || "" : "story";
   return choose(name ? sessionNamed(page.run, name) : page.run.opens, false, name);
 }
 
-// The words of the search in the transcript.
+// Mark the searched words in the transcript.
 function highlight() {
   if (!("highlights" in CSS)) return;
   CSS.highlights.delete("found");
@@ -211,7 +211,7 @@ function highlight() {
   const ranges = [], walker = document.createTreeWalker(byId("session"), NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node && ranges.length < 2000; node = walker.nextNode()) {
     const text = node.data.toLowerCase();
-    // A lower case with another length has other places.
+    // If lower case changes the length of the text, indices differ.
     if (text.length !== node.data.length) continue;
     for (const word of words) {
       for (let place = text.indexOf(word); place >= 0; place = text.indexOf(word, place + word.length)) {
@@ -225,7 +225,7 @@ function highlight() {
   CSS.highlights.set("found", new Highlight(...ranges));
 }
 
-// The act whose top is next to that of the window, and the one some places on.
+// Scroll by a number of acts, from the act at the top of the window.
 function moveAct(by) {
   const acts = [...byId("session").querySelectorAll(".act, .branches")].filter((act) => !act.parentElement.closest(".branches"));
   const top = byId("session").getBoundingClientRect().top + 8;
@@ -256,7 +256,7 @@ function showCurves(shown) {
 
 const toggleCurves = () => showCurves(document.body.classList.contains("no-curves"));
 
-// Where there is little room, sessions come first: curves and filters are folded.
+// Fold curves and filters on a narrow screen, so that the sessions come first.
 function fold() {
   showCurves(!narrow.matches || document.body.classList.contains("report"));
   byId("more-filters").open = !narrow.matches;
@@ -307,7 +307,7 @@ addEventListener("hashchange", () => {
   if (page.run && location.hash.length > 1) followAddress();
 });
 
-// One tip for all: a page with thousands of tokens has no element more for each.
+// A single element shows all tips, because a page has thousands of tokens.
 for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved, (event) => {
   const from = event.target.closest?.("[data-tip]"), tip = byId("tip");
   tip.hidden = !from;
@@ -318,10 +318,10 @@ for (const moved of ["pointerover", "focusin"]) document.addEventListener(moved,
   tip.style.top = `${box.bottom + own.height + 10 > innerHeight ? box.top - own.height - 6 : box.bottom + 6}px`;
 });
 
-// A page of a run that goes on asks for its version, and opens the index again when there is another one.
+// Poll the version of a page whose run trains, and open the index again when it has changed.
 async function follow() {
   try {
-    // What is being written is not replaced.
+    // Do not replace a note that is being written.
     const writes = [...document.querySelectorAll("textarea")].some((area) => area.value !== area.defaultValue || area === document.activeElement);
     const version = writes ? page.version : await verlMasView.payload("live", true);
     if (page.version !== null && version !== page.version) {

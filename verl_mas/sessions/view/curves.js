@@ -1,4 +1,4 @@
-// Curves of the run: one small panel per number, a line per agent or policy. A pointer shows the values of its step in all of them.
+// Curves of the run: a small panel per metric, with a line per agent or policy. The pointer selects a step in all panels.
 
 const SVG = "http://www.w3.org/2000/svg";
 const FEATURED = [
@@ -12,7 +12,7 @@ const FEATURED = [
   { title: "Randomness (entropy)", about: "How open the next token is: near 0, every reply to a prompt is the same", match: /^(?:policy\/(.+)\/)?actor\/entropy$/, kind: "policy" },
   { title: "Size of updates (gradient norm)", about: "Before clipping; a jump is an unstable step", match: /^(?:policy\/(.+)\/)?actor\/grad_norm$/, kind: "policy" },
 ];
-const MARKED = /^([AB] )?(.*)$/s; // On a page of two runs every name begins with that of its run.
+const MARKED = /^([AB] )?(.*)$/s; // On a page of two runs, names begin with the mark of their run.
 const SHOWN = 6, STRIPE = 6;
 
 function sortedByAgent(series, agents) {
@@ -27,7 +27,7 @@ function featuredPanels(curves, agents) {
       const [, mark = "", key] = MARKED.exec(name), match = panel.match.exec(key);
       if (!match) continue;
       const of = panel.name ? panel.name(match) : match[1] || "", label = mark + of;
-      // A source with its accuracy is there once.
+      // A data source has one curve, even if it has an accuracy and a reward.
       if (!series.some((one) => one.label === label)) series.push({ label, of, mark, name, kind: panel.name ? "" : panel.kind || "agent" });
     }
     return { ...panel, series: panel.about === FEATURED[0].about ? withControls(series) : sortedByAgent(series, agents) };
@@ -35,7 +35,7 @@ function featuredPanels(curves, agents) {
   return found.filter((panel) => panel.series.length).slice(0, SHOWN);
 }
 
-// The data sets, and after them their controls by name. The mean of one set and its controls, which older runs logged, is left out.
+// The data sets, then their controls. The mean of a single set and its controls, which older runs logged, is left out.
 function withControls(series) {
   const controlled = ({ of }) => { const base = of.replace(/_(shuffled|control)$/, ""); return base !== of && series.some((one) => one.of === base) ? base : ""; };
   const sets = series.filter((one) => one.of !== "mean_of_sets" && !controlled(one));
@@ -44,7 +44,7 @@ function withControls(series) {
   return [...mean, ...sets, ...controls];
 }
 
-// Every number of the run, those of agents and of policies together.
+// A panel for every metric, with the curves of all agents or policies.
 function allPanels(curves, agents) {
   const panels = new Map();
   for (const name of Object.keys(curves.values)) {
@@ -114,7 +114,7 @@ class Curves {
     return panel;
   }
 
-  // Arrows move from step to step, Enter opens a session of the step.
+  // Arrow keys move from step to step; Enter opens a session of the step.
   key(event) {
     const { steps } = this.curves, place = this.place ?? steps.length - 1, to = place + { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (to in steps) this.at(to);
@@ -133,7 +133,7 @@ class Curves {
     return steps.reduce((best, step, place) => (Math.abs(step - wanted) < Math.abs(steps[best] - wanted) ? place : best), 0);
   }
 
-  // The values at a place in the steps; at the last ones with null.
+  // Show the values at an index of the steps; null: the last values.
   at(place) {
     this.place = place;
     for (const panel of this.panels) {
@@ -154,7 +154,7 @@ class Curves {
     }
   }
 
-  // The step of the session that is open.
+  // Mark the step of the open session.
   mark(step) {
     this.marked = step;
     for (const panel of this.panels) {
@@ -183,9 +183,9 @@ function shape(tag, attributes, parent) {
   return element;
 }
 
-// A colour in each of so many stripes of the panel: curves that coincide are seen in turns.
+// A gradient with a colour in one of several stripes, so that all of several equal curves are visible.
 function stripes(svg, place, of, colour) {
-  // The name says all that it is, so that another panel's is as good.
+  // Equal gradients of several panels may share an id.
   const id = `stripes-${place}-${of}-${colour.replace(/\W/g, "")}`, gradient = shape("linearGradient", { id, gradientUnits: "userSpaceOnUse", x2: STRIPE * of, spreadMethod: "repeat" }, svg);
   for (const [edge, opacity] of [[0, 0], [0, 1], [1, 1], [1, 0]]) shape("stop", { offset: (place + edge) / of, "stop-opacity": opacity }, gradient).style.stopColor = colour;
   return `url(#${id})`;
@@ -199,7 +199,7 @@ function drawPanel(panel, steps) {
   panel.range = [low, high];
   if (high - low < 1e-9) { const apart = Math.abs(high) * 0.1 || 0.5; low -= apart; high += apart; }
   const span = steps[steps.length - 1] - steps[0] || 1, ticks = panel.range[1] > panel.range[0] ? [[high, 10], [low, height - 2]] : [];
-  // The numbers are beside the curves: a digit of 10 px is less than 7 px wide.
+  // Leave room for the numbers to the right of the curves: a digit of 10 px is less than 7 px wide.
   panel.plot = width - Math.max(0, ...ticks.map(([value]) => 4 + 7 * compact(value).length));
   panel.x = (step) => (2 + ((step - steps[0]) / span) * (panel.plot - 4)).toFixed(1);
   const y = (value) => (height - 5 - ((value - low) / (high - low)) * (height - 10)).toFixed(1);
@@ -212,7 +212,7 @@ function drawPanel(panel, steps) {
     panel.series.forEach((one, place) => { shape("path", { d: `M${lines[place].join("L")}`, class: `curve ${one.mark === "B " ? "b" : ""}${one.control ? " control" : ""}` }, panel.svg).style.stroke = strokeOf(one, place); });
   }
   panel.series.forEach(({ colour }, place) => {
-    // Points that coincide would hide each other: they are side by side.
+    // Draw equal points side by side.
     for (const [x, cy] of lines[place].length < 4 ? lines[place] : []) shape("circle", { cx: Number(x) + 4 * (place - (of - 1) / 2), cy, r: 2.2 }, panel.svg).style.fill = colour;
   });
   for (const [value, place] of ticks) shape("text", { class: "tick", x: width - 1, y: place }, panel.svg).textContent = compact(value);

@@ -1,5 +1,5 @@
 "use strict";
-// Data of the page. Every payload is base64 of gzip: no text of a model is part of the markup or of a script.
+// Data of the page. Payloads are gzip in base64, so that no text of a model becomes markup or script.
 
 async function unpack(payload) {
   const binary = atob(payload);
@@ -9,7 +9,7 @@ async function unpack(payload) {
   return new Response(stream).text();
 }
 
-// Payloads by name: in the page itself, or in scripts of the folder beside it.
+// Payloads by name, from the page itself or from scripts in the folder next to it.
 class Store {
   constructor(folder) {
     this.folder = folder;
@@ -18,7 +18,7 @@ class Store {
     this.chunks = new Map();
   }
 
-  // A file of the folder calls this.
+  // Called by the scripts in the folder.
   arrive(name, payload) {
     this.waiting.get(name)?.(payload);
   }
@@ -46,7 +46,7 @@ class Store {
     return JSON.parse(await unpack(await this.payload(name, fresh)));
   }
 
-  // A chunk of sessions; the last ones used stay in memory.
+  // Load a chunk of sessions. Recently used chunks stay in memory.
   chunk(name) {
     const known = this.chunks.get(name);
     if (known) {
@@ -62,7 +62,7 @@ class Store {
   }
 }
 
-// The index with what the filters need, as typed arrays; a session is its number in the index.
+// Add typed arrays for the filters to the index. A session is identified by its number in the index.
 function openIndex(index) {
   const { columns, blocks, groups } = index;
   const count = columns.session.length;
@@ -84,7 +84,7 @@ function openIndex(index) {
   return run;
 }
 
-// Each number so many times in a row; returns where each begins.
+// Write each number as often as its size says; return where each number begins.
 function fill(numbers, sizes) {
   let next = 0;
   return sizes.map((size, number) => {
@@ -95,10 +95,10 @@ function fill(numbers, sizes) {
   });
 }
 
-// Half a character, which an address cannot have.
+// A lone surrogate, which an address cannot contain.
 const LONE = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 
-// What names a session in the address, also when the page is made again.
+// The name of a session in an address. It stays the same when the page is written again.
 function nameOf(run, number) {
   const block = run.block[number];
   const mark = run.blocks.run[block], parts = [run.blocks.partition[block], run.blocks.step[block], run.groups.uid[run.group[number]], run.columns.session[number]];
@@ -111,7 +111,7 @@ function sessionNamed(run, name) {
 
 const STORY = 4;
 
-// The task of a session at its first and last step and two between: per step a session of each run, undefined where it has none.
+// The sessions of a task at its first step, its last step and two between: per step one of each run, or undefined.
 function storyOf(run, number) {
   const { task } = run.groups, { session } = run.columns, marks = run.runs, steps = new Map();
   task.forEach((one, group) => {
@@ -125,7 +125,7 @@ function storyOf(run, number) {
   return [...new Set(places)].map((place) => told[place]);
 }
 
-// The sessions of the same task in the same step.
+// The sessions of a task in a step.
 function groupMembers(run, number) {
   const group = run.group[number], first = run.groupStart[group];
   return Array.from({ length: run.groups.size[group] }, (_, place) => first + place);

@@ -1,11 +1,11 @@
-// Filters and search. Nothing here touches the page.
+// Filters and search, without access to the page.
 
 const NO_FILTER = Object.freeze({
   text: "", partition: "", agent: "", policy: "", stepFrom: null, stepTo: null, rewardFrom: null, rewardTo: null,
   malformed: false, fault: false, uniform: false, mixed: false, noted: false,
 });
 
-// The words of a query; what is in double quotes is one word.
+// The words of a query. Text in double quotes is one word.
 function wordsOf(query) {
   const found = [];
   for (const match of query.toLowerCase().matchAll(/"([^"]*)"?|(\S+)/g)) {
@@ -15,14 +15,14 @@ function wordsOf(query) {
   return found;
 }
 
-// 1 for every session whose line of text has all the words; null without words.
+// 1 for every session whose text has all words, else 0; null without words.
 function searched(lines, query) {
   const words = wordsOf(query);
   if (!words.length || !lines) return null;
   return Uint8Array.from(lines, (line) => words.every((word) => line.includes(word)));
 }
 
-// The sessions that pass all filters, in the order of the index. `hits` is what `searched` gave.
+// The sessions that pass all filters, in the order of the index. `hits`: the result of `searched`.
 function filtered(run, wanted, hits) {
   const { columns } = run;
   const from = wanted.rewardFrom ?? -Infinity, to = wanted.rewardTo ?? Infinity;
@@ -50,7 +50,7 @@ function filtered(run, wanted, hits) {
   return found.subarray(0, length);
 }
 
-// Sort sessions for the list. Sessions that are equal in it keep the order of the run.
+// Sort sessions for the list. Ties keep the order of the run.
 function ordered(run, sessions, order) {
   if (order === "oldest") return sessions;
   if (order === "newest") return sessions.slice().sort((a, b) => run.block[b] - run.block[a] || a - b);

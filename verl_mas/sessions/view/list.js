@@ -1,6 +1,6 @@
-// The list of sessions. Only the rows in sight are elements, so that its length costs nothing.
+// The list of sessions. Only visible rows have elements, so a long list is as fast as a short one.
 
-// The first session of a group has the question; the others are lower.
+// Heights in pixels. The first row of a group is higher, because it has the question.
 const FIRST = 50, ROW = 30, HEAD = 30, SPARE = 6;
 
 class List {
@@ -15,7 +15,7 @@ class List {
     new ResizeObserver(() => this.draw()).observe(element);
   }
 
-  // `bySteps`: with a heading per step.
+  // `bySteps`: whether each step has a heading.
   open(run, sessions, bySteps) {
     this.run = run;
     this.sessions = sessions;
@@ -131,7 +131,7 @@ class List {
     return place >= 0;
   }
 
-  // The session some places on, or the first one.
+  // The session a number of rows further, or the first session.
   next(by) {
     if (!this.sessions.length) return -1;
     const here = this.sessions.indexOf(this.chosen);
@@ -139,7 +139,7 @@ class List {
   }
 }
 
-// The reward as a number and a bar within the rewards of the run.
+// The reward as a number, and as a bar relative to the rewards of the run.
 function meter(run, session) {
   const reward = run.reward[session], [low, high] = run.rewards;
   const share = Number.isNaN(reward) ? 0 : Math.max(0.02, (reward - low) / (high - low));

@@ -1,11 +1,11 @@
-// Texts of models, tools and users, shown as text: nodes only, never markup.
+// Texts of models, tools and users. They become text nodes, never markup.
 
 const CUT = 4000, MORE = 200000;
-const AUTO = { dir: "auto" }; // the direction of a text is that of its first letter
-// What a browser obeys instead of showing it, or does not show: control characters, marks of direction, separators, tags.
+const AUTO = { dir: "auto" }; // the first letter determines the direction of a text
+// Characters that a browser interprets or hides: control characters, marks of direction, separators, tags.
 const HIDDEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]|\udb40[\udc00-\udc7f]/g;
 
-// An element with its content: nodes, and texts, in which hidden characters are written out.
+// Make an element. Its content is nodes and texts; hidden characters of a text are written out.
 function make(tag, className, ...content) {
   const element = document.createElement(tag);
   if (className) element.className = className;
@@ -13,7 +13,7 @@ function make(tag, className, ...content) {
   return element;
 }
 
-// The element, with these properties, attributes and variables of its style.
+// Set properties, attributes and style variables of an element; return it.
 function set(element, values) {
   for (const [name, value] of Object.entries(values)) {
     if (name.startsWith("--")) element.style.setProperty(name, value);
@@ -23,7 +23,7 @@ function set(element, values) {
   return element;
 }
 
-// A button, and the key that does the same if there is one.
+// Make a button; `key` is its keyboard shortcut.
 function button(className, text, onclick, key = "") {
   return set(make("button", className, text, ...(key ? [" ", make("kbd", "", key)] : [])), { type: "button", onclick });
 }
@@ -33,7 +33,7 @@ function codeOf(character) {
   return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : code < 65536 ? `\\u${code.toString(16).padStart(4, "0")}` : `\\u{${code.toString(16)}}`;
 }
 
-// The text as nodes, with what is hidden in it written as \x1b.
+// The text as nodes, with hidden characters written as escapes such as \x1b.
 function pieces(text) {
   const found = document.createDocumentFragment();
   let place = 0;
@@ -46,15 +46,15 @@ function pieces(text) {
   return found;
 }
 
-// For short places: the same, as one string.
+// The text as a string, with hidden characters written as escapes.
 function plain(text) {
   return String(text).replace(HIDDEN, codeOf);
 }
 
-// What ends a reply in the templates of known models.
+// Tokens that end a reply in the chat templates of known models.
 const END = /^(?:<\|[^|<>]+\|>|<｜[^｜<>]+｜>|<\/s>|<(?:eos|pad|end_of_turn|end_of_utterance|turn\|)>|\[(?:EOS|PAD|SEP)\])$/;
 
-// How many of the sampled tokens are the reply. The text of an act is without the marks that end it.
+// The number of sampled tokens that belong to the reply. The text of an act lacks the tokens that end it.
 function replyLength(tokens, text) {
   const texts = tokens.map(([token]) => String(token)), whole = texts.join("");
   let count = texts.length, length = whole.length;
@@ -63,7 +63,7 @@ function replyLength(tokens, text) {
   return count;
 }
 
-// A block of text. A long one is cut, and more is shown on request.
+// A block of text. A long text is cut, and a button shows more.
 function textBlock(text, className = "") {
   const block = set(make("pre", `text ${className}`), AUTO);
   text = String(text ?? "");
@@ -90,7 +90,7 @@ function textBlock(text, className = "") {
   return block;
 }
 
-// The words of a text, and for each whether another text has it in its place: one of their longest common subsequence.
+// The words of a text, each with whether it belongs to the longest common subsequence with another text.
 function comparedWords(text, other) {
   const [words, others] = [text, other].map((one) => one.split(/(?<=\s)(?=\S)/)), width = others.length + 1;
   const common = new Uint16Array((words.length + 1) * width);
@@ -106,7 +106,7 @@ function comparedWords(text, other) {
   });
 }
 
-// A reply in which the words are marked that another one does not have.
+// A reply, with marks on the words that another reply lacks.
 function differing(text, other) {
   const block = set(make("pre", "text reply"), AUTO);
   for (const [word, same] of comparedWords(text, other)) {
@@ -115,7 +115,7 @@ function differing(text, other) {
   return block;
 }
 
-// Not between the two halves of a character.
+// Move the place of a cut that is between the two halves of a character.
 function cutAt(text, place) {
   return /[\ud800-\udbff]/.test(text[place - 1] || "") ? place - 1 : place;
 }
@@ -131,7 +131,7 @@ function number(value, digits = 2) {
   return Number.isInteger(value) && Math.abs(value) >= 10 ? String(value) : value.toFixed(digits).replace("-", "−");
 }
 
-// Three digits, for curves.
+// A number with three digits, for curves.
 function compact(value) {
   if (typeof value !== "number") return "–";
   const size = Math.abs(value);
@@ -148,7 +148,7 @@ function seconds(value) {
   return value < 1 ? `${Math.round(value * 1000)} ms` : value < 120 ? `${value.toFixed(1)} s` : `${Math.floor(value / 60)} min ${Math.round(value % 60)} s`;
 }
 
-// The text of a message: its parts of text, joined.
+// The text of a message. Parts are joined by line breaks.
 function contentOf(message) {
   const content = message.content;
   if (Array.isArray(content)) return content.filter((part) => part && part.text).map((part) => part.text).join("\n");
@@ -159,7 +159,7 @@ function imagesOf(message) {
   return Array.isArray(message.content) ? message.content.filter((part) => part && part.type !== "text") : [];
 }
 
-// Folded until it is clicked; its body is made then.
+// An element that is folded until it is clicked. Its body is made then.
 function folded(className, summary, body, open = false) {
   const details = make("details", className, make("summary", "", ...summary));
   let made = false;

@@ -1,13 +1,13 @@
-// One session as a transcript, and the sessions of a group beside each other.
+// The transcript of a session, alone or beside others.
 
-// The colours of the first twelve agents are chosen; more repeat them.
+// Twelve agents have different colours; further agents repeat them.
 function agentColour(agent) {
   return `var(--a${agent % 12})`;
 }
 
 const MOST_TOKENS = 20000, MOST_MARKED = 8000;
 
-// What the sessions of a group have in common.
+// The caption of the sessions of a group.
 function relation(run, members) {
   return `${members.length} sessions of this task${run.groups.uniform[run.group[members[0]]] ? ", all with one reward" : ""}`;
 }
@@ -16,11 +16,12 @@ class Transcript {
   constructor(element, run, shared) {
     this.element = element;
     this.run = run;
-    // What the page remembers from one session to the next: folded or not, log-probs as background.
+    // State that all transcripts share, and the functions of the page.
     this.shared = shared;
   }
 
-  // A session and the messages of its prompts. `mode`: alone, beside others or in a story; `other`: in a story of two runs the session of the other one.
+  // Draw a session. `messages`: those of its chunk; `mode`: "", "beside" or "story"; `other`: in a story of two runs, the
+  // session of the other run.
   draw(number, session, messages, mode, other) {
     Object.assign(this, { number, session, messages, other, brief: mode === "story" });
     this.seen = new Map();
@@ -52,7 +53,7 @@ class Transcript {
     return [make("header", "session-head", reward, title, this.brief ? this.facts() : facts), this.note(), ...(narrow ? [] : [this.group()])];
   }
 
-  // The note on the session; a page from a server keeps what is written into it.
+  // The note on the session. If the page comes from a server, the note can be edited.
   note() {
     const { notes } = this.run, name = nameOf(this.run, this.number);
     if (this.narrow || !("notes" in document.documentElement.dataset)) {
@@ -65,7 +66,7 @@ class Transcript {
     return make("section", "note", area, said);
   }
 
-  // The sessions of the same task in this step, and how they differ.
+  // The sessions of the same task in this step, with their rewards.
   group() {
     const { run } = this, members = groupMembers(run, this.number);
     if (members.length < 2) return make("div", "group");
@@ -78,7 +79,7 @@ class Transcript {
     return make("div", "group", make("span", "of", relation(run, members)), strip, button("quiet", "beside each other", () => this.shared.show("beside"), "g"));
   }
 
-  // `whole`: with the expected answer, where no session is below it.
+  // `whole`: add the expected answer, for a task above several sessions.
   question(whole = false) {
     const { task } = this.session, box = make("section", "task");
     const messages = task.messages.map((place) => this.messages[place]);
@@ -113,7 +114,7 @@ class Transcript {
     });
   }
 
-  // When each agent acted: a lane per agent; acts that ran together are above each other.
+  // A lane per agent with its acts over time. Acts that ran in parallel are above each other.
   timeline() {
     const { session } = this, timed = session.acts.filter((act) => act.seconds !== null && act.seconds !== undefined && !act.probe);
     const end = Math.max(...timed.map((act) => (act.started || 0) + act.seconds), 0);
@@ -125,7 +126,7 @@ class Transcript {
     return [make("div", "timeline", ...lanes, make("div", "scale", seconds(end)))];
   }
 
-  // An act in its lane; a click moves to the act.
+  // An act in its lane. A click scrolls to the act.
   bar(act, end) {
     const { session, run } = this, bar = button(act.committed === false ? "bar other" : "bar", "", () => {
       const box = this.acts.querySelector(`[data-act="${session.acts.indexOf(act)}"]`);
@@ -139,7 +140,7 @@ class Transcript {
     return bar;
   }
 
-  // Acts in their order; candidates of one act beside each other, probes folded, boards where they belong.
+  // The acts in order: candidates of an act beside each other, probes folded, boards after their acts.
   parts() {
     const found = [], places = new Map(), { acts } = this.session;
     acts.forEach((act, place) => {
@@ -169,7 +170,7 @@ class Transcript {
     return make("section", "branches", colour, ...head, columns);
   }
 
-  // Where there is little room, one that is not committed is folded.
+  // A candidate that is not committed is folded if there is little room.
   candidate(act, place) {
     if (!this.narrow || act.committed) return this.act(act, place, true);
     const summary = [make("b", "", `candidate ${act.branch}`), this.credit(act)];
@@ -206,7 +207,7 @@ class Transcript {
     return box;
   }
 
-  // The reply, with marks where the other run has the same act with other words.
+  // The reply, with marks on words that the same act of the other run lacks.
   told(act) {
     const same = this.other?.acts.find((one) => one.committed && ["agent", "instance", "turn", "line"].every((name) => one[name] === act[name]));
     if (!same) return [textBlock(act.text, "reply")];
@@ -214,7 +215,7 @@ class Transcript {
     return most <= MOST_MARKED ? [differing(act.text, same.text)] : [textBlock(act.text, "reply"), make("p", "none", `Without marks: a reply of more than ${grouped(MOST_MARKED)} characters.`)];
   }
 
-  // Reward and advantage. The sign of an advantage is its side and its colour.
+  // Reward and advantage. Side and colour of a bar show the sign of the advantage.
   credit(act) {
     const box = make("div", "credit"), { reward } = act;
     if (this.brief && reward?.score === this.session.outcome.reward) return box;
@@ -230,7 +231,7 @@ class Transcript {
     return box;
   }
 
-  // What the agent was given: what it has not seen yet is open, the rest is folded.
+  // The prompt of an act: messages that are new to the agent are open, the others are folded.
   prompt(act) {
     const messages = act.messages.slice(this.brief ? -1 : 0).map((place) => ({ place, message: this.messages[place] }));
     if (!messages.length) return [];
@@ -266,7 +267,7 @@ class Transcript {
     return set(make("img", ""), { src: part.data, alt: plain(part.file), loading: "lazy" });
   }
 
-  // Of an act with tools every step in its order, its calls folded; else the text.
+  // The reply. An act with tools has its steps in order, with calls folded.
   reply(act) {
     const calls = [...(act.tool_calls || [])], parts = [];
     if (!calls.length) return [this.replyText(act)];
@@ -285,7 +286,7 @@ class Transcript {
     return act.tokens && act.tokens.length && act.tokens.length <= MOST_TOKENS ? this.tokens(act) : textBlock(act.text, "reply");
   }
 
-  // What was sampled, each token with its log-prob.
+  // The sampled tokens, each with its log-prob.
   tokens(act) {
     const block = set(make("pre", "text reply tokens"), AUTO), length = replyLength(act.tokens, act.text);
     act.tokens.forEach(([text, logProb], place) => {
@@ -308,7 +309,7 @@ class Transcript {
     });
   }
 
-  // Rewards by part, lengths, time.
+  // Parts of the reward, lengths and time.
   numbers(act) {
     const line = make("div", "numbers"), { reward } = act;
     const add = (name, value, className = "") => line.append(make("span", className, `${plain(name)} `, make("b", "", value)));
@@ -346,7 +347,7 @@ class Transcript {
   }
 
   foldAll(open) {
-    // Folds inside of folds are made while others open.
+    // Opening a fold can add more folds to the list.
     for (let place = 0; place < this.folds.length; place++) this.folds[place].unfold(open);
   }
 }
