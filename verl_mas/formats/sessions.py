@@ -22,14 +22,10 @@ def records_of(run: RunFolder, part: str, steps: tuple[int, int] | None, counts:
         rule = "mas.trajectories.enabled=true writes them to trajectories/ of its run, or to mas.trajectories.dir"
         raise DataError(value, rule=rule, fix="set it, wait for the first step, or give other --steps or --validation")
     counts["sessions left out that the run did not record (sampling_rate, max_gib)"] = index.left_out
-    for entry in entries:
-        try:
-            record = index.read(entry)
-        except DataError:
-            counts["sessions left out with a damaged record"] += 1
-        else:
-            counts["sessions"] += 1
-            yield record
+    for record in index.records(entries):
+        counts["sessions"] += 1
+        yield record
+    counts["sessions left out with a damaged record"] = len(entries) - counts["sessions"]
 
 
 def act_messages(act: Record) -> tuple[list[Record], list[Record]]:
