@@ -168,8 +168,10 @@ class SessionIndex:
         """Return the sessions of each attempt. An attempt may have advantages alone."""
         by_attempt: dict[str, dict[str, SessionEntry]] = defaultdict(dict)
         for file in self.files[partition, step]:
-            # In earlier versions, a worker that was killed while compressing left its sessions in two files.
-            by_attempt[file.attempt].update({entry.key: entry for entry in self._listed.get(file, [])})
+            known = by_attempt[file.attempt]
+            for entry in self._listed.get(file, []):
+                # In earlier versions, a worker that was killed while compressing left its sessions in two files.
+                known.setdefault(entry.key, entry)
         return {attempt: list(entries.values()) for attempt, entries in by_attempt.items()}
 
 
