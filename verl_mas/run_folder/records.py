@@ -55,6 +55,8 @@ class Listed:
         return session_key(self.uid, self.session)
 
 
+# Fields that are equal in the record.
+COPIED = ("uid", "session", "step", "partition", "status", "started", "seconds")
 LISTED = tuple(item.name for item in fields(Listed))
 
 
@@ -70,11 +72,7 @@ def listed(record: Record) -> Listed:
             low, high = scores.get(act["agent"], (score, score))
             scores[act["agent"]] = [min(low, score), max(high, score)]
     return Listed(
-        uid=record["uid"],
-        session=record["session"],
-        step=record["step"],
-        partition=record["partition"],
-        status=record["status"],
+        **{name: record[name] for name in COPIED},
         reward=outcome["reward"],
         scores=scores,
         agents=list(dict.fromkeys(act["agent"] for act in acts)),
@@ -86,8 +84,6 @@ def listed(record: Record) -> Listed:
         source=task["data_source"],
         question=question_of(record)[:EXCERPT],
         answer=(outcome["answer"] or "")[:EXCERPT],
-        started=record["started"],
-        seconds=record["seconds"],
     )
 
 

@@ -9,6 +9,8 @@ async function unpack(payload) {
   return new Response(stream).text();
 }
 
+const MOST_CHUNKS = 40;
+
 // Payloads by name, from the page itself or from scripts in the folder next to it.
 class Store {
   constructor(folder) {
@@ -46,19 +48,15 @@ class Store {
     return JSON.parse(await unpack(await this.payload(name, fresh)));
   }
 
-  // Load a chunk of sessions. Recently used chunks stay in memory.
+  // Load a chunk of sessions. The last chunks that were loaded stay in memory.
   chunk(name) {
-    const known = this.chunks.get(name);
-    if (known) {
-      this.chunks.delete(name);
-      this.chunks.set(name, known);
-      return known;
+    if (!this.chunks.has(name)) {
+      const made = this.json(name);
+      made.catch(() => this.chunks.delete(name));
+      this.chunks.set(name, made);
+      if (this.chunks.size > MOST_CHUNKS) this.chunks.delete(this.chunks.keys().next().value);
     }
-    const made = this.json(name);
-    made.catch(() => this.chunks.delete(name));
-    this.chunks.set(name, made);
-    if (this.chunks.size > 24) this.chunks.delete(this.chunks.keys().next().value);
-    return made;
+    return this.chunks.get(name);
   }
 }
 
