@@ -20,7 +20,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 from io import BytesIO
@@ -67,15 +67,6 @@ class GroupMember:
     waiting: SessionResult | None
 
 
-@dataclass
-class OpenFile:
-    """A plain file that is not compressed yet, with its size and the entries of its sessions."""
-
-    path: Path
-    size: int = 0
-    entries: list[Listed] = field(default_factory=list)
-
-
 class TrajectoryWriter:
     """Writes the sessions of one of `workers` workers. Threads may share a writer. `tokens` maps policies to functions
     that decode single tokens."""
@@ -94,8 +85,8 @@ class TrajectoryWriter:
         self._images = ImageFiles(self._directory)
         self._how = Recording(spec.max_text_chars, self._images, tokens if spec.tokens else {})
         self._groups: dict[str, list[GroupMember]] = defaultdict(list)
-        # By whether it is of a validation, and step.
-        self._open: dict[tuple[bool, int], OpenFile] = {}
+        # The plain files by whether they are of a validation, and step; each with the entries of its sessions.
+        self._open: dict[tuple[bool, int], tuple[Path, list[Listed]]] = {}
         self._written = SessionCounts()
         self._lock = threading.Lock()
         # Use a single thread. In the pool of the loop, each thread would get its own growing memory arena.
@@ -133,8 +124,8 @@ class TrajectoryWriter:
     def compress(self) -> SessionCounts:
         """Compress the plain files, unless the format is `jsonl`. Return the counts since the last call."""
         with self._lock:
-            for file in [*self._open]:
-                self._compress(*file)
+            for key in [*self._open]:
+                self._compress(*key)
             written, self._written = self._written, SessionCounts()
             return written
 
@@ -153,14 +144,13 @@ class TrajectoryWriter:
 
     def _append(self, line: bytes, record: Record, task: Task) -> None:
         key = task.validate, task.step
-        file = self._open.get(key) or OpenFile(self._new_path(task))
-        with recording(file.path):
-            append(file.path, line)
-        self._open[key] = file
-        file.size += len(line)
-        file.entries.append(listed(record))
+        path, entries = self._open.get(key) or (self._new_path(task), [])
+        with recording(path):
+            append(path, line)
+        entries.append(listed(record))
+        self._open[key] = path, entries
         self._count(len(line) + self._images.pop_bytes())
-        if file.size >= LARGE:
+        if path.stat().st_size >= LARGE:
             self._compress(*key)
 
     def _new_path(self, task: Task) -> Path:
@@ -168,11 +158,10 @@ class TrajectoryWriter:
         return file_of(self._directory, task.validate, task.step, self._attempt, worker)
 
     def _compress(self, validate: bool, step: int) -> None:
-        file = self._open.pop((validate, step))
+        path, entries = self._open.pop((validate, step))
         if self._spec.format == "zst":
-            with recording(file.path):
-                size = compress(file.path, file.entries)
-            self._count(size - file.size)
+            with recording(path):
+                self._count(compress(path, entries))
 
     def _count(self, size: int) -> None:
         self._space.used += size

@@ -89,11 +89,11 @@ def current(path: Path) -> Path:
 
 
 def compress(path: Path, entries: Sequence[Listed]) -> int:
-    """Replace a plain file, whose sessions are `entries`, by a compressed one; return its size."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    size = session_table.write_table(path.with_suffix(session_table.SUFFIX), lines, entries)
+    """Replace a plain file, whose sessions are `entries`, by a compressed one; return the change in bytes."""
+    content = path.read_bytes()
+    size = session_table.write_table(path.with_suffix(session_table.SUFFIX), content.splitlines(keepends=True), entries)
     path.unlink()
-    return size
+    return size - len(content)
 
 
 def write_advantages(
