@@ -167,7 +167,7 @@ class Transcript {
     const head = [this.who(act, `${acts.length} candidates`), ...this.prompt(act)];
     const candidates = acts.map(({ act: one, place }) => this.candidate(one, place));
     const columns = this.narrow ? make("div", "several", ...candidates) : set(make("div", "columns", ...candidates), { tabIndex: 0 });
-    return make("section", "branches", colour, ...head, columns);
+    return set(make("section", "branches", ...head, columns), colour);
   }
 
   // A candidate that is not committed is folded if there is little room.
