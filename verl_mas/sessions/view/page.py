@@ -48,7 +48,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class ViewOptions:
     out: Path | None = None  # the HTML file; by default `view.html` in the folder of the run
-    force: bool = False  # whether to replace a file that is no page of ours
+    force: bool = False  # whether to replace a file that is not one of our pages
     steps: tuple[int, int] | None = None  # first and last
     limit: int | None = None  # maximum number of sessions; the newest are read
     inline: int = INLINE  # see INLINE
