@@ -61,6 +61,8 @@ class Training:
     # With `verl_mas`'s CPU platform, or on a GPU.
     on_gpu: bool = False
     seeds: int = SEEDS
+    # The arm whose run has this arm's numbers, too, as several teams play in it.
+    within: str | None = None
 
     @property
     def needs(self) -> tuple[str, ...]:

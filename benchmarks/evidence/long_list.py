@@ -19,7 +19,7 @@ from verl_mas.advantage.estimator import estimator
 from verl_mas.advantage.estimators.rao import rao
 from verl_mas.advantage.kernel import moments
 from verl_mas.cli import main
-from verl_mas.config.values import Count
+from verl_mas.config.values import Count, NotNegative
 from verl_mas.data.dataset import DATA_SETS, Prepared
 from verl_mas.data.items import Item, with_next
 from verl_mas.gym.warmup import Generated, Lesson, WarmUp, demonstrate
@@ -101,6 +101,7 @@ class LongList(Recursive):
 
     max_depth: int = 3
     max_acts: Count = 32
+    bonus: NotNegative = 0.0
 
     score: str = "em"
 

@@ -86,7 +86,7 @@ class Runner:
     _locks: defaultdict[Path, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
 
     def run(self, piece: Piece) -> None:
-        if isinstance(piece.arm, Training):
+        if isinstance(piece.arm, Training) and not piece.arm.within:
             _forget(piece)
         result = self.measured(piece)
         RESULTS.mkdir(exist_ok=True)
@@ -94,7 +94,10 @@ class Runner:
 
     def measured(self, piece: Piece) -> dict[str, Any]:
         arm = piece.arm
-        found = self._evaluate(piece, arm) if isinstance(arm, Evaluation) else self._train(piece, arm)
+        if isinstance(arm, Evaluation):
+            found = self._evaluate(piece, arm)
+        else:
+            found = self._train_within(piece, arm, arm.within) if arm.within else self._train(piece, arm)
         return {"arm": arm.name, "seed": piece.seed, "settings": settings_of(arm), **found}
 
     def _train(self, piece: Piece, arm: Training) -> dict[str, Any]:
@@ -103,6 +106,14 @@ class Runner:
         model = f"actor_rollout_ref.model.path={start}/model"
         steps, seconds = self._main_ppo(piece, start, (model, f"data.seed={piece.seed}", saved, *arm.overrides))
         return {"seconds": seconds, **numbers(arm.trial, steps)}
+
+    def _train_within(self, piece: Piece, arm: Training, other: str) -> dict[str, Any]:
+        """The numbers of an arm that plays in the run of another arm, which counts the seconds."""
+        run = Piece(ARMS[other], piece.seed)
+        metrics = RUNS / run.key / "metrics.jsonl"
+        if not (finished(run) and metrics.exists()):
+            self.run(run)
+        return {"seconds": 0, **numbers(arm.trial, read_steps(metrics))}
 
     def _evaluate(self, piece: Piece, arm: Evaluation) -> dict[str, Any]:
         models = {

@@ -13,7 +13,7 @@ from benchmarks.evidence.claims import Claim, gain, success
 from benchmarks.evidence.tables import Run
 from benchmarks.evidence.tasks.base import Group, Task
 
-STEPS, EVERY, SEEDS = 12, 4, 3
+STEPS, EVERY, SEEDS = 8, 4, 3
 # Pair -> its policies and where each begins: blind for a first number that is low or high, or for all.
 PAIRS = {
     "agree": {"agree_a": "low", "agree_b": "high"},
@@ -27,9 +27,6 @@ SETTINGS = (
     "mas.workflow.name=PeerArms",
     f"mas.workflow.path={Path(__file__).parents[1] / 'peer_rewards.py'}",
     "mas.trajectories.enabled=false",
-    "data.train_batch_size=8",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
-    "actor_rollout_ref.actor.optim.lr=6e-4",
     "data.val_max_samples=80",
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={EVERY}",

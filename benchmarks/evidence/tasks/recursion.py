@@ -16,7 +16,7 @@ START = Start(
     "long_list",
     (
         *("data", "long_list", "--noise", "0.05", "--train-rows", "2000", "--test-rows", "90"),
-        *("--warm-up", "hidden=64", "layers=2", "initial=0.1", "steps=300", "batch=64", "learning_rate=2e-3"),
+        *("--warm-up", "hidden=64", "layers=2", "initial=0.1", "steps=900", "batch=64", "learning_rate=2e-3"),
         *("lessons=6000", "texts=2000", "vocabulary=4096"),
     ),
 )
@@ -30,42 +30,45 @@ SETTINGS = (
     f"mas.plugins=[{HERE}]",
     f"mas.workflow.path={HERE}",
     "mas.workflow.name=Arms",
-    "algorithm.adv_estimator=rao_of_each",
+    "algorithm.adv_estimator=agent_rloo",
     "mas.advantage=null",
     "mas.policies={learnt: {}, scrolls: {}}",
     "mas.agents={learnt_solver: {policy: learnt}, fixed_solver: {policy: learnt}, scrolls_solver: {policy: scrolls}}",
     f"trainer.total_training_steps={STEPS}",
     f"trainer.test_freq={STEPS}",
     "mas.trajectories.enabled=false",
+    "actor_rollout_ref.actor.optim.lr=5e-4",
 )
 
 
-def arm(name: str) -> Training:
-    """A team of `Arms`. All of them are in one run, of which each arm has its own numbers."""
+def arm(name: str, team: str, *overrides: str, within: str | None = None) -> Training:
+    """A team of `Arms`, whose run has the numbers of all of them."""
     trial = Trial(
         f"recursion_{name}",
         STEPS,
-        f"val-aux/list_32/{name}/mean@1",
-        controls={windows: f"val-aux/{source}/{name}/mean@1" for windows, source in CONTROLS.items()},
+        f"val-aux/list_32/{team}/mean@1",
+        controls={windows: f"val-aux/{source}/{team}/mean@1" for windows, source in CONTROLS.items()},
         held_out="validation.parquet",
         settings=SETTINGS,
         # The fixed depth is by the weights of the learnt one.
-        tokens=f"session/{name.replace('fixed', 'learnt')}_tokens/mean",
+        tokens=f"session/{team.replace('fixed', 'learnt')}_tokens/mean",
     )
-    return Training(trial.name, trial, START, "team", seeds=SEEDS)
+    return Training(trial.name, trial, START, "team", overrides, seeds=SEEDS, within=within)
 
 
-LEARNT = arm("learnt")
+LEARNT = arm("learnt", "learnt")
 # The weights of `LEARNT`, in validation.
-FIXED = arm("fixed")
+FIXED = arm("fixed", "fixed", within=LEARNT.name)
 # One agent that generates as much or more.
-SCROLLS = arm("scrolls")
+SCROLLS = arm("scrolls", "scrolls", within=LEARNT.name)
+# With the baseline of all depths that RAO has.
+RAO = arm("rao", "learnt", "algorithm.adv_estimator=rao_of_each")
 
 
 TASK = Task(
     "recursion",
     "Recursion",
-    (Group("recursion_list", (LEARNT, FIXED, SCROLLS), tuple(CONTROLS)),),
+    (Group("recursion_list", (LEARNT, FIXED, SCROLLS, RAO), tuple(CONTROLS)),),
     (
         Claim("at four windows the recursion gains 0.3 by training", gain(LEARNT), low=0.3, seeds=SEEDS),
         Claim("and ends 0.3 above the best reader of one", success(LEARNT), low=FLOOR + 0.3, seeds=SEEDS),
