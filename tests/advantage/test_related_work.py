@@ -201,6 +201,7 @@ def test_fold_grpo_is_the_mean_over_tokens_of_the_papers_advantage():
     task, session, reward, scores = zip(*columns, strict=True)
     who = {"agent": ["a"] * len(task), "instance": range(len(task))}
     batch = AdvantageInput(torch.tensor(scores), task, session, **who, team_reward=torch.tensor(reward))
+    batch = replace(batch, local_reward=batch.scores - batch.team_reward)
     expected = [value for sessions in tasks for value in fold_grpo_of_the_paper(sessions)]
     assert compute_advantages("fold_grpo", batch).advantages.tolist() == pytest.approx(expected, abs=2e-6)
     with pytest.raises(DataError, match="from 0 to 2"):

@@ -29,6 +29,8 @@ class Estimator:
     compares_sessions: bool = False  # whether it needs several sessions of a task
     one_baseline: bool = False  # whether it compares agents with each other, so that groups by role mean nothing
     remembers: bool = False  # whether it compares with the scores of earlier steps, whatever its options
+    numbers_acts: bool = False  # whether it compares acts by their number in a session, which forks share
+    replaces: tuple[str, ...] = ()  # estimators of verl to which it is the nearest that compares an agent's rows
     needs: tuple[str, ...] = ()  # columns of AdvantageInput that not every run has
 
     def __call__(
@@ -63,15 +65,23 @@ class Estimator:
         """Whether it compares with the scores of earlier steps."""
         return self.remembers or options.shrinkage is not None
 
+    def reads_own_rewards(self, options: AdvantageOptions) -> bool:
+        """Whether it compares the own rewards of acts, so that they need a weight. A gamma that is off by default
+        discounts own rewards only."""
+        only_own = "gamma" in self.defaults and self.defaults["gamma"] is None
+        return "local_reward" in self.needs or (only_own and options.gamma is not None)
+
     def options(self, given: AdvantageOptions) -> AdvantageOptions:
         """The given options with its own defaults; refuses those that it does not read."""
         if given.by == "role" and self.one_baseline:
             rule = f"{self.name} compares the acts of all agents with each other, whatever their roles"
-            fix = "remove it, or set algorithm.adv_estimator=agent_grpo"
+            fix = f"remove it, or set {PER_AGENT}"
             raise ConfigError("mas.advantage.by=role", rule=rule, fix=fix)
         return given.resolved(self.name, self.defaults)
 
 
+# The estimator that fixes suggest: it compares each agent with itself.
+PER_AGENT = "algorithm.adv_estimator=agent_grpo"
 ESTIMATORS: Registry[Estimator] = Registry(
     "advantage estimator", package="verl_mas.advantage.estimators", group="verl_mas.estimators"
 )
@@ -82,14 +92,17 @@ def estimator(
     compares_sessions: bool = False,
     one_baseline: bool = False,
     remembers: bool = False,
+    numbers_acts: bool = False,
+    replaces: tuple[str, ...] = (),
     needs: tuple[str, ...] = (),
     **defaults: object,
 ) -> Callable[[Compared], Estimator]:
     """Register a function of (AdvantageInput, AdvantageOptions), which says what is compared, under its own name.
 
     `compares_sessions`: a run with one session per task is refused. `one_baseline`: mas.advantage.by=role is refused.
-    `remembers`: it reads `AdvantageInput.running`. `needs`: a run without one of these columns is refused, such as
-    branch where the workflow does not branch. `defaults`: as those of `Estimator`.
+    `remembers`: it reads `AdvantageInput.running`. `numbers_acts`: a workflow with forks is refused. `replaces`: it is
+    suggested for these estimators of verl. `needs`: a run without one of these columns is refused, such as branch where
+    the workflow does not branch, or local_reward with mas.reward.local=0. `defaults`: as those of `Estimator`.
     """
 
     def decorate(function: Compared) -> Estimator:
@@ -99,7 +112,17 @@ def estimator(
         except TypeError as error:
             value, fix = f"estimator {name}: {error}", f"write def {name}(batch, options)"
             raise ConfigError(value, rule="an estimator takes the rows of a step and the options", fix=fix) from None
-        registered = Estimator(name, function, defaults, compares_sessions, one_baseline, remembers, needs)
+        registered = Estimator(
+            name,
+            function,
+            defaults,
+            compares_sessions=compares_sessions,
+            one_baseline=one_baseline,
+            remembers=remembers,
+            numbers_acts=numbers_acts,
+            replaces=replaces,
+            needs=needs,
+        )
         return ESTIMATORS.register(name)(registered)
 
     return decorate

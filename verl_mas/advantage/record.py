@@ -38,7 +38,7 @@ class AdvantageInput:
     instance: Labels | None = None  # number of the spawned agent or conversation, else 0
     turn: Labels | None = None  # 0-based index of the acts of the agent's instance
     branch: Labels | None = None  # 0..K-1 where K replies were sampled from one prompt, else 0
-    observation: Labels | None = None  # what the agent saw; rows with equal keys are compared by agent_gigpo
+    observation: Labels | None = None  # what the agent saw; equal for rows that saw the same
     prompt: Labels | None = None  # any key of the prompt's tokens, such as their hash
     committed: Labels | None = None  # bool: whether the session continued with this candidate
     team_reward: Tensor | None = None  # [N], a part of the score, weighted by team_weight

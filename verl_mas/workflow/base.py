@@ -42,7 +42,7 @@ class Workflow:
 
     @property
     def branches(self) -> bool:
-        """Whether `run` branches; at_grpo compares the candidates of a branch. A plain bool in most workflows."""
+        """Whether `run` branches, so that candidates of one act can be compared. A plain bool in most workflows."""
         return False
 
     @property

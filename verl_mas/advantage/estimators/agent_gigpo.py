@@ -11,7 +11,13 @@ from verl_mas.advantage.returns import actors, later_rewards
 from verl_mas.util.later import Tensor, torch
 
 
-@estimator(compares_sessions=True, needs=("observation", "team_reward", "penalty"), step_weight=1.0, gamma=0.95)
+@estimator(
+    compares_sessions=True,
+    numbers_acts=True,
+    needs=("observation", "team_reward", "penalty"),
+    step_weight=1.0,
+    gamma=0.95,
+)
 def agent_gigpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """agent_grpo, plus step_weight times the advantage among agent k's acts on an equal observation of the task.
 

@@ -9,7 +9,13 @@ from verl_mas.advantage.returns import later_rewards
 
 
 @estimator(
-    compares_sessions=True, baseline="leave_one_out", scale="none", gamma=None, shrinkage=None, decay=RUNNING_DECAY
+    compares_sessions=True,
+    replaces=("rloo", "rloo_vectorized"),
+    baseline="leave_one_out",
+    scale="none",
+    gamma=None,
+    shrinkage=None,
+    decay=RUNNING_DECAY,
 )
 def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = R minus the mean of agent k's acts in the *other* sessions of the task.

@@ -8,7 +8,7 @@ from verl_mas.advantage.kernel import Partition, compact
 from verl_mas.util.later import torch
 
 
-@estimator(needs=("branch",), group_size=None)
+@estimator(numbers_acts=True, needs=("branch",), group_size=None)
 def at_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """Groups are (task, session, agent, instance, turn) for an agent that branches, else (task, agent, turn).
 

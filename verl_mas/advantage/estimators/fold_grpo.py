@@ -9,7 +9,7 @@ from verl_mas.advantage.estimator import estimator, within
 from verl_mas.errors import DataError
 
 
-@estimator(compares_sessions=True, one_baseline=True, needs=("team_reward",), weighting="per_session")
+@estimator(compares_sessions=True, one_baseline=True, needs=("team_reward", "local_reward"), weighting="per_session")
 def fold_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (clip(R + Q, 0, 1) - mu) / (sigma + eps), with mu and sigma of R over the sessions of the task.
 

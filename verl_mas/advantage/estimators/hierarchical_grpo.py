@@ -12,7 +12,7 @@ from verl_mas.util.later import torch
 SESSION = ("task", "session", "agent")
 
 
-@estimator(compares_sessions=True, needs=("instance",), weighting="per_session", main=REQUIRED)
+@estimator(compares_sessions=True, numbers_acts=True, needs=("instance",), weighting="per_session", main=REQUIRED)
 def hierarchical_grpo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = (R - mu_k) / (sigma_k + eps) over the invocations of agent k in the sessions of one task.
 

@@ -15,6 +15,7 @@ from verl_mas.util.later import Tensor, torch
 @estimator(
     compares_sessions=True,
     one_baseline=True,
+    numbers_acts=True,
     needs=("instance",),
     main=REQUIRED,
     baseline=None,
