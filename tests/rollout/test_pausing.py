@@ -158,15 +158,6 @@ def asked(monkeypatch):
     return manager, calls
 
 
-def test_the_manager_asks_every_worker(asked):
-    manager, calls = asked
-    manager.pause(["main"])
-    manager.resume()
-    manager.cancel_all()
-    wanted = [("pause", ["main"]), ("resume", None), ("cancel_all",)]
-    assert calls == [(name, *call) for call in wanted for name in "ab"]
-
-
 def test_a_run_ends_although_a_session_does_not_end_with_its_cancellation(asked, caplog):
     manager, _ = asked
     with caplog.at_level(logging.WARNING, logger="verl"):

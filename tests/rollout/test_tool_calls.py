@@ -204,17 +204,6 @@ def test_a_row_with_tools_is_what_verls_tool_loop_makes_of_the_same_generations(
     assert ours[-1].events == verls[-1].events
 
 
-def test_the_text_of_a_reply_is_without_its_calls(played):
-    done, _ = played([f"Let me see. {DOUBLE}", "It is 42."], tools())
-    (reply,) = done.session.replies
-    assert reply.text == "It is 42."
-    assert [message["content"] for message in reply.steps] == ["Let me see. ", "42", "It is 42."]
-    assert reply.steps[0]["tool_calls"] == [
-        {"type": "function", "function": {"name": "double", "arguments": {"x": 21}}}
-    ]
-    assert reply.generation.sampled == sum(reply.generation.response_mask)
-
-
 def test_a_conversation_with_tools_is_one_row_and_ends_when_it_is_full(played):
     async def talks(task, team):
         talk = team.a.conversation(task.messages)

@@ -146,19 +146,6 @@ def test_a_dropped_session_leaves_its_siblings_and_the_task_is_finished(make, tm
     assert sessions[0]["outcome"] == {"answer": "x", "reward": 0.5, "info": {}} and sessions[0]["schema"] == 2
 
 
-def test_the_numbers_that_sessions_report_are_averaged_over_those_that_did(make, manager):
-    async def reports(task, team):
-        outcome = await solve(task, team)
-        info = {"searches": 3, "agreed": True, "note": "yes"} if task.session == 0 else {"searches": 4}
-        return Outcome(answer=outcome.answer, reward=0.5, info=info)
-
-    it = make(reports)
-    it.run()
-    metrics = manager(it.counts).pop_counts().metrics()
-    assert (metrics["session/searches/mean"], metrics["session/agreed/mean"]) == (3.5, 1.0)
-    assert not any("note" in name or "info" in name for name in metrics)
-
-
 @pytest.mark.parametrize(("played", "then"), [(solve, "fail_group"), (hopeless, "drop_session")])
 def test_a_task_whose_group_fails_or_without_rows_is_a_failure_that_can_be_replaced(make, played, then):
     it = make(played, faults=FaultSpec(then=then, retries=0))

@@ -124,30 +124,6 @@ def test_calls_beyond_the_budget_of_a_branch_fail_and_the_main_thread_has_its_ow
     assert "it ended without `return`" in branch.malformed and branch.tool_calls[-1].left_out
 
 
-def test_a_long_main_thread_is_penalised_where_it_does_not_branch(run):
-    script = [[READ], [BRANCH], [READ], [RETURN], [("page", {})]]
-    (branch,), main = branches_and_main(run, *script, main_tokens=60, unfolded=0.3, failed=0.9)
-    read, branched, wrong, end = main.sampled
-    assert main.reward == pytest.approx(-(0.3 * read + 0.9 * wrong + 0.3 * end) / sum(main.sampled))
-    assert branched and branch.reward is None
-    length = len(main.generation.response_ids)
-    _, main = branches_and_main(run, *script, main_tokens=length, failed=0.0)
-    assert main.reward is None, "the limit itself is not too long"
-
-
-@pytest.mark.parametrize(("verdict", "expected"), [(False, -0.2), (True, None), (None, None)])
-def test_a_branch_out_of_scope_is_penalised_as_a_whole_if_somebody_says_so(run, verdict, expected):
-    judged = []
-
-    async def judge(branch):
-        judged.append((branch.prompt, branch.summary))
-        return verdict
-
-    (branch, failed), _ = branches_and_main(run, [BRANCH], [READ], [RETURN], [BRANCH], "No.", judge=judge)
-    assert branch.reward == (expected if expected is None else pytest.approx(expected))
-    assert judged == [("read it", "one")] and failed.reward == -1.0, "a branch without a summary is not judged"
-
-
 def test_limits_of_a_session_hold_in_branches(run):
     endless = [[BRANCH], [READ], [RETURN]] * 9
     done, _ = folded(run, *endless, faults=FaultSpec(retries=0, max_acts=4))
