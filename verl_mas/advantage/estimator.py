@@ -112,18 +112,8 @@ def estimator(
         except TypeError as error:
             value, fix = f"estimator {name}: {error}", f"write def {name}(batch, options)"
             raise ConfigError(value, rule="an estimator takes the rows of a step and the options", fix=fix) from None
-        registered = Estimator(
-            name,
-            function,
-            defaults,
-            compares_sessions=compares_sessions,
-            one_baseline=one_baseline,
-            remembers=remembers,
-            numbers_acts=numbers_acts,
-            replaces=replaces,
-            needs=needs,
-        )
-        return ESTIMATORS.register(name)(registered)
+        flags = (compares_sessions, one_baseline, remembers, numbers_acts, replaces, needs)
+        return ESTIMATORS.register(name)(Estimator(name, function, defaults, *flags))
 
     return decorate
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
-from verl_mas.advantage.estimator import estimator, within
+from verl_mas.advantage.estimator import estimator
+from verl_mas.advantage.estimators.agent_grpo import agent_grpo
 from verl_mas.advantage.record import RUNNING_DECAY
-from verl_mas.advantage.returns import later_rewards
 
 
 @estimator(
@@ -22,5 +22,4 @@ def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOut
 
     A session's acts share its reward, so a baseline that kept them would depend on the act it judges.
     """
-    scores = batch.scores + batch.local_weight * later_rewards(batch, options.gamma)
-    return within(batch.with_scores(scores), batch.partition("task", "agent"), options)
+    return agent_grpo.function(batch, options)
