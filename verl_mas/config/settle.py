@@ -1,5 +1,5 @@
-"""Settings of a single-agent command that mean something else for a team: the plugin translates them, and says so in
-one line each."""
+"""Translates settings of a single-agent command that mean something else for a team, and reports each change in one
+line."""
 
 from __future__ import annotations
 

@@ -20,6 +20,6 @@ from verl_mas.advantage.record import RUNNING_DECAY
 def agent_rloo(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = R minus the mean of agent k's acts in the *other* sessions of the task.
 
-    A session's acts share its reward, so a baseline that kept them would depend on the act it judges.
+    The acts of a session share its reward, so a baseline with these acts would depend on the act that it judges.
     """
     return agent_grpo.function(batch, options)

@@ -11,7 +11,7 @@ from verl_mas.registry import nearest
 from verl_mas.util.later import Tensor, torch
 
 
-# It has a baseline of its own, so it does not read three common options.
+# It has its own baseline, so it does not read three common options.
 @estimator(
     compares_sessions=True,
     one_baseline=True,
@@ -25,8 +25,9 @@ from verl_mas.util.later import Tensor, torch
 def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     """A = w_k (R - b), where b is the mean score of `main` in the other sessions of the task.
 
-    w_k = N / (K N_k), with N_k invocations of agent k in the step, N of all K agents: each agent has the same weight,
-    however often it is invoked. An agent is a depth of the recursion, and an invocation a copy.
+    w_k = N / (K N_k), where N_k counts the invocations of agent k in the step and N those of all K agents. So each
+    agent has the same weight, however often it is invoked. An agent is a depth of the recursion, and an invocation is a
+    copy.
     """
     tasks, sessions, scores = batch.partition("task"), batch.partition("task", "session"), batch.scores.double()
     share = _share_of_main(batch, str(options.main))
@@ -41,7 +42,7 @@ def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
 
 
 def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
-    """A weight per row [N]: the acts of `main` in a session count once together, and those of others not at all."""
+    """Return a weight per row [N]: the acts of `main` in a session count once together, and other acts do not count."""
     agents, owners = batch.codes("agent"), batch.partition("task", "session", "agent")
     known = list(map(str, batch.agents or agents.names))
     if main not in known:
