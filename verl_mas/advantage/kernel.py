@@ -134,9 +134,8 @@ def _best_other(x: Tensor, groups: Partition, unit: Partition | None) -> Tensor:
     best = _best(x, groups)
     at_best = x == best
     leader = units.new_zeros(groups.count).index_copy_(0, groups.ids[at_best], units[at_best])
-    leads = (
-        units == leader[groups.ids]
-    )  # only one of the units with the best score, so that the others are compared with it
+    # Only one of the units with the best score leads, so that the others are compared with it.
+    leads = units == leader[groups.ids]
     return torch.where(leads, _best(x.masked_fill(leads, -1e300), groups), best)
 
 

@@ -167,7 +167,7 @@ class PolicySpec:
     in `mas.policies` is added."""
 
     engines: str | None = None
-    """In trainer mode mas_separate_async, the pool whose GPUs serve the policy while the GPUs of `pool` train it. null
+    """The pool whose GPUs serve the policy while the GPUs of `pool` train it, in trainer mode mas_separate_async. null
     for all policies: a pool named `serve`."""
 
     updates_per_step: Count | None = None
@@ -275,9 +275,9 @@ class LossSpec:
     """The loss of each policy. For the weighting of statistics, see `mas.advantage.weighting`."""
 
     weighting: Weighting | None = None
-    """What counts equally in the loss of a policy: every token, every row, every agent (and in it every row; with
-    agent_token every token), or every session (and in it every row). The tokens of a row count equally. null: verl's
-    actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
+    """The unit that counts equally in the loss of a policy: every token, every row, every agent (and in it every row;
+    with agent_token every token), or every session (and in it every row). The tokens of a row count equally. null:
+    verl's actor.loss_agg_mode, of which a mean over tokens depends on which rows share an optimiser step."""
 
 
 @dataclass
