@@ -94,6 +94,12 @@ def test_a_shared_group_is_counted_for_each_of_its_agents():
         assert metrics(batch, agent, "team_grpo")["group_size_mean"] == 2  # sessions, each counted once
 
 
+def test_a_group_of_rao_counts_copies_and_not_their_acts():
+    batch = team([1.0, 1.0, 0.0], session=[0, 0, 1], agent=["solver"] * 3, instance=[1, 1, 1])
+    found = compute_advantages("rao", batch, AdvantageOptions(main="solver")).metrics
+    assert found["advantage/solver/group_size_mean"] == 2
+
+
 def test_groups_by_role_are_counted_for_each_agent_of_the_role():
     batch = team([1.0, 0.0], session=[0, 0], agent=["left", "right"], role=["debater"] * 2)
     found = compute_advantages("agent_grpo", batch, AdvantageOptions(by="role")).metrics

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from verl_mas.advantage import AdvantageInput, AdvantageOptions, AdvantageOutput
 from verl_mas.advantage.estimator import estimator
 from verl_mas.advantage.kernel import moments, total, units_per_group
@@ -38,7 +40,8 @@ def rao(batch: AdvantageInput, options: AdvantageOptions) -> AdvantageOutput:
     advantages = torch.where(others > 0.5, scores - summed / others.clamp_min(0.5), alone)
     agents, invocations = batch.partition("agent"), batch.partition("task", "session", "agent", "instance")
     weights = invocations.count / (agents.count * units_per_group(agents, invocations).double())
-    return AdvantageOutput(weights[agents.ids] * advantages, tasks, moments(scores, tasks, options.deviation)[2])
+    stats = replace(moments(scores, tasks, options.deviation)[2], size=units_per_group(tasks, invocations))
+    return AdvantageOutput(weights[agents.ids] * advantages, tasks, stats)
 
 
 def _share_of_main(batch: AdvantageInput, main: str) -> Tensor:
