@@ -104,32 +104,6 @@ def test_c3_is_at_grpo_without_a_scale_that_leaves_the_candidate_out():
     same(advantages("at_grpo", *cases, baseline="leave_one_out", scale="none"), map(c3, cases))
 
 
-def forked(rng, reward):
-    """Fork on first: K candidates of the first act, each played on to the end with a reward of its own."""
-    rows = []
-    for session in range(rng.randint(1, 3)):
-        for branch in range(rng.randint(1, 4)):
-            score = reward()
-            rows.append((session, "rewriter", 0, 0, branch, score))
-            rows += [(session, "answerer", 0, turn, branch, score) for turn in range(rng.randint(0, 2))]
-    return rows
-
-
-def left_out(rows):
-    """An act's reward minus the mean over its agent's acts in all other rollouts, forks among them."""
-    credit = []
-    for session, agent, _, _, branch, score in rows:
-        others = [r[-1] for r in rows if r[1] == agent and (r[0], r[4]) != (session, branch)]
-        credit.append(score - statistics.fmean(others) if others else 0.0)
-    return credit
-
-
-def test_mhgpo_takes_a_fork_for_a_rollout_of_its_own():
-    rng = random.Random(2)
-    cases = [forked(rng, lambda: rng.randint(0, 4) / 4) for _ in range(CASES)]
-    same(advantages("mhgpo", *cases, baseline="leave_one_out", scale="none"), map(left_out, cases))
-
-
 def own_scores(rng, rows):
     """The same acts, with a score per invocation."""
     scores = {}
