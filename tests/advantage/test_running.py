@@ -1,5 +1,4 @@
-"""Running scores: agent_rae, and groups that are joined with what their role had before. Their values by formula:
-test_second_implementation.py."""
+"""Running scores: metrics and errors. `test_second_implementation.py` checks the values of advantages."""
 
 from __future__ import annotations
 

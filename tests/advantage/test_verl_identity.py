@@ -75,7 +75,7 @@ def test_one_agent_is_verls_estimator(name, config, theirs, tolerance, groups):
 
 
 def ours(name, uids, scores, **columns):
-    """Of one agent with one act per session."""
+    """Compute the advantages of one agent with one act per session."""
     options = AdvantageOptions(**{key: columns.pop(key) for key in ("baseline", "scale") if key in columns})
     batch = AdvantageInput(scores, task=uids, session=range(len(scores)), agent=[0] * len(scores), **columns)
     return compute_advantages(name, batch, options).advantages

@@ -11,7 +11,7 @@ NAN = float("nan")
 
 
 def advantages(name, scores, options=None, **columns):
-    """One act of a solver per session of a task, unless the columns differ."""
+    """Return the advantages and metrics of one task. By default, a solver acts once in each session."""
     n = len(scores)
     given = {"session": range(n), "turn": [0] * n, "branch": [0] * n, "agent": ["solver"] * n} | columns
     output = compute_advantages(

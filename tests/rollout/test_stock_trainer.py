@@ -1,4 +1,4 @@
-"""verl's own trainer with our rollout: one agent gives the rows that verl's own agent loop gives."""
+"""verl's own trainer with our rollout: sessions and groups that fail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANAGER = "+actor_rollout_ref.rollout.agent.agent_loop_manager_class=verl_mas.ro
 
 @pytest.fixture(scope="module")
 def train(main_ppo, model, tmp_path_factory):
-    """One step and one validation; the rows the trainer saw, by partition."""
+    """Run one step and one validation, and return the rows that the trainer saw, by partition."""
 
     def run(*overrides: str) -> dict[str, list[dict]]:
         folder = tmp_path_factory.mktemp("stock")
@@ -62,7 +62,7 @@ def model(letters, tmp_path_factory) -> Path:
 
 
 def by_place(rows: list[dict]) -> dict[tuple, dict]:
-    """Rows by dataset index, session and act: uids differ from run to run."""
+    """Map rows by dataset index, session and act, because uids differ from run to run."""
     return {(row["fields"]["index"], *map(int, row["key"].rsplit("_", 2)[1:])): row for row in rows}
 
 

@@ -1,4 +1,4 @@
-"""Tools of a policy that verl serves: the same rows as verl's own tool loop makes of the same generations."""
+"""Tools of a policy that verl serves. Rows equal those of verl's own tool loop for the same generations."""
 
 from __future__ import annotations
 

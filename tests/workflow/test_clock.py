@@ -1,4 +1,4 @@
-"""Time limits whose clocks stand still while an act waits for its turn."""
+"""Time limits, whose clocks stop while an act waits for its turn."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def hold(seconds):
 
 
 def nested(work, session, act):
-    """Whether a session, and an act in it, ended in time."""
+    """Return whether a session ended in time, and whether its act did."""
 
     async def main():
         outer, inner = Clock(session), Clock(act)

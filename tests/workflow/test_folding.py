@@ -1,4 +1,4 @@
-"""Branches of a conversation and their summaries: what the main thread reads, penalties, and what is refused."""
+"""Branches of a conversation: summaries that the main thread reads, penalties, and refused calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def page(number: int) -> str:
 
 
 def folded(run, *script, judge=None, spec=None, faults=None, **rules):
-    """The session of one main thread, and its model."""
+    """Run a session with one main thread, and return it and its model."""
 
     async def play(task, team):
         folding = Folding(team.a, [page], FoldingRules(**rules), judge)

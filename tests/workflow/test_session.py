@@ -1,4 +1,4 @@
-"""Sessions: what they record, their limits, and their failures."""
+"""Sessions: their records, limits and failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transcripts: what they show of a session, and that hostile text only prints."""
+"""Transcripts show a session, and escape hostile text."""
 
 from __future__ import annotations
 
