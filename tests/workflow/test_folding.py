@@ -124,6 +124,19 @@ def test_calls_beyond_the_budget_of_a_branch_fail_and_the_main_thread_has_its_ow
     assert "it ended without `return`" in branch.malformed and branch.tool_calls[-1].left_out
 
 
+@pytest.mark.parametrize(("verdict", "expected"), [(False, -0.2), (True, None), (None, None)])
+def test_a_branch_out_of_scope_is_penalised_as_a_whole_if_somebody_says_so(run, verdict, expected):
+    judged = []
+
+    async def judge(branch):
+        judged.append((branch.prompt, branch.summary))
+        return verdict
+
+    (branch, failed), _ = branches_and_main(run, [BRANCH], [READ], [RETURN], [BRANCH], "No.", judge=judge)
+    assert branch.reward == (expected if expected is None else pytest.approx(expected))
+    assert judged == [("read it", "one")] and failed.reward == -1.0, "a branch without a summary is not judged"
+
+
 def test_limits_of_a_session_hold_in_branches(run):
     endless = [[BRANCH], [READ], [RETURN]] * 9
     done, _ = folded(run, *endless, faults=FaultSpec(retries=0, max_acts=4))
